@@ -1,0 +1,1 @@
+"""executor: a program under the wall clock."""

@@ -1,0 +1,1 @@
+"""experiments: the command line, the refine loop, the run store, figures and notebooks."""

@@ -1,0 +1,1 @@
+"""simulator: a program under a virtual clock."""
