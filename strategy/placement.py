@@ -1,0 +1,56 @@
+"""Placement: which devices hold a tensor or run an op, as an n-d mesh with named axes.
+
+Placement((0, 1, 2, 3), (2, 2), ("data", "tensor"))
+
+             tensor ->
+    data |    0  1
+         v    2  3
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from strategy.errors import InputError
+from strategy.tensor import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Global ranks in row-major mesh order; `mesh` is the size of each axis, outermost first."""
+
+    devices: tuple[int, ...]
+    mesh: Shape
+    axes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.mesh) != len(self.axes) or not self.mesh or min(self.mesh) < 1:
+            raise InputError("a mesh needs one name and one size >= 1 per axis", got=(self.mesh, self.axes))
+        if math.prod(self.mesh) != len(self.devices):
+            raise InputError("mesh and devices disagree", got=f"mesh {self.mesh} for {len(self.devices)} devices")
+        if len(set(self.devices)) != len(self.devices):
+            raise InputError("a device stands twice in a placement", got=self.devices)
+
+    def coords(self, rank: int) -> Shape:
+        """Mesh coordinates of a global rank that belongs to this placement."""
+        index = self.devices.index(rank)
+        position = []
+        for size in reversed(self.mesh):
+            index, coord = divmod(index, size)
+            position.append(coord)
+        return tuple(reversed(position))
+
+    def group(self, rank: int, axis: int) -> tuple[int, ...]:
+        """The ranks that differ from `rank` along `axis` alone, in axis order (`rank` included)."""
+        stride = math.prod(self.mesh[axis + 1 :])
+        first = self.devices.index(rank) - self.coords(rank)[axis] * stride
+        return tuple(self.devices[first + i * stride] for i in range(self.mesh[axis]))
+
+    def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
+        """Every group along `axis`, in the order of its first rank's mesh position."""
+        others = [range(size) if i != axis else range(1) for i, size in enumerate(self.mesh)]
+        strides = [math.prod(self.mesh[i + 1 :]) for i in range(len(self.mesh))]
+        firsts = (sum(c * s for c, s in zip(coords, strides, strict=True)) for coords in itertools.product(*others))
+        return tuple(self.group(self.devices[first], axis) for first in firsts)

@@ -1,0 +1,158 @@
+"""SBP attributes: how one logical tensor is laid out over the axes of a device mesh.
+
+OneFlow's vocabulary (Yuan et al., 2021, arXiv:2110.15032, section 3.1); DTensor calls these placements
+Shard, Replicate and Partial. Words: *axis* is a mesh axis, *dim* is a tensor dimension; never mixed.
+
+Splits nest from the first axis to the last: on a 2x2 mesh, `(S(0), S(0))` cuts dim 0 in two, then each half
+in two. Splits are balanced, the first parts one longer; so on a dim of 6, `(S(0), S(0))` over [2, 2] gives
+2, 1, 2, 1 where `S(0)` over [4] gives 2, 2, 1, 1: they are different layouts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strategy.errors import SbpError
+from strategy.tensor import Box, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The tensor is cut along tensor dim `dim`; rank i of the axis holds slice i."""
+
+    dim: int
+
+    def __post_init__(self) -> None:
+        if self.dim < 0:
+            raise SbpError("a split dim is negative", got=self.dim, expected="dim >= 0, counted from the left")
+
+    def __str__(self) -> str:
+        return f"S({self.dim})"
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Every rank of the axis holds the whole tensor."""
+
+    def __str__(self) -> str:
+        return "B"
+
+
+class Reduce(StrEnum):
+    """How partial tensors combine."""
+
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Every rank of the axis holds a term of full shape; the tensor is their reduction."""
+
+    reduce: Reduce = Reduce.SUM
+
+    def __str__(self) -> str:
+        return f"P({self.reduce})"
+
+
+Sbp = Split | Broadcast | Partial
+NdSbp = tuple[Sbp, ...]
+"""One SBP per mesh axis, outermost axis first."""
+
+B = Broadcast()
+P = Partial()
+
+_TEXT = re.compile(r"S\((\d+)\)|(B)|P(?:\((sum|min|max)\))?")
+
+
+def parse_sbp(text: object, *, where: str = "sbp") -> Sbp:
+    """`"S(0)"`, `"B"`, `"P(sum)"` (or `"P"`) -> Sbp."""
+    match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise SbpError("not an SBP", where=where, got=text, expected='"S(dim)", "B", "P(sum)", "P(min)" or "P(max)"')
+    if match[1] is not None:
+        return Split(int(match[1]))
+    return B if match[2] else Partial(Reduce(match[3] or "sum"))
+
+
+def format_nd(nd_sbp: NdSbp) -> list[str]:
+    """One text per axis, as the plan file writes it."""
+    return [str(sbp) for sbp in nd_sbp]
+
+
+def parse_nd(texts: Sequence[object], *, where: str = "sbp") -> NdSbp:
+    """The inverse of `format_nd`."""
+    return tuple(parse_sbp(text, where=where) for text in texts)
+
+
+def adjoint(nd_sbp: NdSbp) -> NdSbp:
+    """Layout in which a gradient arrives without communication: S <-> S, B <-> P(sum)."""
+    return tuple(P if isinstance(sbp, Broadcast) else B if isinstance(sbp, Partial) else sbp for sbp in nd_sbp)
+
+
+def balanced_split(begin: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """[begin, end) in `parts` consecutive pieces, the first `(end - begin) % parts` one longer."""
+    base, longer = divmod(end - begin, parts)
+    cuts = [begin + part * base + min(part, longer) for part in range(parts + 1)]
+    return list(zip(cuts[:-1], cuts[1:], strict=True))
+
+
+def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layout") -> None:
+    """Raise unless every rank of `mesh` holds a piece that is not empty.
+
+    Raises:
+        SbpError: axis counts differ, a split dim does not exist, or a dim is cut into more parts than it has rows.
+    """
+    if len(nd_sbp) != len(mesh):
+        raise SbpError("one SBP per mesh axis is needed", where=where, got=format_nd(nd_sbp), expected=f"{len(mesh)}")
+    smallest = list(shape)
+    for sbp, parts in zip(nd_sbp, mesh, strict=True):
+        if isinstance(sbp, Split):
+            if sbp.dim >= len(shape):
+                raise SbpError("split beyond the dims", where=where, got=str(sbp), expected=f"a dim of {shape}")
+            if smallest[sbp.dim] < parts:
+                raise SbpError(
+                    "a dim is split into more parts than it has rows",
+                    where=where,
+                    got=f"{format_nd(nd_sbp)} of {shape} over mesh {mesh}",
+                    expected=f"at least {parts} rows, found {smallest[sbp.dim]}",
+                )
+            smallest[sbp.dim] //= parts
+
+
+def is_legal_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape) -> bool:
+    """Whether `check_layout` would pass."""
+    try:
+        check_layout(shape, nd_sbp, mesh)
+    except SbpError:
+        return False
+    return True
+
+
+def local_box(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Box:
+    """The piece that the rank at `coords` of `mesh` holds: [begin, end) per dim, in logical indices."""
+    box = [(0, size) for size in shape]
+    for sbp, parts, coord in zip(nd_sbp, mesh, coords, strict=True):
+        if isinstance(sbp, Split):
+            begin, end = box[sbp.dim]
+            box[sbp.dim] = balanced_split(begin, end, parts)[coord]
+    return tuple(box)
+
+
+def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shape:
+    """Shape held by the rank at `coords` of `mesh`.
+
+    Raises:
+        SbpError: a dim is split into more parts than it has rows (uneven splits are allowed, empty ones are not).
+    """
+    check_layout(shape, nd_sbp, mesh)
+    return tuple(end - begin for begin, end in local_box(shape, nd_sbp, mesh, coords))
+
+
+def has_partial(nd_sbp: NdSbp) -> bool:
+    """Whether any axis holds terms that are still to be reduced."""
+    return any(isinstance(sbp, Partial) for sbp in nd_sbp)
