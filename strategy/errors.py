@@ -87,7 +87,7 @@ class InfeasibleError(SbplanError):
         super().__init__(f"infeasible: {problem}" + (f"; {hint}" if hint else ""))
 
 
-class EnvironmentLacks(SbplanError):  # noqa: N818 - reads as the sentence that it is
+class EnvironmentLacks(SbplanError):
     """This machine lacks something: says what, and how to get it."""
 
     exit_code = 5
@@ -99,7 +99,7 @@ class RunError(SbplanError):
     exit_code = 6
 
 
-class RankFault(RunError):  # noqa: N818
+class RankFault(RunError):
     """One rank failed: which, at which actor, in which step."""
 
     def __init__(self, rank: int, actor: str, step: int, reason: str) -> None:

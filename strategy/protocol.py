@@ -13,6 +13,7 @@ program hangs does not depend on timing either, and `admit` decides it by runnin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -221,9 +222,8 @@ def admit(program: Program, *, steps: int = 2) -> None:
         DeadlockError: naming the cycle of waits.
         PlanError: an actor, stream or register is inconsistent.
     """
-    for stream in program.streams:
-        counts = {actor: stream.sequence.count(actor) for actor in set(stream.sequence)} if not stream.dynamic else {}
-        for actor, count in sorted(counts.items()):
+    for found in program.streams:
+        for actor, count in sorted(Counter(() if found.dynamic else found.sequence).items()):
             if count != program.actors[actor].acts_per_step:
                 raise PlanError(
                     "an actor stands in its stream's sequence another number of times than it acts",
@@ -238,10 +238,8 @@ def admit(program: Program, *, steps: int = 2) -> None:
     while agenda:
         stream = agenda.pop()
         queued.discard(stream)
-        actor = protocol.head(stream)
-        if actor is None:
-            continue
-        acts = _issue_together(protocol, members, stream, actor)
+        ready = protocol.head(stream)
+        acts = () if ready is None else _issue_together(protocol, members, stream, ready)
         woken = {touched for act in acts for touched in protocol.done(act)}
         for touched in sorted(woken - queued, reverse=True):
             agenda.append(touched)

@@ -10,6 +10,7 @@ in two. Splits are balanced, the first parts one longer; so on a dim of 6, `(S(0
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def balanced_split(begin: int, end: int, parts: int) -> list[tuple[int, int]]:
     """[begin, end) in `parts` consecutive pieces, the first `(end - begin) % parts` one longer."""
     base, longer = divmod(end - begin, parts)
     cuts = [begin + part * base + min(part, longer) for part in range(parts + 1)]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(itertools.pairwise(cuts))
 
 
 def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layout") -> None:

@@ -1,0 +1,153 @@
+"""Graph: the logical program of one training step, written as if for one "super device".
+
+An op reads values and writes new ones; a value is written once. Two exceptions keep the notation honest: a
+*variable* (parameter or optimiser moment) is a value without producer that lives across steps, and an op may
+*update* variables in place. Every value has a rate: a micro-batch value appears once per micro-batch, a step
+value once per step. The order of `ops` is a topological order and is the canonical order of execution.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+
+from strategy.errors import GraphError
+from strategy.tensor import Rate, TensorSpec
+
+Attrs = Mapping[str, int | float | str | tuple[int, ...]]
+
+
+class Role(StrEnum):
+    """Where a value comes from."""
+
+    INPUT = "input"
+    VARIABLE = "variable"
+    COMPUTED = "computed"
+
+
+class Phase(StrEnum):
+    """Which part of a training step an op belongs to."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A logical tensor of the graph."""
+
+    name: str
+    spec: TensorSpec
+    rate: Rate = Rate.MICRO_BATCH
+    role: Role = Role.COMPUTED
+    init: str = ""
+    """How a variable starts: `"zeros"`, `"ones"` or `"normal(std)"`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. `updates` are variables that it rewrites in place, once per step."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    updates: tuple[str, ...] = ()
+    attrs: Attrs = field(default_factory=dict)
+    phase: Phase = Phase.FORWARD
+    layer: int | None = None
+    """Index of the repeated layer that the op belongs to; None outside of layers."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Values and ops, in canonical order. Validate with `check_graph` once, on construction by the tracer."""
+
+    values: Mapping[str, Value]
+    ops: tuple[Op, ...]
+    loss: str = ""
+
+    @cached_property
+    def producer(self) -> Mapping[str, Op]:
+        """Value name -> the op that writes it (inputs and variables have none)."""
+        return {name: op for op in self.ops for name in op.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Op, ...]]:
+        """Value name -> the ops that read it, in canonical order, each once."""
+        found: dict[str, list[Op]] = {name: [] for name in self.values}
+        for op in self.ops:
+            for name in dict.fromkeys(op.inputs):
+                found[name].append(op)
+        return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def updater(self) -> Mapping[str, Op]:
+        """Variable name -> the op that updates it."""
+        return {name: op for op in self.ops for name in op.updates}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Op]:
+        """Op name -> op."""
+        return {op.name: op for op in self.ops}
+
+    def specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+        """The specs of several values."""
+        return tuple(self.values[name].spec for name in names)
+
+    def with_role(self, role: Role) -> tuple[Value, ...]:
+        """All values of one role, in graph order."""
+        return tuple(value for value in self.values.values() if value.role is role)
+
+    @cached_property
+    def num_layers(self) -> int:
+        """How many repeated layers the graph holds."""
+        return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
+
+
+_LAYER = re.compile(r"\.(\d+)(?=\.|$|:)")
+
+
+def template_name(name: str, layer: int | None) -> str:
+    """Name with its layer index starred: `layer.3.mlp.fc1` -> `layer.*.mlp.fc1`; ops of one template fold together."""
+    if layer is None:
+        return name
+    return _LAYER.sub(lambda match: ".*" if int(match[1]) == layer else match[0], name, count=1)
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values.
+
+    Raises:
+        GraphError: with one line per problem, each naming op and value.
+    """
+    problems: list[str] = []
+    written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
+    names: set[str] = set()
+    for op in graph.ops:
+        if op.name in names:
+            problems.append(f"op {op.name}: the name is used twice")
+        names.add(op.name)
+        for name in (*op.inputs, *op.updates):
+            if name not in graph.values:
+                problems.append(f"op {op.name}: reads {name}, which the graph does not hold")
+            elif name not in written:
+                problems.append(f"op {op.name}: reads {name} before anything writes it (a cycle, or a wrong order)")
+        for name in op.outputs:
+            if name not in graph.values:
+                problems.append(f"op {op.name}: writes {name}, which the graph does not hold")
+            elif name in written:
+                problems.append(f"op {op.name}: writes {name}, which is already written")
+            written.add(name)
+        for name in op.updates:
+            if name in graph.values and graph.values[name].role is not Role.VARIABLE:
+                problems.append(f"op {op.name}: updates {name}, which is not a variable")
+    problems += [f"value {name}: nothing writes it" for name in graph.values if name not in written]
+    if not graph.ops:
+        problems.append("the graph has no ops")
+    if problems:
+        raise GraphError(problems)

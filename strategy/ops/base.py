@@ -1,0 +1,176 @@
+"""What an op is: one `OpDef` per kind, in one file per family.
+
+An op author states, for a kind: the shape rule, the FLOPs, the legal signatures over one mesh axis, the gradient
+and the meaning. The meaning is written against an array module that is passed in (NumPy, CuPy) and works on the
+piece of the tensors that a rank holds: under any listed signature, running it on the pieces gives the pieces of
+the result. A signature over an n-d mesh is one legal 1-d signature per axis, each on the shapes that the axes
+before it leave; it needs no rule of its own, because a piece of an op is again the same op on smaller tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from strategy.errors import InputError, did_you_mean
+from strategy.graph import Attrs
+from strategy.sbp import B, P, Partial, Sbp, Split
+from strategy.tensor import Box, Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from strategy.autodiff import GradientBuilder
+
+Array = Any
+"""A NumPy or CuPy array."""
+ArrayModule = Any
+"""`numpy` or `cupy`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSignature:
+    """One SBP per input and per output of an op, along one mesh axis. Updated variables follow `updates`."""
+
+    inputs: tuple[Sbp, ...]
+    outputs: tuple[Sbp, ...]
+    updates: tuple[Sbp, ...] = ()
+
+    def __str__(self) -> str:
+        arrow = ", ".join(map(str, self.inputs)) + " -> " + ", ".join(map(str, self.outputs))
+        return arrow + (f" updates {', '.join(map(str, self.updates))}" if self.updates else "")
+
+
+@dataclass(slots=True)
+class Workspace:
+    """Scratch arrays of one actor, allocated on first use and kept."""
+
+    xp: ArrayModule
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def get(self, name: str, shape: Shape, dtype: Any) -> Array:
+        """An uninitialised array of this shape and dtype, the same one on every call."""
+        found = self.arrays.get(name)
+        if found is None or found.shape != tuple(shape) or found.dtype != dtype:
+            found = self.arrays[name] = self.xp.empty(shape, dtype)
+        return found
+
+
+@dataclass(slots=True)
+class Call:
+    """One act of an op on one rank's pieces.
+
+    `inputs`, `outputs` and `updates` are arrays; outputs are preallocated and must be written in full; updates are
+    rewritten in place. The boxes say which piece of the logical tensor each array holds. `number` counts the acts
+    of this op since the start; `first_of_piece` is False while an accumulator goes on with the piece it has begun.
+    """
+
+    xp: ArrayModule
+    attrs: Attrs
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    updates: tuple[Array, ...]
+    input_boxes: tuple[Box, ...]
+    output_boxes: tuple[Box, ...]
+    workspace: Workspace
+    number: int = 0
+    first_of_piece: bool = True
+
+
+Specs = Sequence[TensorSpec]
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """Everything that sbplan knows of one kind of op.
+
+    `infer(inputs, updates, attrs)` gives the output specs or raises InputError. `flop(inputs, outputs, attrs)` counts
+    floating-point operations on the specs given (a rank's pieces, or the whole). `signatures(inputs, outputs, attrs)`
+    lists the legal 1-d signatures, all-broadcast excepted (it is always legal and added). `gradient` appends the
+    backward ops. `run` is the meaning. Bytes are those of all inputs, outputs and updates unless `nbytes` says
+    otherwise.
+    """
+
+    kind: str
+    infer: Callable[[Specs, Specs, Attrs], tuple[TensorSpec, ...]]
+    flop: Callable[[Specs, Specs, Attrs], int]
+    signatures: Callable[[Specs, Specs, Attrs], list[AxisSignature]]
+    run: Callable[[Call], None]
+    gradient: Callable[[GradientBuilder], None] | None = None
+    nbytes: Callable[[Specs, Specs, Attrs], int] | None = None
+    accumulates: bool = False
+    """Its output is a step value made of micro-batch inputs: every act after the first of a step adds to it."""
+
+
+def axis_signatures(
+    definition: OpDef, inputs: Specs, outputs: Specs, updates: Specs, attrs: Attrs
+) -> list[AxisSignature]:
+    """All legal 1-d signatures, all-broadcast first, without duplicates, in the author's order."""
+    whole = AxisSignature((B,) * len(inputs), (B,) * len(outputs), (B,) * len(updates))
+    return list(dict.fromkeys([whole, *definition.signatures(inputs, outputs, attrs)]))
+
+
+def split_letters(operands: Sequence[str], results: Sequence[str], *, skip: str = "") -> list[AxisSignature]:
+    """Signatures of an einsum-like op: splitting a letter splits every tensor that has it.
+
+    Tensors without the letter are B if read; if written, they are P(sum) where the letter is summed away. So
+    `["mk", "kn"] -> ["mn"]` gives S(0),B->S(0); B,S(1)->S(1); S(1),S(0)->P. `skip` are letters that cannot be split.
+    """
+    letters = dict.fromkeys("".join((*operands, *results)))
+    found = []
+    for letter in letters:
+        if letter in skip:
+            continue
+        reads = tuple(Split(o.index(letter)) if letter in o else B for o in operands)
+        writes = tuple(Split(r.index(letter)) if letter in r else P for r in results)
+        found.append(AxisSignature(reads, writes))
+    return found
+
+
+def linear_in(position: int, arity: int, results: int = 1) -> AxisSignature:
+    """P passes through an op that is linear in input `position` while the others are whole."""
+    return AxisSignature(tuple(P if i == position else B for i in range(arity)), (P,) * results)
+
+
+def elementwise_signatures(shape: Shape, arity: int, results: int = 1) -> list[AxisSignature]:
+    """Any dim split alike in all inputs and outputs of one shape."""
+    return [AxisSignature((Split(d),) * arity, (Split(d),) * results) for d in range(len(shape))]
+
+
+def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
+    """The largest piece of a tensor over one axis; None where the dim has fewer rows than parts or cannot be partial."""
+    if isinstance(sbp, Split):
+        if sbp.dim >= len(spec.shape) or spec.shape[sbp.dim] < parts:
+            return None
+        size = -(-spec.shape[sbp.dim] // parts)
+        return TensorSpec((*spec.shape[: sbp.dim], size, *spec.shape[sbp.dim + 1 :]), spec.dtype)
+    if isinstance(sbp, Partial) and not spec.dtype.is_float:
+        return None
+    return spec
+
+
+def expect(condition: bool, problem: str, *, got: object, expected: str) -> None:
+    """Raise InputError unless the condition holds: the shape rules' one way to refuse."""
+    if not condition:
+        raise InputError(problem, got=got, expected=expected)
+
+
+def shapes(specs: Specs) -> tuple[Shape, ...]:
+    """The shapes of several specs, for messages."""
+    return tuple(spec.shape for spec in specs)
+
+
+def lookup(kind: str, registry: Mapping[str, OpDef]) -> OpDef:
+    """The definition of an op kind.
+
+    Raises:
+        InputError: the kind is unknown.
+    """
+    if kind not in registry:
+        raise InputError("unknown op kind", got=kind, hint=did_you_mean(kind, registry))
+    return registry[kind]
+
+
+def product_of(signatures: Sequence[Sequence[AxisSignature]]) -> itertools.product[tuple[AxisSignature, ...]]:
+    """One signature per axis, in every combination."""
+    return itertools.product(*signatures)
