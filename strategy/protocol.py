@@ -79,6 +79,16 @@ class Protocol:
         self.remaining = sum(self._limit[a] for i in self.streams for a in set(program.streams[i].sequence))
         self._wakes: list[tuple[int, ...]] = [self._woken_by(index) for index in range(len(program.actors))]
 
+    def extend(self, steps: int) -> None:
+        """Let every actor go on for `steps` more steps."""
+        self.steps += steps
+        for index in self.streams:
+            stream = self.program.streams[index]
+            self._length[index] += 0 if stream.dynamic else len(stream.sequence) * steps
+            self.remaining += sum(self.program.actors[a].acts_per_step * steps for a in set(stream.sequence))
+        for index, actor in enumerate(self.program.actors):
+            self._limit[index] += actor.acts_per_step * steps
+
     def _connect_read(self, actor: int, register: int, acts_per_piece: int) -> _Read:
         self._consumers[register].append(actor)
         self.returned[register].append(0)

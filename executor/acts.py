@@ -1,0 +1,171 @@
+"""What an act does: an actor bound to the arrays of the blocks that it uses, as one callable.
+
+Bound once per actor and choice of blocks, so that an act itself builds nothing and searches nothing. The callable
+takes the number of the act. It returns None when the act is over with it, and otherwise the requests to wait for,
+one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from executor.collectives import Requests, Start, prepare
+from executor.kernels.base import Kernels
+from executor.registers import Registers
+from executor.transport.base import Group, HostArray, Request, Transport
+from strategy.errors import PlanError
+from strategy.graph import Graph
+from strategy.ops.base import Array, Call, OpDef, Workspace, lookup
+from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
+from strategy.protocol import rendezvous_members
+
+Run = Callable[[int], Requests | None]
+Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
+"""`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch."""
+
+
+class Acts:
+    """Binds the actors of one rank.
+
+    A task's ports are numbered reads first, then writes. An op's `outputs` are the ports of its outputs, followed
+    by those of the variables that it updates.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        rank: int,
+        registers: Registers,
+        transport: Transport,
+        kernels: Kernels,
+        registry: Mapping[str, OpDef],
+        load: Load,
+    ) -> None:
+        self._program = program
+        self._graph = graph
+        self._rank = rank
+        self._registers = registers
+        self._transport = transport
+        self._kernels = kernels
+        self._registry = registry
+        self._load = load
+        self._members = rendezvous_members(program)
+        self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
+        self._staging = [Workspace(np) for _ in program.actors]
+
+    def bind(self, index: int, read_blocks: Sequence[int], write_blocks: Sequence[int]) -> Run:
+        """The act of an actor that uses these blocks of its registers."""
+        actor = self._program.actors[index]
+        reads = [self._registers.block(p.register, b) for p, b in zip(actor.reads, read_blocks, strict=True)]
+        writes = [self._registers.block(p.register, b) for p, b in zip(actor.writes, write_blocks, strict=True)]
+        match actor.task:
+            case OpTask() as task:
+                return self._op(index, actor, task, reads + writes)
+            case LoadTask() as task:
+                return self._loader(task, writes)
+            case BoxingTask() | TransferTask() as task:
+                return self._boxing(index, actor, task, reads, writes)
+            case None:
+                return _nothing if actor.rendezvous is None else self._meet(actor.rendezvous)
+
+    def _op(self, index: int, actor: Actor, task: OpTask, ports: Sequence[Array]) -> Run:
+        op = self._graph.by_name[task.op]
+        definition = lookup(op.kind, self._registry)
+        written = [ports[port] for port in task.outputs]
+        if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
+            raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
+        call = Call(
+            xp=self._kernels.xp,
+            attrs=op.attrs,
+            inputs=tuple(ports[port] for port in task.inputs),
+            outputs=tuple(written[: len(op.outputs)]),
+            updates=tuple(written[len(op.outputs) :]),
+            input_boxes=task.input_boxes,
+            output_boxes=task.output_boxes,
+            workspace=self._workspaces[index],
+        )
+        acts_per_piece = max((port.acts_per_piece for port in actor.writes), default=1)
+        kernel = self._kernels.run
+
+        def act(number: int) -> None:
+            call.number = number
+            call.first_of_piece = number % acts_per_piece == 0
+            kernel(definition, call)
+
+        return act
+
+    def _loader(self, task: LoadTask, arrays: Sequence[Array]) -> Run:
+        load, upload = self._load, self._kernels.upload
+        staged = arrays if self._kernels.host else [self._kernels.host_like(array) for array in arrays]
+
+        def act(number: int) -> None:
+            load(task, number, staged)
+            if staged is not arrays:
+                for host, array in zip(staged, arrays, strict=True):
+                    upload(host, array)
+
+        return act
+
+    def _boxing(
+        self,
+        index: int,
+        actor: Actor,
+        task: BoxingTask | TransferTask,
+        reads: Sequence[Array],
+        writes: Sequence[Array],
+    ) -> Run:
+        host = self._kernels.host
+        sources = [array if host else self._kernels.host_like(array) for array in reads]
+        targets = [array if host else self._kernels.host_like(array) for array in writes]
+        start = prepare(
+            actor.kind,
+            task,
+            self._rank,
+            -1 if actor.rendezvous is None else actor.rendezvous,
+            self._transport,
+            sources[0] if sources else None,
+            targets[0] if targets else None,
+            self._staging[index],
+        )
+        if not host:
+            downloads, uploads = list(zip(reads, sources, strict=True)), list(zip(targets, writes, strict=True))
+            start = _staged(self._kernels, start, downloads, uploads)
+        return lambda number: start()
+
+    def _meet(self, rendezvous: int) -> Run:
+        """Members without a task meet by one byte from each to each."""
+        group: Group = tuple(self._program.actors[member].rank for member in self._members[rendezvous])
+        me = group.index(self._rank)
+        send = [None if i == me else np.zeros(1, np.uint8) for i in range(len(group))]
+        receive = [None if i == me else np.zeros(1, np.uint8) for i in range(len(group))]
+        exchange = self._transport.exchange
+        return lambda number: _one(exchange(group, rendezvous, send, receive))
+
+
+def _nothing(number: int) -> None:
+    """The act of an actor that only passes credits on."""
+
+
+def _one(request: Request) -> Iterator[Request]:
+    yield request
+
+
+def _staged(
+    kernels: Kernels,
+    start: Start,
+    downloads: Sequence[tuple[Array, HostArray]],
+    uploads: Sequence[tuple[HostArray, Array]],
+) -> Start:
+    """A boxing act between device arrays, by way of host arrays."""
+
+    def act() -> Requests:
+        for array, host in downloads:
+            kernels.download(array, host)
+        yield from start()
+        for host, array in uploads:
+            kernels.upload(host, array)
+
+    return act

@@ -1,0 +1,1 @@
+"""How ranks move arrays to one another: one interface, and one file per medium."""

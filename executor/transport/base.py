@@ -1,0 +1,174 @@
+"""Transport: the one seam between an executor's rank and the world.
+
+Four movements, all non-blocking, on C-contiguous NumPy arrays that stay untouched until the request is through:
+the personalised exchange and the all-gather of a group, and the two ends of a point-to-point message. What they
+mean (a reduction, a change of layout) is decided above, in `executor.collectives`.
+
+Every movement carries a *number*, that of its rendezvous in the program. Collectives that meet in one order on all
+their ranks share a *lane* (a communicator under MPI), within which that order is relied upon and the number
+verified; point-to-point messages are told apart by their number and may overtake one another across numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.errors import RunError
+from strategy.program import BoxingTask, Program, TransferTask
+from strategy.protocol import Protocol as ActorProtocol
+from strategy.protocol import rendezvous_members
+
+
+class TransportError(RunError):
+    """A message was lost, doubled, out of order, of another rendezvous, or too long in coming."""
+
+
+class PeerError(TransportError):
+    """Another rank failed, so this one ends too; `cause` is what the other one raised."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__(f"another rank failed: {cause}")
+
+
+HostArray = npt.NDArray[Any]
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """A group of ranks, in order, and a label that tells apart the orders in which it meets."""
+
+    group: Group
+    label: str = ""
+
+
+Lanes = Mapping[int, Lane]
+"""Rendezvous number -> the lane in which its collectives travel."""
+
+
+class Request(Protocol):
+    """One movement under way on this rank."""
+
+    def test(self) -> bool:
+        """Whether this rank's part is over; moves it on. Cheap, and True for ever once True.
+
+        Raises:
+            TransportError: a message is lost, doubled, out of order or of another rendezvous; or a peer failed.
+        """
+        ...
+
+    def describe(self) -> str:
+        """What is still waited for, for people."""
+        ...
+
+
+class Transport(Protocol):
+    """One rank's way to the others. Arrays may differ in length between ranks; None moves nothing."""
+
+    bytes_sent: dict[str, int]
+    """Bytes handed over to other ranks, per movement: "exchange", "all_gather" and "send"."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    def exchange(
+        self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
+    ) -> Request:
+        """Personalised all-to-all: `send[i]` goes to the group's i-th rank, `receive[i]` is filled by it.
+
+        Sends the sum of the bytes for other ranks.
+        """
+        ...
+
+    def all_gather(
+        self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
+    ) -> Request:
+        """Everyone's `send` arrives in everyone's `receive[i]`; `send` may be `receive[own index]` itself.
+
+        Sends own bytes x (ranks of the group - 1).
+        """
+        ...
+
+    def send(self, target: int, number: int, array: HostArray) -> Request:
+        """One end of a message; over only when the target has taken it, which is the credit given back."""
+        ...
+
+    def receive(self, source: int, number: int, array: HostArray) -> Request:
+        """The other end; messages of one number from one source arrive in the order sent."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        ...
+
+    def pause(self, idle_polls: int) -> None:
+        """Give way after `idle_polls` polls in a row that found nothing; returns soon in any case."""
+        ...
+
+    def close(self) -> None:
+        """End this rank's use of the transport.
+
+        Raises:
+            TransportError: a message for this rank was never asked for.
+        """
+        ...
+
+
+def wait(request: Request, transport: Transport, *, timeout_s: float = 60.0) -> None:
+    """Poll a request until it is through.
+
+    Raises:
+        TransportError: it is not through after `timeout_s`, or failed.
+    """
+    deadline = time.monotonic() + timeout_s
+    idle_polls = 0
+    while not request.test():
+        idle_polls += 1
+        transport.pause(idle_polls)
+        if time.monotonic() > deadline:
+            raise TransportError(f"rank {transport.rank} waited {timeout_s:g} s for {request.describe()}")
+
+
+def lanes_of(program: Program) -> dict[int, Lane]:
+    """The lane of every collective rendezvous of a program.
+
+    Collectives of one group on the same static streams meet in one order and share a lane. In a dynamic stream the
+    order is each rank's own, so there every number has its lane.
+    """
+    stream_of = ActorProtocol(program, steps=0).stream_of
+    found: dict[int, Lane] = {}
+    for number, members in rendezvous_members(program).items():
+        first = program.actors[members[0]]
+        if isinstance(first.task, TransferTask):
+            continue
+        met = tuple(program.actors[member].rank for member in members)
+        group = first.task.group if isinstance(first.task, BoxingTask) else met
+        streams = [program.streams[stream_of(member)] for member in members]
+        dynamic = any(stream.dynamic for stream in streams)
+        label = f"rendezvous {number}" if dynamic else ", ".join(f"{s.rank}:{s.name}" for s in streams)
+        found[number] = Lane(group, label)
+    return found
+
+
+def handed_over(group: Group, rank: int, send: Sequence[HostArray | None]) -> int:
+    """Bytes of a personalised exchange that go to ranks other than `rank`."""
+    return sum(array.nbytes for peer, array in zip(group, send, strict=True) if array is not None and peer != rank)
+
+
+def check_contiguous(arrays: Sequence[HostArray | None]) -> None:
+    """Transports move flat memory: packing is their caller's business."""
+    assert all(a is None or (isinstance(a, np.ndarray) and a.flags.c_contiguous) for a in arrays), "pack it first"

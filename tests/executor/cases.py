@@ -1,0 +1,167 @@
+"""Random boxing steps with what must come out of them, computed on whole tensors in one place."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from executor.collectives import prepare
+from executor.transport.base import HostArray, Lanes, Transport, wait
+from executor.transport.loopback import LoopbackHub, Tamper
+from strategy.ops.base import Workspace
+from strategy.program import ActKind, BoxingTask, Message, TransferTask
+from strategy.tensor import Box, box_shape, intersect, within
+
+KINDS = (
+    ActKind.ALL_REDUCE,
+    ActKind.REDUCE_SCATTER,
+    ActKind.ALL_GATHER,
+    ActKind.ALL_TO_ALL,
+    ActKind.SLICE,
+    ActKind.TRANSFER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One act of all its ranks: what each holds before and must hold after, and the bytes that all send together."""
+
+    kind: ActKind
+    task: BoxingTask | TransferTask
+    sources: dict[int, HostArray]
+    expected: dict[int, HostArray]
+    sent_nbytes: int
+
+
+def random_case(rng: np.random.Generator, ranks: int, kind: ActKind) -> Case:
+    """A step of `kind` over a random group, frame, uneven cut and dtype."""
+    group = tuple(int(rank) for rank in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
+    dims = int(rng.integers(1, 4))
+    frame = tuple((begin, begin + int(rng.integers(1, 7)) + ranks) for begin in map(int, rng.integers(0, 9, dims)))
+    dtype = str(rng.choice(["float32", "float64", "int32", "int64"]))
+    if kind is ActKind.TRANSFER:
+        return _transfer(rng, ranks, frame, dtype)
+    one, other = int(rng.integers(dims)), int(rng.integers(dims))
+    whole, split = (frame,) * len(group), _cuts(rng, frame, one, len(group))
+    if kind is ActKind.ALL_REDUCE and rng.integers(3) == 0:
+        whole = (((0, 1),) * dims,) * len(group)
+    source, target, partial = {
+        ActKind.ALL_REDUCE: (whole, whole, True),
+        ActKind.REDUCE_SCATTER: (whole, split, True),
+        ActKind.ALL_GATHER: (split, whole, False),
+        ActKind.ALL_TO_ALL: (split, _cuts(rng, frame, other, len(group)), False),
+        ActKind.SLICE: [(whole, split, False), (whole, whole, False), (split, whole, False)][int(rng.integers(3))],
+    }[kind]
+    task = BoxingTask(group, source, target)
+    return _boxing(rng, kind, task, dtype, partial=partial)
+
+
+def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: str, *, partial: bool) -> Case:
+    group, p = task.group, len(task.group)
+    frame = tuple(
+        (min(box[d][0] for box in task.source_boxes), max(box[d][1] for box in task.source_boxes))
+        for d in range(len(task.source_boxes[0]))
+    )
+    if partial:
+        terms = [_values(rng, frame, dtype) for _ in group]
+        logical = functools.reduce(np.add, terms)
+    else:
+        logical = _values(rng, frame, dtype)
+        terms = [logical[within(box, frame)].copy() for box in task.source_boxes]
+    after = [logical[within(box, frame)].copy() for box in task.target_boxes]
+    if kind is ActKind.SLICE and task.target_boxes == (frame,) * p:
+        after = [np.zeros_like(logical) for _ in group]
+        for index, box in enumerate(task.source_boxes):
+            if box != frame or index == 0:
+                after[index][within(box, frame)] = logical[within(box, frame)]
+    total = logical.nbytes
+    kept = sum(
+        _nbytes(intersect(a, b), logical.itemsize) for a, b in zip(task.source_boxes, task.target_boxes, strict=True)
+    )
+    sent = {
+        ActKind.ALL_REDUCE: 2 * total * (p - 1),
+        ActKind.REDUCE_SCATTER: total * (p - 1),
+        ActKind.ALL_GATHER: total * (p - 1),
+        ActKind.ALL_TO_ALL: total - kept,
+        ActKind.SLICE: 0,
+    }[kind]
+    return Case(kind, task, dict(zip(group, terms, strict=True)), dict(zip(group, after, strict=True)), sent)
+
+
+def _transfer(rng: np.random.Generator, ranks: int, frame: Box, dtype: str) -> Case:
+    """A tensor cut one way over some ranks, moved to another cut over others; the two sets may meet."""
+    some = sorted(int(r) for r in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
+    others = sorted(int(r) for r in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
+    logical = _values(rng, frame, dtype)
+    sources = dict(zip(some, _cuts(rng, frame, int(rng.integers(len(frame))), len(some)), strict=True))
+    targets = dict(zip(others, _cuts(rng, frame, int(rng.integers(len(frame))), len(others)), strict=True))
+    messages = []
+    for source, held in sources.items():
+        for target, wanted in targets.items():
+            shared = intersect(held, wanted)
+            if shared is not None:
+                messages.append(Message(source, target, shared))
+    sent = sum(_nbytes(m.box, logical.itemsize) for m in messages if m.source != m.target)
+    before = {rank: logical[within(box, frame)].copy() for rank, box in sources.items()}
+    after = {rank: logical[within(box, frame)].copy() for rank, box in targets.items()}
+    return Case(ActKind.TRANSFER, TransferTask(tuple(messages), sources, targets), before, after, sent)
+
+
+def _cuts(rng: np.random.Generator, frame: Box, dim: int, parts: int) -> tuple[Box, ...]:
+    """The frame cut along `dim` in so many pieces, uneven, none empty."""
+    begin, end = frame[dim]
+    inner = sorted(int(cut) for cut in rng.choice(np.arange(begin + 1, end), parts - 1, replace=False))
+    edges = [begin, *inner, end]
+    return tuple((*frame[:dim], (a, b), *frame[dim + 1 :]) for a, b in itertools.pairwise(edges))
+
+
+def _values(rng: np.random.Generator, frame: Box, dtype: str) -> HostArray:
+    return (rng.standard_normal(box_shape(frame)) * 1000).astype(dtype)
+
+
+def _nbytes(box: Box | None, itemsize: int) -> int:
+    return 0 if box is None else itemsize * math.prod(box_shape(box))
+
+
+def play(case: Case, number: int, transport: Transport) -> HostArray | None:
+    """This rank's part of a case, through to its end; gives what it then holds."""
+    rank = transport.rank
+    if rank not in case.sources and rank not in case.expected:
+        return None
+    target = np.full_like(case.expected[rank], 77) if rank in case.expected else None
+    start = prepare(case.kind, case.task, rank, number, transport, case.sources.get(rank), target, Workspace(np))
+    for _ in range(2):
+        for request in start():
+            wait(request, transport, timeout_s=30)
+    return target
+
+
+def on_threads(
+    ranks: int, play_rank: Callable[[Transport], object], lanes: Lanes | None = None, tamper: Tamper | None = None
+) -> list[Transport]:
+    """Run a function on every rank of a loopback; gives the transports, or raises the first failure."""
+    hub = LoopbackHub(ranks, lanes) if tamper is None else LoopbackHub(ranks, lanes, tamper=tamper)
+    transports: list[Transport] = [hub.transport(rank) for rank in range(ranks)]
+
+    def drive(transport: Transport) -> None:
+        try:
+            play_rank(transport)
+            transport.barrier()
+            transport.close()
+        except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all
+            hub.poison(failure)
+
+    threads = [threading.Thread(target=drive, args=(transport,)) for transport in transports]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if hub.failure is not None:
+        raise hub.failure
+    return transports

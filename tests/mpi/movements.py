@@ -1,0 +1,40 @@
+"""Random boxing steps and movements on real MPI; every rank checks its own part and says so.
+
+mpiexec -n 3 python -m mpi4py -m tests.mpi.movements CASES SEED
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from executor.transport.base import Lane
+from executor.transport.mpi import MpiTransport
+from strategy.program import TransferTask
+from tests.executor.cases import KINDS, play, random_case
+
+
+def main(cases: int, seed: int) -> None:
+    """Play `cases` random cases, the same on all ranks."""
+    comm = MPI.COMM_WORLD
+    rng = np.random.default_rng(seed)
+    played = [random_case(rng, comm.size, KINDS[index % len(KINDS)]) for index in range(cases)]
+    lanes = {n: Lane(c.task.group) for n, c in enumerate(played) if not isinstance(c.task, TransferTask)}
+    transport = MpiTransport(comm, lanes)
+    for number, case in enumerate(played):
+        before = sum(transport.bytes_sent.values())
+        found = play(case, number, transport)
+        sent = sum(comm.allgather(sum(transport.bytes_sent.values()) - before))
+        assert sent == 2 * case.sent_nbytes, (number, case.kind, sent)
+        if found is not None:
+            np.testing.assert_array_equal(found, case.expected[comm.rank], err_msg=f"case {number}, {case.kind}")
+    transport.close()
+    played_by = comm.gather(comm.rank)
+    if played_by is not None:
+        print(f"{cases} cases by ranks {played_by}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
