@@ -1,0 +1,234 @@
+"""Hand-built programs compute what the plain loop computes, whatever the timing; faults are named."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from executor.kernels.base import open_kernels
+from executor.transport.base import HostArray, Transport, lanes_of
+from executor.transport.loopback import Message
+from executor.worker import Hooks, Reports, Worker, run_loopback
+from strategy.errors import RankFault
+from strategy.ops.base import Call
+from strategy.program import LoadTask, Program
+from strategy.protocol import admit
+from tests.executor.cases import on_threads
+from tests.executor.programs import (
+    REGISTRY,
+    WIDTH,
+    batch,
+    credits_only,
+    data_parallel,
+    load,
+    pipeline,
+    pipeline_reference,
+    start_weights,
+)
+from tests.mpi.launch import run_ranks
+
+STEPS, MICRO_BATCHES = 3, 4
+
+
+def shuffled(seed: int) -> Hooks:
+    """Random sleeps before acts, to shuffle the timing."""
+    rng = random.Random(seed)
+    return Hooks(delay=lambda actor, number: rng.choice((0.0, 0.0, 0.0005, 0.002)))
+
+
+def check_streams(program: Program, workers: Sequence[Worker], steps: int) -> None:
+    """Static streams ran their sequence, one act after another, and no act started before it was ready."""
+    for worker in workers:
+        by_stream = defaultdict(list)
+        for actor, stream, number, reads, writes, ready_ns, start_ns, end_ns in worker.records:
+            assert ready_ns <= start_ns <= end_ns
+            assert len(reads) == len(program.actors[actor].reads)
+            assert len(writes) == len(program.actors[actor].writes)
+            by_stream[stream].append((actor, number, start_ns, end_ns))
+        for stream, rows in by_stream.items():
+            found = program.streams[stream]
+            assert found.rank == worker.rank
+            if not found.dynamic:
+                assert [row[0] for row in rows] == list(found.sequence) * steps
+            assert all(one[3] <= other[2] for one, other in itertools.pairwise(rows))
+        assert len(worker.records) == steps * sum(a.acts_per_step for a in program.actors if a.rank == worker.rank)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, MICRO_BATCHES])
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_pipeline_computes_the_plain_loop(in_flight: int, seed: int | None) -> None:
+    program, graph = pipeline(MICRO_BATCHES, in_flight=in_flight)
+    admit(program)
+    losses: list[HostArray] = []
+
+    def hooks(rank: int) -> Hooks:
+        delay = None if seed is None else shuffled(seed + rank).delay
+        return Hooks(on_step=lambda step, reports: losses.append(reports["loss"]) if rank else None, delay=delay)
+
+    workers = run_loopback(
+        program,
+        graph,
+        REGISTRY,
+        load,
+        steps=STEPS,
+        prepare=start_weights,
+        hooks=hooks,
+        reports=lambda rank: ["loss"] if rank else [],
+    )
+    first, second, expected = pipeline_reference(MICRO_BATCHES, STEPS)
+    np.testing.assert_array_equal(workers[0].read("first"), first)
+    np.testing.assert_array_equal(workers[1].read("second"), second)
+    np.testing.assert_array_equal(losses, expected)
+    check_streams(program, workers, STEPS)
+    moved = STEPS * MICRO_BATCHES * WIDTH * 8
+    assert [worker.transport.bytes_sent["send"] for worker in workers] == [moved, moved]
+
+
+def test_steps_can_be_run_in_parts() -> None:
+    program, graph = pipeline(MICRO_BATCHES, in_flight=2)
+    first, second, expected = pipeline_reference(MICRO_BATCHES, 5)
+    seen: dict[int, HostArray] = {}
+
+    def report(step: int, reports: Reports) -> None:
+        if "loss" in reports:
+            seen[step] = reports["loss"]
+
+    def play(transport: Transport) -> None:
+        names = ["loss"] if transport.rank else []
+        kernels, hooks = open_kernels("numpy"), Hooks(on_step=report)
+        arguments = (program, graph, transport.rank, transport, kernels, REGISTRY, load)
+        worker = Worker(*arguments, reports=names, hooks=hooks)
+        start_weights(worker)
+        for steps, total in ((1, 1), (0, 1), (4, 5)):
+            worker.run(steps=steps)
+            assert worker.steps_done == total
+        np.testing.assert_array_equal(worker.read(("first", "second")[worker.rank]), (first, second)[worker.rank])
+
+    on_threads(2, play, lanes_of(program))
+    np.testing.assert_array_equal([seen[step] for step in range(5)], expected)
+
+
+@pytest.mark.mpi
+def test_mpi_computes_the_same_bits() -> None:
+    weights = run_ranks(2, "tests.mpi.pipeline", str(MICRO_BATCHES), str(STEPS))
+    first, second, _ = pipeline_reference(MICRO_BATCHES, STEPS)
+    assert weights.split() == [first.tobytes().hex(), second.tobytes().hex()]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_data_parallel_weights_stay_equal(ranks: int) -> None:
+    program, graph = data_parallel(ranks)
+    admit(program)
+
+    workers = run_loopback(
+        program,
+        graph,
+        REGISTRY,
+        load,
+        steps=4,
+        prepare=lambda worker: worker.write("weight", np.ones(WIDTH)),
+        hooks=shuffled,
+    )
+    weight = np.ones(WIDTH)
+    for step in range(4):
+        gradient = batch(step) * weight
+        total = gradient.copy()
+        for _ in range(ranks - 1):
+            total += gradient
+        weight -= 0.125 * total
+    for worker in workers:
+        np.testing.assert_array_equal(worker.read("weight"), weight)
+    check_streams(program, workers, 4)
+    assert sum(sum(w.transport.bytes_sent.values()) for w in workers) == 4 * 2 * WIDTH * 8 * (ranks - 1)
+
+
+def test_rendezvous_without_a_task_still_meet() -> None:
+    """No member ends before the last has started."""
+    program, graph = credits_only(3, 5)
+    workers = run_loopback(program, graph, {}, load, steps=2, hooks=shuffled)
+    met = defaultdict(list)
+    for worker in workers:
+        for actor, _, number, _, _, _, start_ns, end_ns in worker.records:
+            if program.actors[actor].name == "meet":
+                met[number].append((start_ns, end_ns))
+    assert len(met) == 10
+    assert all(max(start for start, _ in rows) <= min(end for _, end in rows) for rows in met.values())
+    check_streams(program, workers, 2)
+
+
+def test_on_act_comes_before_every_act() -> None:
+    program, graph = credits_only(1, 3)
+    seen: list[tuple[int, int]] = []
+    hooks = Hooks(on_act=lambda actor, number: seen.append((actor, number)))
+    (worker,) = run_loopback(program, graph, {}, load, steps=2, hooks=lambda rank: hooks)
+    assert sorted(seen) == sorted((row[0], row[2]) for row in worker.records)
+
+
+def test_a_failing_op_names_rank_actor_and_step() -> None:
+    program, graph = pipeline(MICRO_BATCHES, in_flight=2)
+    began = time.monotonic()
+    with pytest.raises(RankFault, match="forgot the batch") as caught:
+        run_loopback(program, graph, REGISTRY, _forgetful, steps=STEPS, prepare=start_weights)
+    assert (caught.value.rank, caught.value.actor, caught.value.step) == (0, "load", 1)
+    assert time.monotonic() - began < 2
+
+
+def _forgetful(task: LoadTask, number: int, arrays: Sequence[HostArray]) -> None:
+    if number == MICRO_BATCHES + 2:
+        raise ValueError("forgot the batch")
+    load(task, number, arrays)
+
+
+@pytest.mark.parametrize("lost", [0, 3, 11])
+def test_a_lost_message_names_the_actor_that_waits(lost: int) -> None:
+    """Of the last message nothing is found in its place: the stall limit finds that out."""
+    program, graph = pipeline(MICRO_BATCHES, in_flight=2)
+    count = 0
+
+    def lose(message: Message) -> Iterable[Message]:
+        nonlocal count
+        if message.channel.source == 1:
+            count += 1
+            if count - 1 == lost:
+                return []
+        return [message]
+
+    with pytest.raises(RankFault) as caught:
+        run_loopback(program, graph, REGISTRY, load, steps=3, prepare=start_weights, stall_s=0.3, tamper=lose)
+    assert caught.value.actor in {"receive gh", "send gh", "receive h", "send h"}
+    assert caught.value.step == lost // MICRO_BATCHES
+
+
+def test_stall_in_one_rank_is_named_with_what_it_waits_for() -> None:
+    """Rank 1 never comes."""
+    program, graph = credits_only(2, 1)
+
+    def play(transport: Transport) -> None:
+        if transport.rank == 0:
+            arguments = (program, graph, 0, transport, open_kernels("numpy"), REGISTRY, load)
+            with pytest.raises(RankFault, match=r"rank 0 .*'meet' at step 0.* from rank 1 \(rendezvous 0") as caught:
+                Worker(*arguments, stall_s=0.2).run(steps=1)
+            raise caught.value
+
+    with pytest.raises(RankFault):
+        on_threads(2, play, lanes_of(program))
+
+
+def test_op_errors_carry_their_cause() -> None:
+    program, graph = data_parallel(2)
+
+    def overflow(call: Call) -> None:
+        raise FloatingPointError("inf")
+
+    registry = {**REGISTRY, "descend": dataclasses.replace(REGISTRY["descend"], run=overflow)}
+    with pytest.raises(RankFault, match="FloatingPointError: inf") as caught:
+        run_loopback(program, graph, registry, load, steps=1)
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+    assert caught.value.actor.startswith("update")
