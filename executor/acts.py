@@ -139,8 +139,8 @@ class Acts:
         """Members without a task meet by one byte from each to each."""
         group: Group = tuple(self._program.actors[member].rank for member in self._members[rendezvous])
         me = group.index(self._rank)
-        send = [None if i == me else np.zeros(1, np.uint8) for i in range(len(group))]
-        receive = [None if i == me else np.zeros(1, np.uint8) for i in range(len(group))]
+        send = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        receive = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
 

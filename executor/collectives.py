@@ -49,7 +49,7 @@ class Cuts:
     piece. `copies` are (cut, scratch) pairs.
     """
 
-    flat: list[HostArray | None]
+    flat: tuple[HostArray | None, ...]
     copies: _Copies
 
     def pack(self) -> None:
@@ -80,7 +80,7 @@ def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Wor
             copies.append((view, scratch.get(f"{name}.{index}", view.shape, view.dtype)))
             view = copies[-1][1]
         flat.append(view)
-    return Cuts(flat, copies)
+    return Cuts(tuple(flat), copies)
 
 
 def prepare(
@@ -253,7 +253,7 @@ def _transfer(
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]
     coming = [m for m in task.messages if m.target == rank and m.source != rank]
     staying = [m for m in task.messages if m.source == m.target == rank]
-    nothing = Cuts([], [])
+    nothing = Cuts((), [])
     send, receive = nothing, nothing
     if source is not None:
         send = cut(source, task.source_boxes[rank], [m.box for m in leaving], scratch, "send")
@@ -280,10 +280,10 @@ def _full(array: HostArray | None) -> HostArray:
     return array
 
 
-def _terms(part: _Part, own: HostArray) -> tuple[list[HostArray | None], list[HostArray]]:
+def _terms(part: _Part, own: HostArray) -> tuple[tuple[HostArray | None, ...], list[HostArray]]:
     """Where the others' terms of the own piece arrive, and all the terms in rank order."""
     ranks = range(len(part.task.group))
-    arrive = [None if i == part.me else part.scratch.get(f"term.{i}", own.shape, own.dtype) for i in ranks]
+    arrive = tuple(None if i == part.me else part.scratch.get(f"term.{i}", own.shape, own.dtype) for i in ranks)
     return arrive, [own if array is None else array for array in arrive]
 
 

@@ -18,7 +18,7 @@ from executor.kernels.base import Kernels, open_kernels
 from executor.registers import Registers
 from executor.transport.base import HostArray, PeerError, Request, Transport, lanes_of
 from executor.transport.loopback import LoopbackHub, Tamper
-from strategy.errors import EnvironmentLacks, InternalError, RankFault
+from strategy.errors import EnvironmentLacks, RankFault
 from strategy.graph import Graph
 from strategy.ops.base import OpDef
 from strategy.program import Program
@@ -148,7 +148,7 @@ class Worker:
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads
-        idle_polls, moved_ns = 0, perf_counter_ns()
+        moved_ns = 0
         while protocol.remaining:
             moved = bool(self._flights) and self._poll()
             for stream in order:
@@ -157,14 +157,13 @@ class Worker:
                     moved = True
                     break
             if moved:
-                idle_polls = 0
+                moved_ns = 0
                 continue
-            idle_polls += 1
-            self.transport.pause(idle_polls)
-            if idle_polls == 1:
-                moved_ns = perf_counter_ns()
-            else:
+            self.transport.pause()
+            if moved_ns:
                 self._check_stall(moved_ns)
+            else:
+                moved_ns = perf_counter_ns()
 
     def _begin(self, stream: int) -> None:
         """Issue the act at the head of a stream and run it, or start its movements."""
@@ -270,14 +269,11 @@ class Worker:
                 raise self._fault(
                     flight.act.actor, flight.act.number, f"{waited}: waits for {flight.request.describe()}"
                 )
-        for stream in self._order:
-            actor = self._protocol.expected(stream)
-            if actor is None:
-                continue
-            for other, reason in self._protocol.waits_for(actor):
-                blamed = self.program.actors[other].name
-                raise self._fault(actor, self._protocol.issued[actor], f"{waited}: {reason}, from {blamed}")
-        raise InternalError(f"rank {self.rank}: {waited}, and no act waits for anything")
+        protocol = self._protocol
+        actor = next(a for s in protocol.streams for a in self.program.streams[s].sequence if protocol.unfinished(a))
+        reasons = [f"{why}, of {self.program.actors[other].name}" for other, why in protocol.waits_for(actor)]
+        wants = "; ".join(reasons) or "needs a piece that no actor writes"
+        raise self._fault(actor, protocol.issued[actor], f"{waited}: {wants}; was the program admitted?")
 
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
         return RankFault(self.rank, self.program.actors[actor].name, number // self._acts_per_step[actor], reason)

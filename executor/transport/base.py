@@ -70,7 +70,11 @@ class Request(Protocol):
 
 
 class Transport(Protocol):
-    """One rank's way to the others. Arrays may differ in length between ranks; None moves nothing."""
+    """One rank's way to the others. Arrays may differ in length between ranks; None moves nothing.
+
+    Whoever moves the same arrays again and again passes the same tuple of them, which a transport may remember
+    together with what it worked out for it; of a list it remembers nothing.
+    """
 
     bytes_sent: dict[str, int]
     """Bytes handed over to other ranks, per movement: "exchange", "all_gather" and "send"."""
@@ -115,8 +119,8 @@ class Transport(Protocol):
         """Wait until every rank is here."""
         ...
 
-    def pause(self, idle_polls: int) -> None:
-        """Give way after `idle_polls` polls in a row that found nothing; returns soon in any case."""
+    def pause(self) -> None:
+        """Give way, after a poll that found nothing; returns soon in any case."""
         ...
 
     def close(self) -> None:
@@ -135,10 +139,8 @@ def wait(request: Request, transport: Transport, *, timeout_s: float = 60.0) -> 
         TransportError: it is not through after `timeout_s`, or failed.
     """
     deadline = time.monotonic() + timeout_s
-    idle_polls = 0
     while not request.test():
-        idle_polls += 1
-        transport.pause(idle_polls)
+        transport.pause()
         if time.monotonic() > deadline:
             raise TransportError(f"rank {transport.rank} waited {timeout_s:g} s for {request.describe()}")
 

@@ -245,7 +245,7 @@ class LoopbackTransport:
         """Wait until every rank is here."""
         self._hub.barrier()
 
-    def pause(self, idle_polls: int) -> None:
+    def pause(self) -> None:
         """Sleep until something has happened since the last pause."""
         with self._hub.changed:
             self._hub.changed.wait_for(lambda: self._hub.events != self._seen, _LONGEST_PAUSE_S)

@@ -32,7 +32,7 @@ BOX: Box = ((0, WIDTH),)
 RATE = 0.125
 
 
-def _define(kind: str, run: Callable[[Call], None]) -> OpDef:
+def define(kind: str, run: Callable[[Call], None]) -> OpDef:
     """An op of which only the meaning matters here."""
 
     def infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -77,11 +77,11 @@ def _descend(call: Call) -> None:
 REGISTRY = {
     definition.kind: definition
     for definition in (
-        _define("multiply", _multiply),
-        _define("copy", _copy),
-        _define("accumulate_product", _accumulate_product),
-        _define("accumulate", _accumulate),
-        _define("descend", _descend),
+        define("multiply", _multiply),
+        define("copy", _copy),
+        define("accumulate_product", _accumulate_product),
+        define("accumulate", _accumulate),
+        define("descend", _descend),
     )
 }
 
