@@ -18,7 +18,7 @@ from executor.kernels.base import Kernels, open_kernels
 from executor.registers import Registers
 from executor.transport.base import HostArray, PeerError, Request, Transport, lanes_of
 from executor.transport.loopback import LoopbackHub, Tamper
-from strategy.errors import EnvironmentLacks, RankFault
+from strategy.errors import EnvironmentLacks, PlanError, RankFault
 from strategy.graph import Graph
 from strategy.ops.base import OpDef
 from strategy.program import Program
@@ -143,8 +143,16 @@ class Worker:
         return host
 
     def write(self, name: str, value: HostArray, block: int = 0) -> None:
-        """Set a block of this rank's register `name`, such as a parameter's first piece; between calls of `run`."""
-        self._kernels.upload(value, self.registers.block(self.registers.index(name), block))
+        """Set a block of this rank's register `name`, such as a parameter's first piece; between calls of `run`.
+
+        Raises:
+            PlanError: the value has another shape or dtype than the register.
+        """
+        array = self.registers.block(self.registers.index(name), block)
+        if (value.shape, value.dtype) != (array.shape, array.dtype):
+            got, expected = f"{value.dtype}{list(value.shape)}", f"{array.dtype}{list(array.shape)}"
+            raise PlanError("a register is given another array than it holds", where=name, got=got, expected=expected)
+        self._kernels.upload(value, array)
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads
@@ -264,11 +272,14 @@ class Worker:
         if waited_ns < self._stall_ns:
             return
         waited = f"nothing happened for {waited_ns / 1e9:.1f} s"
-        for flight in self._flights:
-            if flight.request is not None:
-                raise self._fault(
-                    flight.act.actor, flight.act.number, f"{waited}: waits for {flight.request.describe()}"
-                )
+        waits = [
+            f"{self.program.actors[flight.act.actor].name} waits for {flight.request.describe()}"
+            for flight in self._flights
+            if flight.request is not None
+        ]
+        if waits:
+            oldest = min(self._flights, key=lambda flight: flight.start_ns).act
+            raise self._fault(oldest.actor, oldest.number, f"{waited}: {'; '.join(waits)}")
         protocol = self._protocol
         actor = next(a for s in protocol.streams for a in self.program.streams[s].sequence if protocol.unfinished(a))
         reasons = [f"{why}, of {self.program.actors[other].name}" for other, why in protocol.waits_for(actor)]
@@ -344,8 +355,12 @@ def run_loopback(
     threads = [threading.Thread(target=drive, args=(worker,), name=f"rank {worker.rank}") for worker in workers]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException as failure:
+        hub.poison(failure)
+        raise
     if hub.failure is not None:
         raise hub.failure
     return workers

@@ -61,18 +61,20 @@ class MpiTransport:
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
     ) -> Request:
         """Personalised all-to-all by `Ialltoallv`."""
+        lane = self._lane(number, group)
         outgoing, incoming = self._spec(send), self._spec(receive)
         self.bytes_sent["exchange"] += outgoing.nbytes - outgoing.counts[group.index(self.rank)]
-        request = self._lane(number, group).Ialltoallv(outgoing.message, incoming.message)
+        request = lane.Ialltoallv(outgoing.message, incoming.message)
         return _MpiRequest(request, "an exchange of ranks", group, number)
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
     ) -> Request:
         """Everyone's array to everyone by `Iallgatherv`, in place where `send` is this rank's own `receive`."""
+        lane = self._lane(number, group)
         self.bytes_sent["all_gather"] += 0 if send is None else send.nbytes * (len(group) - 1)
         outgoing = self._mpi.IN_PLACE if send is receive[group.index(self.rank)] else self._one(send)
-        request = self._lane(number, group).Iallgatherv(outgoing, self._spec(receive).message)
+        request = lane.Iallgatherv(outgoing, self._spec(receive).message)
         return _MpiRequest(request, "an all-gather of ranks", group, number)
 
     def send(self, target: int, number: int, array: HostArray) -> Request:

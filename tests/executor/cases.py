@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from executor.collectives import prepare
 from executor.transport.base import HostArray, Lanes, Transport, wait
 from executor.transport.loopback import LoopbackHub, Tamper
+from executor.transport.loopback import Message as Sent
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask, Message, TransferTask
 from strategy.tensor import Box, box_shape, intersect, within
@@ -165,3 +167,39 @@ def on_threads(
     if hub.failure is not None:
         raise hub.failure
     return transports
+
+
+FAULTS = ["lost", "doubled", "late", "renumbered", "strayed", "shortened"]
+"""What may befall a message."""
+
+
+class Fault:
+    """Does something to the `at`-th message from rank `source`, or nothing when `at` is beyond the last."""
+
+    def __init__(self, kind: str, at: int, *, source: int = 0) -> None:
+        self.kind, self.at, self.source = kind, at, source
+        self.count = 0
+        self.held: list[Sent] = []
+
+    def __call__(self, message: Sent) -> Iterable[Sent]:
+        if message.channel.source != self.source or message.channel.target == self.source:
+            return [message]
+        self.count += 1
+        if self.count - 1 != self.at:
+            held, self.held = self.held, []
+            return [message, *held]
+        match self.kind:
+            case "lost":
+                return []
+            case "doubled":
+                return [message, message]
+            case "late":
+                self.held = [message]
+                return []
+            case "renumbered":
+                return [dataclasses.replace(message, number=message.number + 1)]
+            case "strayed":
+                other = dataclasses.replace(message.channel, lane="messages of 404")
+                return [dataclasses.replace(message, number=404, channel=other)]
+            case _:
+                return [dataclasses.replace(message, payload=message.payload[:-1])]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from executor.transport.base import Lane, PeerError, Transport, TransportError, lanes_of, wait
-from executor.transport.loopback import LoopbackHub, Message
+from executor.transport.loopback import LoopbackHub
 from strategy.program import ActKind, Actor, BoxingTask, Program, Stream
-from tests.executor.cases import on_threads
+from tests.executor.cases import FAULTS, Fault, on_threads
 from tests.mpi.launch import run_ranks
 
 
@@ -44,41 +42,6 @@ def _exchange(transport: Transport) -> None:
 def test_untampered_ring() -> None:
     transports = on_threads(3, _exchange)
     assert [t.bytes_sent for t in transports] == [{"exchange": 2 * 2 * 24, "all_gather": 0, "send": 16}] * 3
-
-
-class Fault:
-    """Does something to the `at`-th message from rank 0 to rank 1."""
-
-    def __init__(self, kind: str, at: int) -> None:
-        self.kind, self.at = kind, at
-        self.count = 0
-        self.held: list[Message] = []
-
-    def __call__(self, message: Message) -> Iterable[Message]:
-        if (message.channel.source, message.channel.target) != (0, 1):
-            return [message]
-        self.count += 1
-        if self.count - 1 != self.at:
-            held, self.held = self.held, []
-            return [message, *held]
-        match self.kind:
-            case "lost":
-                return []
-            case "doubled":
-                return [message, message]
-            case "late":
-                self.held = [message]
-                return []
-            case "renumbered":
-                return [dataclasses.replace(message, number=message.number + 1)]
-            case "strayed":
-                other = dataclasses.replace(message.channel, lane="messages of 4")
-                return [dataclasses.replace(message, number=4, channel=other)]
-            case _:
-                return [dataclasses.replace(message, payload=message.payload[:-1])]
-
-
-FAULTS = ["lost", "doubled", "late", "renumbered", "strayed", "shortened"]
 
 
 @pytest.mark.parametrize(("kind", "at"), [(k, at) for k in FAULTS for at in range(4) if (k, at) != ("late", 1)])

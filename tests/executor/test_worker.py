@@ -12,15 +12,17 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
-from executor.kernels.base import open_kernels
-from executor.transport.base import HostArray, Transport, lanes_of
+from executor.kernels.base import Kernels, open_kernels
+from executor.kernels.numpy import NumpyKernels
+from executor.transport.base import HostArray, PeerError, Transport, lanes_of
 from executor.transport.loopback import Message
 from executor.worker import Hooks, Reports, Worker, run_loopback
-from strategy.errors import RankFault
+from strategy.errors import PlanError, RankFault, RunError
+from strategy.graph import Graph
 from strategy.ops.base import Call
 from strategy.program import LoadTask, Program
 from strategy.protocol import admit
-from tests.executor.cases import on_threads
+from tests.executor.cases import FAULTS, Fault, on_threads
 from tests.executor.programs import (
     REGISTRY,
     WIDTH,
@@ -187,7 +189,7 @@ def _forgetful(task: LoadTask, number: int, arrays: Sequence[HostArray]) -> None
 
 
 @pytest.mark.parametrize("lost", [0, 3, 11])
-def test_a_lost_message_names_the_actor_that_waits(lost: int) -> None:
+def test_a_lost_message_is_named_with_the_actor_that_waits(lost: int) -> None:
     """Of the last message nothing is found in its place: the stall limit finds that out."""
     program, graph = pipeline(MICRO_BATCHES, in_flight=2)
     count = 0
@@ -200,10 +202,72 @@ def test_a_lost_message_names_the_actor_that_waits(lost: int) -> None:
                 return []
         return [message]
 
-    with pytest.raises(RankFault) as caught:
+    with pytest.raises(RankFault, match=r"(receive|send) gh waits for ") as caught:
         run_loopback(program, graph, REGISTRY, load, steps=3, prepare=start_weights, stall_s=0.3, tamper=lose)
-    assert caught.value.actor in {"receive gh", "send gh", "receive h", "send h"}
-    assert caught.value.step == lost // MICRO_BATCHES
+    assert f"message {lost} from rank 1 (rendezvous 2" in str(caught.value)
+    assert caught.value.step - lost // MICRO_BATCHES in (0, 1)
+
+
+@pytest.mark.parametrize("case", range(18))
+def test_every_fault_in_a_run_is_named(case: int) -> None:
+    """Whatever befalls whichever message of whichever program: a named error, at once or after the stall limit."""
+    rng = random.Random(case)
+    kind = [kind for kind in FAULTS if kind != "late"][case % 5]
+    source = rng.randrange(2)
+    if case % 2:
+        program, graph = pipeline(MICRO_BATCHES, in_flight=2)
+        messages, prepare = STEPS * MICRO_BATCHES, start_weights
+    else:
+        (program, graph), prepare = data_parallel(2), None
+        messages = STEPS * 2
+    fault = Fault(kind, rng.randrange(messages), source=source)
+    with pytest.raises(RunError, match=r"rank [01]") as caught:
+        run_loopback(
+            program, graph, REGISTRY, load, steps=STEPS, prepare=prepare, stall_s=0.2, tamper=fault, hooks=shuffled
+        )
+    assert not isinstance(caught.value, PeerError)
+    assert fault.count > fault.at
+
+
+class StagedKernels(NumpyKernels):
+    """NumPy as if it were a device of its own, whose memory transports cannot read."""
+
+    host = False
+
+
+def test_a_device_of_its_own_is_staged_through_host_memory() -> None:
+    for (program, graph), name in ((data_parallel(2), "weight"), (pipeline(2, in_flight=1), "first")):
+        found: dict[bool, HostArray] = {}
+        for kernels in (StagedKernels(), open_kernels("numpy")):
+
+            def play(
+                transport: Transport,
+                program: Program = program,
+                graph: Graph = graph,
+                kernels: Kernels = kernels,
+                name: str = name,
+                found: dict[bool, HostArray] = found,
+            ) -> None:
+                worker = Worker(program, graph, transport.rank, transport, kernels, REGISTRY, load)
+                if name == "weight":
+                    worker.write(name, np.ones(WIDTH))
+                else:
+                    start_weights(worker)
+                worker.run(steps=3)
+                if transport.rank == 0:
+                    found[kernels.host] = worker.read(name)
+
+            on_threads(2, play, lanes_of(program))
+        np.testing.assert_array_equal(found[True], found[False])
+        assert not np.array_equal(found[True], np.ones(WIDTH))
+
+
+def test_writing_another_shape_is_refused() -> None:
+    program, graph = data_parallel(1)
+    with pytest.raises(PlanError, match=r"weight.*float32\[1\].*float64\[5\]"):
+        run_loopback(
+            program, graph, REGISTRY, load, steps=1, prepare=lambda worker: worker.write("weight", np.ones(1, "f4"))
+        )
 
 
 def test_stall_in_one_rank_is_named_with_what_it_waits_for() -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 
 import numpy as np
+import pytest
 from mpi4py import MPI
 
-from executor.transport.base import Lane
+from executor.transport.base import Lane, TransportError, wait
 from executor.transport.mpi import MpiTransport
 from strategy.program import TransferTask
 from tests.executor.cases import KINDS, play, random_case
@@ -30,10 +31,24 @@ def main(cases: int, seed: int) -> None:
         assert sent == 2 * case.sent_nbytes, (number, case.kind, sent)
         if found is not None:
             np.testing.assert_array_equal(found, case.expected[comm.rank], err_msg=f"case {number}, {case.kind}")
+    refuse_what_does_not_fit(transport, cases)
     transport.close()
     played_by = comm.gather(comm.rank)
     if played_by is not None:
         print(f"{cases} cases by ranks {played_by}")
+
+
+def refuse_what_does_not_fit(transport: MpiTransport, number: int) -> None:
+    """A message shorter than its receiver expects, a rendezvous without a lane, a number beyond the tags."""
+    if transport.rank == 0:
+        wait(transport.send(1, number, np.zeros(3)), transport)
+    if transport.rank == 1:
+        with pytest.raises(TransportError, match="24 bytes came, 40 were expected"):
+            wait(transport.receive(0, number, np.zeros(5)), transport)
+    with pytest.raises(TransportError, match=f"no lane for rendezvous {number}"):
+        transport.exchange((0, 1), number, (None, None), (None, None))
+    with pytest.raises(TransportError, match="beyond the largest tag"):
+        transport.send(0, 2**40, np.zeros(1))
 
 
 if __name__ == "__main__":
