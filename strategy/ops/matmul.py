@@ -103,8 +103,16 @@ def _gradient(builder: GradientBuilder) -> None:
     builder.give(1, builder.emit("dw", "matmul_tn", (x, grad)))
 
 
+def _gradient_nt(builder: GradientBuilder) -> None:
+    y, w = builder.op.inputs
+    grad = builder.output_gradient()
+    if builder.wants(0):
+        builder.give(0, builder.emit("dx", "matmul", (grad, w)))
+    builder.give(1, builder.emit("dw", "matmul_tn", (grad, y)))
+
+
 OPS = (
     OpDef("matmul", _infer_nn, _flop_nn, _signatures_nn, _run_nn, _gradient),
-    OpDef("matmul_nt", _infer_nt, _flop_nn, _signatures_nt, _run_nt),
+    OpDef("matmul_nt", _infer_nt, _flop_nn, _signatures_nt, _run_nt, _gradient_nt),
     OpDef("matmul_tn", _infer_tn, _flop_tn, _signatures_tn, _run_tn),
 )
