@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
 from strategy.errors import InputError
-from strategy.graph import Graph, Phase, Role, Value
+from strategy.graph import Graph, Op, Phase, Role, Value
 from strategy.models.gpt import Gpt, GptConfig
 from strategy.module import Tensor, Tracer
 from strategy.tensor import DType, Rate, TensorSpec
@@ -71,10 +71,24 @@ def training_graph(config: GptConfig, training: Training) -> Graph:
     for name, total in totals.items():
         _update(builder, name, total, factor, layer_of[name], training)
     builder.add(REPORT, "report", (loss_sum, token_count, norm), phase=Phase.UPDATE)
+    builder.ops = _accumulate_early(builder.ops)
     return builder.build(loss=loss.name)
 
 
+def _accumulate_early(ops: list[Op]) -> list[Op]:
+    """Every accumulation right after the op that feeds it, so that the micro-batch gradient is soon free."""
+    waiting = {op.inputs[0]: op for op in ops if op.kind == "accumulate"}
+    ordered = []
+    for op in ops:
+        if op.kind != "accumulate":
+            ordered += [op, *(waiting[name] for name in op.outputs if name in waiting)]
+    return ordered
+
+
 def _accumulated(builder: GraphBuilder, name: str, layer: int | None, training: Training) -> str:
+    """The step's sum of a micro-batch value, taken as soon as the value appears; itself where there is one micro-batch."""
+    if training.num_micro_batches == 1:
+        return name
     return builder.add(f"{name}:sum", "accumulate", (name,), phase=Phase.BACKWARD, layer=layer)[0]
 
 
