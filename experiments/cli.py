@@ -16,6 +16,7 @@ from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
+from experiments.entry import VERSION
 from strategy.errors import InputError, InternalError, RunError, SbplanError, did_you_mean
 
 VERBS = {
@@ -96,9 +97,7 @@ def dispatch(argv: Sequence[str]) -> int:
         sys.stdout.write(usage())
         return 0 if argv else InputError.exit_code
     if argv[0] == "--version":
-        from importlib.metadata import version
-
-        sys.stdout.write(f"sbplan {version('sbplan')}\n")
+        sys.stdout.write(f"sbplan {VERSION}\n")
         return 0
     run, args = parse(argv[0], argv[1:])
     return run(args)

@@ -74,6 +74,7 @@ class RunStore:
     def create(self, verb: str, inputs: Mapping[str, object]) -> Run:
         """Open a new run: its folder, its resolved inputs, its row."""
         started = _now()
+        resolved = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
         with self._writing() as database:
             cursor = database.execute(
                 "INSERT INTO runs (verb, started, status, folder, summary) VALUES (?, ?, ?, '', '{}')",
@@ -82,8 +83,8 @@ class RunStore:
             number = cursor.lastrowid
             assert number is not None
             folder = self.root / f"{number:04d}-{verb}"
-            folder.mkdir()
-            write_atomic(folder / "inputs.json", json.dumps(inputs, indent=2, sort_keys=True) + "\n")
+            folder.mkdir(exist_ok=True)  # left by a writer that died before its row was kept
+            write_atomic(folder / "inputs.json", resolved)
             database.execute("UPDATE runs SET folder = ? WHERE id = ?", (folder.name, number))
         return Run(id=number, verb=verb, started=started, folder=folder)
 
