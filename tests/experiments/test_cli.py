@@ -125,7 +125,7 @@ def test_what_is_not_there_yet_says_so(verb: str, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["serach"], "no such verb (got 'serach'); did you mean 'search'?"),
+        (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),
