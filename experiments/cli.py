@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import FrameType
@@ -44,6 +45,8 @@ VERBS = {
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 EXIT_READER_GONE = 141
+
+ABORT_DELAY_S = 0.2  # mpiexec drops what a rank wrote just before an abort; by then it has passed it on
 
 
 class Parser(argparse.ArgumentParser):
@@ -114,9 +117,9 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
         code = _report(str(error), error.exit_code)
     except KeyboardInterrupt:
         code = _report("interrupted", EXIT_INTERRUPTED)
-    except SystemExit as stop:  # argparse after --help, or SIGTERM
-        if stop.code != EXIT_TERMINATED:
-            return stop.code if isinstance(stop.code, int) else 0
+    except SystemExit as stop:
+        if stop.code != EXIT_TERMINATED:  # argparse, after --help
+            raise
         code = _report("terminated", EXIT_TERMINATED)
     except BrokenPipeError:
         # The reader of stdout has gone; nothing more can be said there, not even by the interpreter as it ends.
@@ -166,5 +169,6 @@ def _stop_other_ranks(code: int) -> None:
         return
     sys.stdout.flush()
     sys.stderr.flush()
+    time.sleep(ABORT_DELAY_S)
     mpi.COMM_WORLD.Abort(code)
     os._exit(code)  # MPICH's Abort has been seen to return

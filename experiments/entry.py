@@ -1,7 +1,8 @@
+#!/usr/bin/env python3
 """The console script's first step: are the four packages found ours?
 
 `strategy`, `simulator`, `executor` and `experiments` are generic names; a folder of the same name that comes earlier
-on the module path would be imported in place of ours. This file is installed as the module `sbplan`, uses the standard
+on the module path would be imported in place of ours. This file is installed as the script `sbplan`, uses the standard
 library alone, and looks for the packages without importing them.
 """
 

@@ -46,6 +46,16 @@ def test_every_package_is_typed_and_shipped(package: str) -> None:
     assert package in PROJECT["tool"]["importlinter"]["root_packages"]
 
 
+def test_the_entry_can_be_the_script() -> None:
+    """Installers copy its mode and rewrite its first line, if that names python."""
+    entry = ROOT / "experiments" / "entry.py"
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-scripts"] == {
+        str(entry.relative_to(ROOT)): "sbplan"
+    }
+    assert entry.stat().st_mode & 0o111 == 0o111
+    assert entry.read_text().startswith("#!/usr/bin/env python3\n")
+
+
 def test_nothing_of_the_house_uses_pickle_eval_or_a_shell() -> None:
     found = []
     for path in SOURCES:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     solution = solve(problem, time_limit_s=limit_s)
     solve_time_s = time.perf_counter() - started
 
-    cost, bound = solution.cost, solution.lower_bound
+    cost, bound, found_s = solution.cost, solution.lower_bound, solution.first_feasible_s
     gap = None if cost is None else (cost - bound) / cost if cost else 0.0
     if args.json:
         emit(
@@ -58,17 +58,15 @@ def run(args: argparse.Namespace) -> int:
                 "lower_bound": bound,
                 "gap": gap,
                 "solve_time_s": solve_time_s,
-                "first_feasible_s": None
-                if solution.first_feasible_s is None
-                else solution.first_feasible_s + reading_s,
+                "first_feasible_s": None if found_s is None else reading_s + found_s,
                 "peak_rss_bytes": peak_rss_bytes(),
             }
         )
     print(list(solution.choice or ()), flush=True)
     if solution.status == "infeasible":
         raise infeasible(problem)
-    found = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
-    say(f"{problem.name}: {solution.status}, {found}, lower bound {bound}, {solve_time_s:.1f} s")
+    answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
+    say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
     return EXIT_LIMIT if solution.status == "limit" else 0
 
 
