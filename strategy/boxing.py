@@ -1,4 +1,4 @@
-"""Boxing: how a tensor passes from one layout to another.
+r"""Boxing: how a tensor passes from one layout to another.
 
 On one placement, a conversion is a chain of steps, each a change along one mesh axis:
 

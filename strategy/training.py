@@ -86,7 +86,7 @@ def _accumulate_early(ops: list[Op]) -> list[Op]:
 
 
 def _accumulated(builder: GraphBuilder, name: str, layer: int | None, training: Training) -> str:
-    """The step's sum of a micro-batch value, taken as soon as the value appears; itself where there is one micro-batch."""
+    """The step's sum of a micro-batch value; the value itself where there is one micro-batch."""
     if training.num_micro_batches == 1:
         return name
     return builder.add(f"{name}:sum", "accumulate", (name,), phase=Phase.BACKWARD, layer=layer)[0]

@@ -84,11 +84,11 @@ class OpDef:
     """Everything that sbplan knows of one kind of op.
 
     `infer(inputs, updates, attrs)` gives the output specs or raises InputError. `flop(inputs, outputs, attrs)` counts
-    floating-point operations on the specs given (a rank's pieces, or the whole). `signatures(inputs, outputs, attrs,
-    parts)` lists the legal 1-d signatures over an axis of `parts` ranks, all-broadcast excepted (it is always legal and
-    added); a split of a dim with fewer rows than parts need not be left out, it is refused later. `gradient` appends the
-    backward ops. `run` is the meaning. Bytes are those of all inputs, outputs and updates unless `nbytes` says
-    otherwise.
+    floating-point operations on the specs given (a rank's pieces, or the whole).
+    `signatures(inputs, outputs, attrs, parts)` lists the legal 1-d signatures over an axis of `parts` ranks,
+    all-broadcast excepted (it is always legal and added); a split of a dim with fewer rows than parts need not be left
+    out, it is refused later. `gradient` appends the backward ops. `run` is the meaning. Bytes are those of all inputs,
+    outputs and updates unless `nbytes` says otherwise.
     """
 
     kind: str
@@ -138,7 +138,7 @@ def elementwise_signatures(shape: Shape, arity: int, results: int = 1) -> list[A
 
 
 def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
-    """The largest piece of a tensor over one axis; None where the dim has fewer rows than parts or cannot be partial."""
+    """The largest piece of a tensor over one axis; None where its dim has too few rows or its dtype has no terms."""
     if isinstance(sbp, Split):
         if sbp.dim >= len(spec.shape) or spec.shape[sbp.dim] < parts:
             return None

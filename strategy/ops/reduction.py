@@ -1,4 +1,4 @@
-"""Reductions: `sum_leading` (a bias gradient), `square_sum` (a term of a global norm), `accumulate` (over micro-batches)."""
+"""Reductions: `sum_leading` (a bias gradient), `square_sum` (a term of a norm), `accumulate` (over micro-batches)."""
 
 from __future__ import annotations
 
