@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from strategy.boxing import TRANSFER_AXIS, Boxing, BoxingStep, Price
@@ -13,7 +12,7 @@ from strategy.graph import Graph
 from strategy.layout import Assignment, Conversion, Home, Layout, Stages, home_of, wanted_copies
 from strategy.placement import Placement
 from strategy.program import ActKind
-from strategy.sbp import B, NdSbp, Partial, Split, has_partial, is_legal_layout
+from strategy.sbp import B, NdSbp, Partial, Sbp, Split, has_partial, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
 
@@ -82,9 +81,9 @@ def _whole_terms(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:
     """The layout with every partial axis made B or split along some dim; itself where nothing is partial."""
     if not has_partial(layout):
         return [layout]
-    whole = [B, *(Split(d) for d in range(len(spec.shape)))]
-    options: Iterator[NdSbp] = itertools.product(*(whole if isinstance(s, Partial) else [s] for s in layout))
-    return [nd for nd in options if is_legal_layout(spec.shape, nd, mesh)]
+    whole: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
+    per_axis = [whole if isinstance(sbp, Partial) else [sbp] for sbp in layout]
+    return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
 
 
 def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Converter) -> Layout:

@@ -199,7 +199,7 @@ class _Builder:
         return self.graph.producer[name] if name in self.graph.producer else self.graph.updater[name]
 
     def _writer(self, name: str) -> tuple[_Class, bool, int] | None:
-        """The class that decides a value's home, whether as an update, and the position among its outputs or updates."""
+        """The class that decides a value's home; whether as an update; the position among its outputs or updates."""
         if self.graph.values[name].role is Role.INPUT:
             return None
         op = self._writer_op(name)
@@ -303,7 +303,9 @@ class _Builder:
             return
         table = [cost(t, h) for t in range(rows) for h in range(columns)]
         known = self.edges.get((tail, head))
-        self.edges[tail, head] = table if known is None else [a + b for a, b in zip(known, table, strict=True)]
+        self.edges[tail, head] = (
+            table if known is None else [min(a + b, FORBIDDEN) for a, b in zip(known, table, strict=True)]
+        )
 
 
 def _needs(reads: Sequence[bool]) -> Callable[[int, int], int]:
