@@ -27,7 +27,10 @@ Jitter = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What happened in virtual time. `lower_bound_ns` bounds the makespan from below (busiest stream, critical path)."""
+    """What happened in virtual time.
+
+    `lower_bound_ns` bounds the makespan from below: the busiest stream, or the critical path.
+    """
 
     timeline: Timeline
     lower_bound_ns: int

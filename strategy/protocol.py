@@ -284,7 +284,7 @@ def _check_rates(program: Program) -> None:
                 raise PlanError(
                     "an actor cannot use this register so",
                     where=actor.name,
-                    got=f"{register.name} (rank {register.rank}, {register.initial} of {register.blocks} blocks filled)",
+                    got=f"{register.name}: rank {register.rank}, {register.initial} of {register.blocks} blocks full",
                     expected=f"rank {actor.rank}, acts_per_piece dividing {actor.acts_per_step}, initial <= blocks",
                 )
             pieces[port.register].append((actor.name, count))

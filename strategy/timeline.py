@@ -10,9 +10,10 @@ import gzip
 import io
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from strategy.errors import InputError
 from strategy.program import ActKind, Program
@@ -203,14 +204,12 @@ def write_json(document: object, path: Path) -> None:
 
 
 def _columns(kind: type, values: Iterable[ActorLabel | StreamLabel | ActRecord]) -> dict[str, list[object]]:
-    names = [field.name for field in fields(kind)]
-    rows = [tuple(getattr(value, name) for name in names) for value in values]
-    return (
-        {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-        if rows
-        else {name: [] for name in names}
-    )
+    columns: dict[str, list[object]] = {field.name: [] for field in fields(kind)}
+    for value in values:
+        for name, column in columns.items():
+            column.append(getattr(value, name))
+    return columns
 
 
-def _rows(kind: type, columns: Mapping[str, list[object]]) -> Iterable[tuple[object, ...]]:
+def _rows(kind: type, columns: Mapping[str, list[Any]]) -> Iterable[tuple[Any, ...]]:
     return zip(*(columns[field.name] for field in fields(kind)), strict=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strategy.errors import DeadlockError
-from strategy.program import Actor, ActKind, Port, Program, Register, Stream, Work
+from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
 from strategy.protocol import Protocol, admit, rendezvous_members
 from strategy.tensor import DType
 
