@@ -54,7 +54,9 @@ _WIDTH_INCHES = 7.0
 _ROW_INCHES = 0.2
 
 
-def timeline_figure(timelines: Sequence[Timeline], *, phases: Mapping[str, Phase] | None = None) -> Figure:
+def timeline_figure(
+    timelines: Sequence[Timeline], *, phases: Mapping[str, Phase] | None = None, ranks: Sequence[int] | None = None
+) -> Figure:
     """Timelines above each other on one time axis, in the order given; a row per stream that does something.
 
     Bars wide enough carry the number of their micro-batch; idle time is white.
@@ -62,12 +64,14 @@ def timeline_figure(timelines: Sequence[Timeline], *, phases: Mapping[str, Phase
     Args:
         timelines: one, or several of the same program: simulated first, then measured.
         phases: actor name -> the phase that colours its bar; other compute is coloured as such.
+        ranks: which to draw; all by default.
     """
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    rows = [sum(1 for records in by_stream(timeline) if records) for timeline in timelines]
+    drawn = [_rows(timeline, ranks) for timeline in timelines]
+    rows = [len(found) for found in drawn]
     end_ns = max(timeline.makespan_ns for timeline in timelines)
     height = 0.75 + sum(0.3 + _ROW_INCHES * count for count in rows)
     with matplotlib.rc_context(_STYLE):
@@ -75,8 +79,8 @@ def timeline_figure(timelines: Sequence[Timeline], *, phases: Mapping[str, Phase
         grid = figure.subplots(len(timelines), 1, sharex=True, squeeze=False, height_ratios=[max(1, n) for n in rows])
         shown: set[str] = set()
         scale_ns, unit = _time_unit(end_ns)
-        for axes, timeline in zip(grid[:, 0], timelines, strict=True):
-            shown |= _draw_timeline(axes, timeline, phases or {}, scale_ns, end_ns)
+        for axes, timeline, streams in zip(grid[:, 0], timelines, drawn, strict=True):
+            shown |= _draw_timeline(axes, timeline, streams, phases or {}, scale_ns, end_ns)
         grid[-1, 0].set_xlim(0, max(end_ns, 1) / scale_ns)
         grid[-1, 0].set_xlabel(f"time ({unit})")
         patches = [Patch(facecolor=_COLOURS[m], edgecolor="none", label=m) for m in _COLOURS if m in shown]
@@ -115,23 +119,38 @@ def memory_figure(memories: Sequence[MemoryTimeline], *, limit_bytes: int | None
     return figure
 
 
+Row = tuple[int, tuple[ActRecord, ...]]
+"""A stream and what it did."""
+
+
+def _rows(timeline: Timeline, ranks: Sequence[int] | None) -> list[Row]:
+    """Streams that did something, by rank; those that compute stand above those that communicate."""
+    rows = [
+        (stream, records)
+        for stream, records in enumerate(by_stream(timeline))
+        if records and (ranks is None or timeline.streams[stream].rank in ranks)
+    ]
+
+    def place(row: Row) -> tuple[int, bool, int]:
+        stream, records = row
+        computes = any(timeline.actors[record.actor].kind is ActKind.COMPUTE for record in records)
+        return timeline.streams[stream].rank, not computes, stream
+
+    return sorted(rows, key=place)
+
+
 def _draw_timeline(
-    axes: Axes, timeline: Timeline, phases: Mapping[str, Phase], scale_ns: float, end_ns: int
+    axes: Axes, timeline: Timeline, rows: Sequence[Row], phases: Mapping[str, Phase], scale_ns: float, end_ns: int
 ) -> set[str]:
     """Draw the rows of one timeline; gives the meanings that it shows."""
     spans: dict[str, dict[int, list[tuple[float, float]]]] = {}
-    labels: list[str] = []
-    ranks: list[int] = []
-    for stream, records in zip(timeline.streams, by_stream(timeline), strict=True):
-        if not records:
-            continue
-        row = len(labels)
-        labels.append(stream.name if ranks and ranks[-1] == stream.rank else f"rank {stream.rank}  {stream.name}")
-        ranks.append(stream.rank)
+    ranks = [timeline.streams[stream].rank for stream, _ in rows]
+    for row, (_, records) in enumerate(rows):
         for record in records:
             meaning = _meaning(timeline, record, phases)
             begin, width = record.start_ns / scale_ns, (record.end_ns - record.start_ns) / scale_ns
-            spans.setdefault(meaning, {}).setdefault(row, []).append((begin, width))
+            if width:
+                spans.setdefault(meaning, {}).setdefault(row, []).append((begin, width))
             if record.ready_ns < record.start_ns:
                 wait = record.ready_ns / scale_ns, (record.start_ns - record.ready_ns) / scale_ns
                 spans.setdefault("waits for peers", {}).setdefault(row, []).append(wait)
@@ -145,11 +164,18 @@ def _draw_timeline(
     for row in range(1, len(ranks)):
         if ranks[row] != ranks[row - 1]:
             axes.axhline(row - 0.5, color="#CCCCCC", linewidth=0.5, zorder=0)
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(max(len(labels), 1) - 0.4, -0.6)
+    axes.set_yticks(range(len(rows)), [_label(timeline, rows, row) for row in range(len(rows))])
+    axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
     axes.set_title(timeline.clock.value, loc="left")
     axes.spines[["top", "right", "left"]].set_visible(False)
     return set(spans)
+
+
+def _label(timeline: Timeline, rows: Sequence[Row], row: int) -> str:
+    """The stream's name, after its rank where a new rank begins."""
+    stream = timeline.streams[rows[row][0]]
+    new = row == 0 or timeline.streams[rows[row - 1][0]].rank != stream.rank
+    return f"rank {stream.rank}  {stream.name}" if new else stream.name
 
 
 def _number(
