@@ -39,6 +39,7 @@ class _Read:
     register: int
     slot: int
     acts_per_piece: int
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class Protocol:
     def _connect_read(self, actor: int, register: int, acts_per_piece: int) -> _Read:
         self._consumers[register].append(actor)
         self.returned[register].append(0)
-        return _Read(register, len(self.returned[register]) - 1, acts_per_piece)
+        blocks = self.program.registers[register].blocks
+        return _Read(register, len(self.returned[register]) - 1, acts_per_piece, blocks)
 
     def _connect_write(self, actor: int, register: int, acts_per_piece: int) -> _Write:
         if self._producer[register] is not None:
@@ -115,7 +117,7 @@ class Protocol:
             piece, into = divmod(number, write.acts_per_piece)
             if into == 0:
                 oldest = piece + write.initial - write.blocks
-                if oldest >= 0 and any(count <= oldest for count in self.returned[write.register]):
+                if oldest >= 0 and min(self.returned[write.register], default=oldest + 1) <= oldest:
                     return False
         return True
 
@@ -141,9 +143,8 @@ class Protocol:
         number = self.issued[actor]
         self.issued[actor] = number + 1
         self._busy[stream] = True
-        registers = self.program.registers
-        reads = tuple(number // r.acts_per_piece % registers[r.register].blocks for r in self._reads[actor])
-        writes = tuple((number // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor])
+        reads = tuple([number // r.acts_per_piece % r.blocks for r in self._reads[actor]])
+        writes = tuple([(number // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor]])
         return Act(actor, stream, number, reads, writes)
 
     def done(self, act: Act) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Wo
 from strategy.protocol import admit
 from strategy.tensor import DType
 from strategy.timeline import by_stream
+from tests.monitor import check_trace
 
 
 def register(name: str, rank: int = 0, *, blocks: int = 1, initial: int = 0) -> Register:
@@ -189,6 +190,7 @@ def test_admission_agrees_with_every_interleaving() -> None:
         verdicts[lives] += 1
         if lives:
             admit(program)
+            assert check_trace(program, run(program, 3).timeline.records) == []
         else:
             with pytest.raises(DeadlockError):
                 admit(program)
