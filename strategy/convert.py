@@ -24,7 +24,7 @@ class Converter:
     cost: CostModel
     placements: tuple[Placement, ...]
     boxings: list[Boxing] = field(init=False)
-    found: dict[tuple[TensorSpec, Home, int, NdSbp], tuple[float, tuple[BoxingStep, ...]]] = field(default_factory=dict)
+    found: dict[object, tuple[float, tuple[BoxingStep, ...]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.boxings = [Boxing(p, self._step_price(p)) for p in self.placements]
@@ -58,9 +58,9 @@ class Converter:
 
     def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[float, tuple[BoxingStep, ...]]:
         """Convert at home, transfer, convert at the destination: the cheapest of a few obvious meeting layouts."""
-        key = (spec, home, stage, layout)
+        sender, receiver = self.placements[home.stage], self.placements[stage]
+        key = (spec, home.layout, layout, self._pair(home.stage, stage))
         if key not in self.found:
-            sender, receiver = self.placements[home.stage], self.placements[stage]
             best: tuple[float, tuple[BoxingStep, ...]] = (float("inf"), ())
             arrivals = _whole_terms(spec, layout, receiver.mesh)
             for left in _whole_terms(spec, home.layout, sender.mesh):
@@ -75,6 +75,16 @@ class Converter:
                         best = (price, (*head, transfer, *self.boxings[stage].chain(spec, right, layout)))
             self.found[key] = best
         return self.found[key]
+
+
+    def _pair(self, home: int, stage: int) -> object:
+        """Pairs of stages between which every conversion is alike: disjoint, of one mesh, at one distance."""
+        sender, receiver = self.placements[home], self.placements[stage]
+        if sender.mesh != receiver.mesh or set(sender.devices) & set(receiver.devices):
+            return home, stage
+        cluster = self.cost.cluster
+        near = tuple(cluster.crosses_nodes(pair) for pair in zip(sender.devices, receiver.devices, strict=True))
+        return near, cluster.crosses_nodes((*sender.devices, *receiver.devices))
 
 
 def _whole_terms(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:

@@ -87,6 +87,8 @@ class _Bundle:
     readers: tuple[tuple[_Class, tuple[int, ...]], ...]
     spec: TensorSpec
     instances: list[tuple[str, int, int]] = field(default_factory=list)
+    moves: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(home stage, reader's stage) -> what one nanosecond of that conversion counts."""
 
 
 def layout_problem(space: SearchSpace, *, limit: int | None = None) -> LayoutProblem:
@@ -193,6 +195,8 @@ class _Builder:
                 key = (source, wanted, home == stage, value.spec, value.role)
                 bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
                 bundle.instances.append((name, home, stage))
+                weight = 0 if writer is None else self.space.weight(home, value.rate)
+                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + weight
         return list(bundles.values())
 
     def _writer_op(self, name: str) -> Op:
@@ -224,11 +228,11 @@ class _Builder:
 
     def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
         total = 0
-        for name, home, stage in bundle.instances:
+        for (home, stage), weight in bundle.moves.items():
             price = self.space.converter.price_ns(bundle.spec, Home(home, source), stage, layout)
             if price == float("inf"):
                 return FORBIDDEN
-            total += self.space.weight(home, self.graph.values[name].rate) * int(price)
+            total += weight * int(price)
         return total
 
     def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
