@@ -76,7 +76,6 @@ class Converter:
             self.found[key] = best
         return self.found[key]
 
-
     def _pair(self, home: int, stage: int) -> object:
         """Pairs of stages between which every conversion is alike: disjoint, of one mesh, at one distance."""
         sender, receiver = self.placements[home], self.placements[stage]
