@@ -224,7 +224,8 @@ class _Reader:
         return kind(**{**arguments, **converted})
 
     def _scalar(self, value: Any, annotation: str, key: str) -> Any:
-        wanted = {"int": int, "float": (int, float), "str": str}.get(annotation)
+        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+        wanted = kinds.get(annotation)
         if wanted is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
             raise PlanError("a wrong type", where=f"{self.path}: {key}", got=value, expected=annotation)
         return float(value) if annotation == "float" else value

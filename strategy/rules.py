@@ -14,6 +14,7 @@ from strategy.graph import Graph, Op, Role
 from strategy.layout_problem import Keep
 from strategy.sbp import B, NdSbp, Sbp, Split
 from strategy.signature import Signature
+from strategy.tensor import Shape
 
 AxisRule = Callable[[str, Sbp], bool]
 """(value name, its SBP along the axis) -> whether the rule allows it."""
@@ -72,23 +73,32 @@ def half_and_half(graph: Graph) -> AxisRule:
     return rule
 
 
+def sample_axis(graph: Graph) -> AxisRule:
+    """Samples are split along the axis; everything else is free. This is what makes an axis a data axis."""
+    return lambda name, sbp: graph.values[name].role is not Role.INPUT or sbp == Split(0)
+
+
+def shared_samples_axis(graph: Graph) -> AxisRule:
+    """Every rank of the axis sees all samples; everything else is free. This is what makes an axis a tensor axis."""
+    return lambda name, sbp: graph.values[name].role is not Role.INPUT or sbp == B
+
+
 RULES: Mapping[str, Callable[[Graph], AxisRule]] = {
     "data": data_parallel,
     "tensor": tensor_parallel,
     "mixed": half_and_half,
+    "samples split": sample_axis,
+    "samples shared": shared_samples_axis,
 }
 
 
-def along_axes(graph: Graph, rules: Sequence[str | None]) -> Keep:
-    """Keep the signatures that satisfy one named rule per mesh axis (None: no rule)."""
-    found = [RULES[name](graph) if name is not None else None for name in rules]
+def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
+    """Keep the signatures that satisfy one named rule per mesh axis; an axis of one rank has nothing to rule."""
+    found = [(axis, RULES[name](graph)) for axis, name in enumerate(rules) if mesh[axis] > 1]
 
     def keep(op: Op, signature: Signature) -> bool:
-        for name, nd_sbp in _named(op, signature):
-            for rule, sbp in zip(found, nd_sbp, strict=True):
-                if rule is not None and not rule(name, sbp):
-                    return False
-        return True
+        named = list(_named(op, signature))
+        return all(rule(name, nd_sbp[axis]) for axis, rule in found for name, nd_sbp in named)
 
     return keep
 

@@ -85,7 +85,7 @@ def _conversions(plan: Plan) -> Iterator[str]:
         home = home_of(graph, stages, signatures, copy.value)
         needed = home is not None and (home.stage, home.layout) != (copy.stage, copy.layout)
         what = f"op {readers[0].name}: reads {copy.value} as {format_nd(copy.layout)} on stage {copy.stage}"
-        conversion = given.pop(copy, None)
+        conversion = given.pop(copy) if copy in given else None
         if needed and conversion is None:
             assert home is not None
             yield f"{what}, but it is {format_nd(home.layout)} on stage {home.stage} and no boxing leads there"
@@ -158,5 +158,5 @@ def _claims(plan: Plan) -> Iterator[str]:
     if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
         yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
     gap = max(0.0, (claims.objective_s - claims.lower_bound_s) / claims.objective_s)
-    if not 0 <= claims.lower_bound_s or abs(gap - claims.gap) > RELATIVE_TOLERANCE:
+    if claims.lower_bound_s < 0 or abs(gap - claims.gap) > RELATIVE_TOLERANCE:
         yield f"gap: {claims.gap} claimed, {gap} follows from objective and bound"
