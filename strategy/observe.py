@@ -7,6 +7,7 @@ earlier members spent waiting is not its cost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from statistics import median
 
 from strategy.arrangement import arrange
@@ -59,7 +60,7 @@ def act_overhead_s(timeline: Timeline, *, longest_s: float = 100e-6) -> float:
     """
     pauses = []
     for records in by_stream(timeline):
-        for before, after in zip(records, records[1:], strict=False):
+        for before, after in pairwise(records):
             pause = (after.start_ns - before.end_ns) / 1e9
             if 0 <= pause <= longest_s:
                 pauses.append(pause)

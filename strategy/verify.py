@@ -80,24 +80,23 @@ def _conversions(plan: Plan) -> Iterator[str]:
         if conversion.copy in given:
             yield f"boxing of {conversion.copy.value}: the same copy is made twice"
         given[conversion.copy] = conversion
+    unread = dict(given)
     wanted = wanted_copies(graph, stages, signatures)
     for copy, readers in wanted.items():
         home = home_of(graph, stages, signatures, copy.value)
         needed = home is not None and (home.stage, home.layout) != (copy.stage, copy.layout)
         what = f"op {readers[0].name}: reads {copy.value} as {format_nd(copy.layout)} on stage {copy.stage}"
-        conversion = given.pop(copy) if copy in given else None
-        if needed and conversion is None:
-            assert home is not None
+        made = unread.pop(copy, None)
+        if home is None or not needed:
+            if made is not None:
+                yield f"{what}, where it is already; its boxing is superfluous"
+        elif made is None:
             yield f"{what}, but it is {format_nd(home.layout)} on stage {home.stage} and no boxing leads there"
-        elif not needed and conversion is not None:
-            yield f"{what}, where it is already; its boxing is superfluous"
-        elif conversion is not None:
-            assert home is not None
-            if conversion.source != home:
-                yield f"{what}, by boxing from {conversion.source}, but it is at {home}"
-            else:
-                yield from (f"{what}: {problem}" for problem in _steps(plan, conversion))
-    yield from (f"boxing of {copy.value}: no op reads it as {format_nd(copy.layout)}" for copy in given)
+        elif made.source != home:
+            yield f"{what}, by boxing from {made.source}, but it is at {home}"
+        else:
+            yield from (f"{what}: {problem}" for problem in _steps(plan, made))
+    yield from (f"boxing of {copy.value}: no op reads it as {format_nd(copy.layout)}" for copy in unread)
 
 
 def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
