@@ -9,6 +9,8 @@ Shapes: C_i choices of node i; a table between i and j is (C_i, C_j); a span's a
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,17 +26,16 @@ IntArray = npt.NDArray[np.int64]
 MAX_TOTAL_COST = 10**17
 
 
+# Memory that a node holds above its least amount: (first, last) half-open rows -> one amount per choice.
+Spans = dict[tuple[int, int], IntArray]
+
+
 class NoChoiceError(Exception):
     """A node has no choice left: forbidden pairs or memory exclude all of them. Caught within this package."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Memory held in the rows [`first`, `last`), above the node's least amount: one amount per choice."""
-
-    first: int
-    last: int
-    amounts: IntArray
+class OutOfTimeError(Exception):
+    """The deadline has passed; raised only where the core is whole. Caught within this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +51,33 @@ class Lift:
 class Core:
     """Live nodes by id, tables in both directions, memory rows, and the trail that leads back.
 
-    `room[r]` is what row r leaves beyond the least amounts. Arrays are replaced, never written in place, so that
-    `copy` may share them.
+    `room[r]` is what row r leaves beyond the least amounts. Tables, costs and amounts are replaced, never written in
+    place, so that `copy` may share them.
     """
 
     costs: dict[int, IntArray]
     tables: dict[int, dict[int, IntArray]]
-    spans: dict[int, tuple[Span, ...]]
+    spans: dict[int, Spans]
     room: IntArray
     constant: int = 0
     trail: list[Lift] = field(default_factory=list)
+    deadline_s: float = math.inf
+
+    def check_time(self) -> None:
+        """Raises OutOfTimeError once `deadline_s` (time.perf_counter) has passed."""
+        if time.perf_counter() > self.deadline_s:
+            raise OutOfTimeError
 
     def copy(self) -> Core:
         """An independent core with shared (immutable) arrays and the same trail."""
         tables = {node: dict(row) for node, row in self.tables.items()}
-        return Core(dict(self.costs), tables, dict(self.spans), self.room, self.constant, list(self.trail))
+        spans = {node: dict(held) for node, held in self.spans.items()}
+        return Core(dict(self.costs), tables, spans, self.room.copy(), self.constant, list(self.trail))
 
     def without_memory(self) -> Core:
         """The relaxation in which memory is unlimited."""
         free = self.copy()
-        free.spans = dict.fromkeys(self.costs, ())
+        free.spans = {node: {} for node in self.costs}
         free.room = np.zeros(0, np.int64)
         return free
 
@@ -106,28 +114,29 @@ class Core:
         self.costs[node] = self.costs[node][kept]
         for other, table in list(self.tables[node].items()):
             self.set_table(node, other, np.ascontiguousarray(table[kept]))
-        self.set_spans(node, [Span(span.first, span.last, span.amounts[kept]) for span in self.spans[node]])
+        held, self.spans[node] = self.spans[node], {}
+        for (first, last), amounts in held.items():
+            self.hold(node, first, last, amounts[kept])
         self.trail.append(Lift(node, (node,), kept))
 
-    def set_spans(self, node: int, spans: Sequence[Span]) -> None:
-        """Gives a node its memory; what every choice holds is taken out of the rows' room."""
-        varying = []
-        for span in spans:
-            least = int(span.amounts.min())
-            if least:
-                self.room = self.room.copy()
-                self.room[span.first : span.last] -= least
-            if span.amounts.max() > least:
-                varying.append(Span(span.first, span.last, span.amounts - least))
-        self.spans[node] = tuple(varying)
+    def hold(self, node: int, first: int, last: int, amounts: IntArray) -> None:
+        """Adds memory of a node in the rows [first, last); what every choice holds comes out of the rows' room."""
+        spans = self.spans[node]
+        if (first, last) in spans:
+            amounts = amounts + spans.pop((first, last))
+        least = int(amounts.min())
+        if least:
+            self.room[first:last] -= least
+        if amounts.max() > least:
+            spans[first, last] = amounts - least
 
     def load(self, picks: dict[int, int]) -> IntArray:
         """Memory per row, above the least amounts, when node i takes `picks[i]`."""
         change = np.zeros(len(self.room) + 1, np.int64)
         for node, spans in self.spans.items():
-            for span in spans:
-                change[span.first] += span.amounts[picks[node]]
-                change[span.last] -= span.amounts[picks[node]]
+            for (first, last), amounts in spans.items():
+                change[first] += amounts[picks[node]]
+                change[last] -= amounts[picks[node]]
         return np.cumsum(change[:-1])
 
     def lift(self, picks: dict[int, int]) -> dict[int, int]:
@@ -155,7 +164,7 @@ def build_core(problem: Problem) -> Core:
     core = Core(
         costs={i: _saturated(node.costs) for i, node in enumerate(problem.nodes)},
         tables={i: {} for i in range(count)},
-        spans=dict.fromkeys(range(count), ()),
+        spans={i: {} for i in range(count)},
         room=np.zeros(0, np.int64),
     )
     total = sum(_largest(cost) for cost in core.costs.values())
@@ -241,24 +250,16 @@ def _add_memory(core: Core, problem: Problem, limit: int) -> None:
     peaks = [time for time, after in zip(times, times[1:], strict=False) if time in begins and after in ends]
     first = np.searchsorted(peaks, [item[1] for item in items])
     last = np.searchsorted(peaks, [item[2] for item in items])
-    least, most = np.zeros((2, len(peaks) + 1), np.int64)
+    most = np.zeros(len(peaks) + 1, np.int64)
     for (_, _, _, amounts), begin, end in zip(items, first, last, strict=True):
-        least[begin] += amounts.min()
-        least[end] -= amounts.min()
         most[begin] += amounts.max()
         most[end] -= amounts.max()
-    binding = np.flatnonzero(np.cumsum(most)[:-1] > limit)
-    row = np.concatenate(([0], np.cumsum(np.cumsum(most)[:-1] > limit)))
-    core.room = limit - np.cumsum(least)[:-1][binding]
-    merged: dict[int, dict[tuple[int, int], IntArray]] = {}
+    binding = np.cumsum(most)[:-1] > limit
+    row = np.concatenate(([0], np.cumsum(binding)))
+    core.room = np.full(int(binding.sum()), limit, np.int64)
     for (node_id, _, _, amounts), begin, end in zip(items, first, last, strict=True):
-        key = (int(row[begin]), int(row[end]))
-        varying = amounts - amounts.min()
-        if key[0] < key[1] and varying.any():
-            spans = merged.setdefault(node_id, {})
-            spans[key] = spans[key] + varying if key in spans else varying
-    for node_id, spans in merged.items():
-        core.spans[node_id] = tuple(Span(*key, amounts) for key, amounts in spans.items())
+        if row[begin] < row[end]:
+            core.hold(node_id, int(row[begin]), int(row[end]), amounts)
 
 
 def drop_slack_rows(core: Core) -> None:
@@ -275,10 +276,10 @@ def drop_slack_rows(core: Core) -> None:
     most = np.zeros(rows + 1, np.int64)
     edges = np.zeros(rows + 1, np.bool_)
     for spans in core.spans.values():
-        for span in spans:
-            most[span.first] += span.amounts.max()
-            most[span.last] -= span.amounts.max()
-            edges[[span.first, span.last]] = True
+        for (first, last), amounts in spans.items():
+            most[first] += amounts.max()
+            most[last] -= amounts.max()
+            edges[[first, last]] = True
     kept = np.cumsum(most)[:-1] > core.room
     start = 0
     for row in range(1, rows + 1):
@@ -291,12 +292,10 @@ def drop_slack_rows(core: Core) -> None:
     new = np.concatenate(([0], np.cumsum(kept)))
     core.room = core.room[kept]
     for node, spans in core.spans.items():
-        moved: dict[tuple[int, int], IntArray] = {}
-        for span in spans:
-            key = (int(new[span.first]), int(new[span.last]))
-            if key[0] < key[1]:
-                moved[key] = moved[key] + span.amounts if key in moved else span.amounts
-        core.spans[node] = tuple(Span(*key, amounts) for key, amounts in moved.items())
+        core.spans[node] = {}
+        for (first, last), amounts in spans.items():
+            if new[first] < new[last]:
+                core.hold(node, int(new[first]), int(new[last]), amounts)
 
 
 def _saturated(values: Sequence[int]) -> IntArray:

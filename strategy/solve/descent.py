@@ -48,15 +48,15 @@ def descend(core: Core, start: dict[int, int], *, deadline_s: float, max_sweeps:
                 cost = cost + np.where(forbidden, 0, line)
             pick = picks[node]
             broken_pairs += broken[pick] > 0
-            for span in core.spans[node]:
-                rows = slice(span.first, span.last)
-                others = load[rows] - span.amounts[pick]
-                excess = np.maximum(others[None, :] + span.amounts[:, None] - core.room[rows], 0)
+            for (first, last), amounts in core.spans[node].items():
+                rows = slice(first, last)
+                others = load[rows] - amounts[pick]
+                excess = np.maximum(others[None, :] + amounts[:, None] - core.room[rows], 0)
                 broken += (excess * (row_weight[rows] / scale[rows])).sum(axis=1)
             best = _first_least(broken, cost, pick)
             if best != pick:
-                for span in core.spans[node]:
-                    load[span.first : span.last] += span.amounts[best] - span.amounts[pick]
+                for (first, last), amounts in core.spans[node].items():
+                    load[first:last] += amounts[best] - amounts[pick]
                 picks[node] = best
                 moved = True
         excess_rows = load > core.room

@@ -88,9 +88,9 @@ def _memory_rows(core: Core, first: dict[int, int]) -> list[tuple[IntArray, IntA
     for row, room in enumerate(core.room.tolist()):
         held: dict[int, IntArray] = {}
         for node, spans in core.spans.items():
-            for span in spans:
-                if span.first <= row < span.last:
-                    held[node] = held[node] + span.amounts if node in held else span.amounts
+            for (begin, end), amounts in spans.items():
+                if begin <= row < end:
+                    held[node] = held[node] + amounts if node in held else amounts
         columns = [first[node] + np.flatnonzero(amounts) for node, amounts in held.items()]
         values = [amounts[amounts != 0] for amounts in held.values()]
         if columns:

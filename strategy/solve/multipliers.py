@@ -107,22 +107,30 @@ def penalise(core: Core, prices: FloatArray) -> tuple[dict[int, IntArray], int]:
 
     For every choice that fits, the added penalties sum to at most the credit: both are exact integers.
     """
+    prefix = np.concatenate(([0.0], np.cumsum(prices)))
+    heaviest = sum(
+        float(amounts.max()) * (prefix[last] - prefix[first])
+        for spans in core.spans.values()
+        for (first, last), amounts in spans.items()
+    )
+    if heaviest > MAX_TOTAL_COST:
+        prices = prices * (MAX_TOTAL_COST / heaviest)
     largest = float(prices.max(initial=0.0))
     if largest <= 0.0:
         return dict(core.costs), 0
-    unit = 2.0 ** (math.ceil(math.log2(largest)) - PRICE_BITS)
+    exponent = math.ceil(math.log2(largest)) - PRICE_BITS
+    unit = 2.0**exponent
     units = np.rint(prices / unit).astype(np.int64)
-    prefix = np.concatenate(([0], np.cumsum(units)))
+    summed = np.concatenate(([0], np.cumsum(units)))
     costs: dict[int, IntArray] = {}
     for node, cost in core.costs.items():
         penalty = np.zeros(cost.size)
-        for span in core.spans[node]:
-            penalty += span.amounts * (float(prefix[span.last] - prefix[span.first]) * unit)
-        floor = np.floor(np.minimum(penalty * (1.0 - MARGIN), float(MAX_TOTAL_COST))).astype(np.int64)
+        for (first, last), amounts in core.spans[node].items():
+            penalty += amounts * (float(summed[last] - summed[first]) * unit)
+        floor = np.floor(penalty * (1.0 - MARGIN)).astype(np.int64)
         costs[node] = np.minimum(cost + floor, FORBIDDEN)
     exact = sum(int(count) * int(room) for count, room in zip(units, core.room, strict=True))
-    shift = math.ceil(math.log2(largest)) - PRICE_BITS
-    credit = exact << shift if shift >= 0 else -(-exact >> -shift)
+    credit = exact << exponent if exponent >= 0 else -(-exact >> -exponent)
     return costs, credit
 
 

@@ -7,40 +7,49 @@ degree-1 and degree-2 reductions of the partitioned boolean quadratic problem (S
 
 from __future__ import annotations
 
-import time
+import math
 
 import numpy as np
 
 from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray, NoChoiceError, Span, add, drop_slack_rows, normalise
+from strategy.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, add, drop_slack_rows, normalise
 
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
 DOMINANCE_CELLS = 1 << 18
 TABLE_CELLS = 1 << 14
 
 
-def reduce_core(core: Core, *, deadline_s: float | None = None) -> None:
+def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:
     """Applies all reductions to a fixed point, or until `deadline_s` (time.perf_counter); every stop is sound.
 
     Raises:
         NoChoiceError: some node has no legal choice left.
     """
-    changed = True
+    core.deadline_s = deadline_s
     dirty = set(core.costs)
-    while changed and not (deadline_s is not None and time.perf_counter() > deadline_s):
-        before = {node: (cost.size, len(core.tables[node])) for node, cost in core.costs.items()}
-        drop_forbidden(core)
-        drop_oversized(core)
-        drop_slack_rows(core)
-        merge_functional(core)
-        eliminate_leaves(core)
-        normalise(core, sorted(dirty & core.costs.keys()))
-        drop_dominated(core, dirty)
-        eliminate_links(core)
-        after = {node: (cost.size, len(core.tables[node])) for node, cost in core.costs.items()}
-        dirty = {node for node, size in after.items() if before[node] != size}
-        dirty |= {other for node in dirty for other in core.tables[node]}
-        changed = before != after
+    try:
+        while dirty:
+            dirty = _reduce_once(core, dirty)
+    except OutOfTimeError:
+        return
+
+
+def _reduce_once(core: Core, dirty: set[int]) -> set[int]:
+    """One pass; returns the nodes that it changed and their neighbours, which the next one looks at again."""
+    before = {node: (cost.size, len(core.tables[node])) for node, cost in core.costs.items()}
+    drop_forbidden(core)
+    drop_oversized(core)
+    drop_slack_rows(core)
+    merge_functional(core)
+    eliminate_leaves(core)
+    normalise(core, sorted(dirty & core.costs.keys()))
+    drop_dominated(core, dirty)
+    eliminate_links(core)
+    after = {node: (cost.size, len(core.tables[node])) for node, cost in core.costs.items()}
+    if before == after:
+        return set()
+    changed = {node for node, size in after.items() if before[node] != size}
+    return changed | {other for node in changed for other in core.tables[node]}
 
 
 def drop_forbidden(core: Core) -> bool:
@@ -48,6 +57,7 @@ def drop_forbidden(core: Core) -> bool:
     waiting = dict.fromkeys(core.costs)
     changed = False
     while waiting:
+        core.check_time()
         node = next(iter(waiting))
         del waiting[node]
         legal = core.costs[node] < FORBIDDEN
@@ -64,6 +74,7 @@ def drop_oversized(core: Core) -> bool:
     """Drops choices that by themselves exceed what a memory row has room for."""
     changed = False
     for node in list(core.costs):
+        core.check_time()
         fits = np.ones(core.costs[node].size, np.bool_)
         for amounts in _joint_amounts(core, node):
             fits &= amounts[1] <= core.room[amounts[0]]
@@ -81,12 +92,13 @@ def drop_dominated(core: Core, nodes: set[int] | None = None) -> bool:
     """
     changed = False
     for node in sorted(core.costs if nodes is None else nodes & core.costs.keys()):
+        core.check_time()
         size = core.costs[node].size
         if size == 1:
             continue
         regret = core.costs[node][:, None] - core.costs[node][None, :]
-        for span in core.spans[node]:
-            regret = np.where(span.amounts[:, None] > span.amounts[None, :], FORBIDDEN, regret)
+        for amounts in core.spans[node].values():
+            regret = np.where(amounts[:, None] > amounts[None, :], FORBIDDEN, regret)
         for table in core.tables[node].values():
             lines = np.unique(table, axis=1) if table.shape[1] > 2 else table
             if size * size * lines.shape[1] > DOMINANCE_CELLS:
@@ -108,8 +120,11 @@ def merge_functional(core: Core) -> bool:
     """Merges a node into a neighbour whose choice determines it: one legal cell in each row of their table."""
     changed = False
     for node in list(core.costs):
+        core.check_time()
         for other, table in core.tables[node].items():
             legal = table < FORBIDDEN
+            if len(core.tables[node]) > len(core.tables[other]) and (legal.sum(axis=1) == 1).all():
+                continue  # a bijection: the node with fewer tables moves
             if (legal.sum(axis=0) == 1).all():
                 _absorb(core, node, other, legal.argmax(axis=0))
                 changed = True
@@ -122,6 +137,7 @@ def eliminate_leaves(core: Core) -> bool:
     waiting = dict.fromkeys(core.costs)
     changed = False
     while waiting:
+        core.check_time()
         node = next(iter(waiting))
         del waiting[node]
         neighbours = list(core.tables[node])
@@ -146,6 +162,7 @@ def eliminate_links(core: Core) -> bool:
     """Eliminates nodes without memory between two neighbours, by the min-plus product of the two tables."""
     changed = False
     for node in list(core.costs):
+        core.check_time()
         if core.spans[node] or len(core.tables[node]) != 2:
             continue
         one, other = core.tables[node]
@@ -175,20 +192,17 @@ def _absorb(core: Core, node: int, other: int, picks: IntArray) -> None:
     for third, table in list(core.tables[node].items()):
         if third != other:
             core.add_table(other, third, table[picks])
-    held = {(span.first, span.last): span.amounts for span in core.spans[other]}
-    for span in core.spans[node]:
-        key = (span.first, span.last)
-        held[key] = held.get(key, 0) + span.amounts[picks]
-    core.set_spans(other, [Span(*key, amounts) for key, amounts in held.items()])
+    for (first, last), amounts in core.spans[node].items():
+        core.hold(other, first, last, amounts[picks])
     core.drop_node(node, (other,), picks)
 
 
 def _joint_amounts(core: Core, node: int) -> list[tuple[int, IntArray]]:
     """(tightest row, amounts of the node there) for each stretch of rows over which its amounts are constant."""
-    bounds = sorted({bound for span in core.spans[node] for bound in (span.first, span.last)})
+    bounds = sorted({bound for rows in core.spans[node] for bound in rows})
     joint = []
     for first, last in zip(bounds, bounds[1:], strict=False):
-        held = [span.amounts for span in core.spans[node] if span.first <= first and last <= span.last]
+        held = [amounts for rows, amounts in core.spans[node].items() if rows[0] <= first and last <= rows[1]]
         if held:
             tightest = first + int(np.argmin(core.room[first:last]))
             joint.append((tightest, np.sum(held, axis=0)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from strategy.solve.backends import solve_cp_sat, solve_highs
 from strategy.solve.core import Core, NoChoiceError, build_core
 from strategy.solve.descent import descend
 from strategy.solve.elimination import Bucket, plan_elimination, sweep
-from strategy.solve.linear import linearise
+from strategy.solve.linear import Linear, linearise
 from strategy.solve.multipliers import raise_bound
 from strategy.solve.peak import find_legal
 from strategy.solve.reductions import reduce_core
@@ -33,21 +33,37 @@ from strategy.solve.solution import Solution, SolveStatus
 ELIMINATION_CELLS = 1 << 24
 # Above this many columns CP-SAT is slow to find a first choice and HiGHS goes first.
 WIDE_COLUMNS = 20_000
+# HiGHS gets this share of the time that is left; CP-SAT gets the rest.
+HIGHS_SHARE = 0.5
+# Visits of each node when a choice met by the multipliers is repaired.
+REPAIR_SWEEPS = 8
 # Share of the choices that a round of fixing must remove to be worth another.
 WORTHWHILE = 0.1
 
 
 @dataclass(slots=True)
-class Incumbent:
-    """The best legal choice so far, priced on the original problem."""
+class Progress:
+    """The best legal choice and the best bound so far, both in exact integers of the original problem."""
 
     problem: Problem
     started_s: float
+    deadline_s: float
     cost: int | None = None
     choice: tuple[int, ...] | None = None
     peak: int | None = None
     first_feasible_s: float | None = None
-    tried: set[tuple[int, ...]] = field(default_factory=set)
+    lower_bound: int | None = None
+    method: str = "reductions"
+
+    @property
+    def left_s(self) -> float:
+        """Time left."""
+        return self.deadline_s - time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        """Whether the bound meets the cost, or the time is over."""
+        return (self.cost is not None and self.cost == self.lower_bound) or self.left_s <= 0
 
     def offer(self, choice: Sequence[int]) -> None:
         """Takes `choice` if it is legal and cheaper."""
@@ -63,181 +79,181 @@ class Incumbent:
         full = core.lift(picks)
         self.offer([full[node] for node in range(len(self.problem.nodes))])
 
+    def raise_bound(self, bound: int, method: str) -> None:
+        """Takes a bound on what is cheaper than the incumbent; with the incumbent it bounds everything."""
+        bound = bound if self.cost is None else min(bound, self.cost)
+        if self.lower_bound is None or bound > self.lower_bound:
+            self.lower_bound, self.method = bound, method
 
-def solve(
-    problem: Problem, *, time_limit_s: float | None = None, starts: Sequence[Sequence[int]] = ()
-) -> Solution:
+    def close(self) -> None:
+        """Nothing cheaper than the incumbent exists."""
+        assert self.cost is not None, "closed without an incumbent"
+        self.lower_bound = self.cost
+
+
+def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequence[Sequence[int]] = ()) -> Solution:
     """The cheapest legal choice, with a proof or with a bound.
 
     Args:
-        problem: what to solve; it is never changed.
+        problem: what to solve.
         time_limit_s: wall time after which the best choice and bound so far are returned with status `limit`.
         starts: known choices; the answer is never worse than the legal ones among them.
 
     Returns:
-        Status, choice, exact cost and lower bound. Same problem, no time limit: same answer.
+        Status, choice, exact cost and lower bound. Without a time limit, the same problem has the same answer.
 
     Raises:
         InputError: the problem is malformed.
     """
     started_s = time.perf_counter()
-    deadline_s = math.inf if time_limit_s is None else started_s + time_limit_s
-    incumbent = Incumbent(problem, started_s)
-    for choice in starts:
-        incumbent.offer(choice)
-    proof = _Proof()
+    progress = Progress(problem, started_s, math.inf if time_limit_s is None else started_s + time_limit_s)
     infeasible = False
     try:
-        _search(build_core(problem), incumbent, proof, deadline_s)
+        core = build_core(problem)
+        for choice in starts:
+            progress.offer(choice)
+        _search(core, progress)
     except NoChoiceError:
         # Choices that cannot beat the incumbent were dropped on the way: nothing left means that it is optimal.
-        if incumbent.cost is None:
-            infeasible = _confirm_infeasible(problem, incumbent, deadline_s)
-        elif proof.lower_bound is None or proof.lower_bound < incumbent.cost:
-            proof.lower_bound = incumbent.cost
-    return _solution(incumbent, proof, infeasible, deadline_s)
+        if progress.cost is None:
+            infeasible = _confirm_infeasible(progress)
+        else:
+            progress.close()
+    return _solution(progress, infeasible=infeasible)
 
 
-@dataclass(slots=True)
-class _Proof:
-    """The best bound so far and the step that gave it."""
+def _search(core: Core, progress: Progress) -> None:
+    """Runs the steps until the bound meets the incumbent or the time is over.
 
-    lower_bound: int | None = None
-    method: str = ""
-
-    def raise_to(self, bound: int, method: str) -> None:
-        self.method = method
-        if self.lower_bound is None or bound > self.lower_bound:
-            self.lower_bound = bound
-
-
-def _search(core: Core, incumbent: Incumbent, proof: _Proof, deadline_s: float) -> None:
-    """Runs the steps until the bound meets the incumbent or the time is over."""
-    proof.raise_to(core.constant, "reduction")
-    if _solve_free(core, incumbent, proof, deadline_s):
+    Raises:
+        NoChoiceError: nothing is legal, or nothing is cheaper than the incumbent.
+    """
+    progress.raise_bound(core.constant, "reductions")
+    _solve_free(core, progress)
+    if progress.done:
         return
-    reduce_core(core, deadline_s=deadline_s)
-    proof.raise_to(core.constant, "reduction")
-    if incumbent.cost is None:
-        _find_first(core, incumbent, deadline_s)
-    size = 0
-    while incumbent.cost != proof.lower_bound and time.perf_counter() < deadline_s:
-        before, size = size, sum(cost.size for cost in core.costs.values())
-        if before and size > (1 - WORTHWHILE) * before:
-            break
+    reduce_core(core, deadline_s=progress.deadline_s)
+    progress.raise_bound(core.constant, "reductions")
+    if progress.cost is None:
+        _find_first(core, progress)
+    while not progress.done:
+        size = _size(core)
         buckets = plan_elimination(core, max_cells=ELIMINATION_CELLS)
         if buckets is None:
             break
-        _price_and_fix(core, buckets, incumbent, proof, deadline_s)
-    if incumbent.cost != proof.lower_bound and time.perf_counter() < deadline_s:
-        _close(core, incumbent, proof, deadline_s)
+        _price_and_fix(core, buckets, progress)
+        if _size(core) > (1 - WORTHWHILE) * size:
+            break
+    if not progress.done:
+        _ask_solvers(core, progress)
 
 
-def _solve_free(core: Core, incumbent: Incumbent, proof: _Proof, deadline_s: float) -> bool:
-    """Solves the relaxation without memory by elimination; whether that settles the problem."""
+def _size(core: Core) -> int:
+    return sum(cost.size for cost in core.costs.values())
+
+
+def _solve_free(core: Core, progress: Progress) -> None:
+    """Solves the relaxation without memory by elimination; its choice may fit, and then it is the answer."""
     free = core.without_memory()
-    reduce_core(free, deadline_s=deadline_s)
+    reduce_core(free, deadline_s=progress.deadline_s)
     buckets = plan_elimination(free, max_cells=ELIMINATION_CELLS)
     if buckets is None:
-        return False
+        return
     run = sweep(buckets, free.costs)
     if run.cost >= FORBIDDEN:
         raise NoChoiceError
-    proof.raise_to(run.cost + free.constant, "elimination")
-    incumbent.offer_picks(free, run.picks)
-    return incumbent.cost == proof.lower_bound
+    progress.raise_bound(run.cost + free.constant, "elimination")
+    progress.offer_picks(free, run.picks)
 
 
-def _price_and_fix(
-    core: Core, buckets: tuple[Bucket, ...], incumbent: Incumbent, proof: _Proof, deadline_s: float
-) -> None:
+def _price_and_fix(core: Core, buckets: tuple[Bucket, ...], progress: Progress) -> None:
     """Raises the bound by prices on memory, and drops the choices that cannot be part of anything cheaper."""
 
     def offer(picks: dict[int, int]) -> int | None:
-        incumbent.offer_picks(core, picks)
-        repaired = descend(core, picks, deadline_s=deadline_s, max_sweeps=8)
+        progress.offer_picks(core, picks)
+        repaired = descend(core, picks, deadline_s=progress.deadline_s, max_sweeps=REPAIR_SWEEPS)
         if repaired is not None:
-            incumbent.offer_picks(core, repaired)
-        return incumbent.cost
+            progress.offer_picks(core, repaired)
+        return progress.cost
 
-    bound = raise_bound(core, buckets, offer=offer, deadline_s=deadline_s)
-    proof.raise_to(bound.lower_bound, "multipliers")
-    if incumbent.cost is None or bound.lower_bound >= incumbent.cost:
+    bound = raise_bound(core, buckets, offer=offer, deadline_s=progress.deadline_s)
+    progress.raise_bound(bound.lower_bound, "multipliers")
+    if progress.cost is None or progress.done:
         return
     for node, by_choice in bound.by_choice.items():
-        cheaper = np.flatnonzero(by_choice < incumbent.cost)
+        cheaper = np.flatnonzero(by_choice < progress.cost)
         if cheaper.size < by_choice.size:
             core.keep(node, cheaper)
-    reduce_core(core, deadline_s=deadline_s)
+    reduce_core(core, deadline_s=progress.deadline_s)
 
 
-def _find_first(core: Core, incumbent: Incumbent, deadline_s: float) -> None:
+def _find_first(core: Core, progress: Progress) -> None:
     """Looks for a legal choice from the cheapest and from the smallest options."""
     cheapest = {node: int(cost.argmin()) for node, cost in core.costs.items()}
-    smallest = {
-        node: int(np.lexsort((cost, sum((span.amounts for span in core.spans[node]), np.zeros(cost.size))))[0])
-        for node, cost in core.costs.items()
-    }
-    for seed, start in enumerate((cheapest, smallest)):
-        picks = descend(core, start, deadline_s=deadline_s, seed=seed)
+    smallest = {}
+    for node, cost in core.costs.items():
+        held = sum(core.spans[node].values(), start=np.zeros(cost.size, np.int64))
+        smallest[node] = int(np.lexsort((cost, held))[0])
+    for start in (cheapest, smallest):
+        picks = descend(core, start, deadline_s=progress.deadline_s)
         if picks is not None:
-            incumbent.offer_picks(core, picks)
+            progress.offer_picks(core, picks)
 
 
-def _close(core: Core, incumbent: Incumbent, proof: _Proof, deadline_s: float) -> None:
-    """Asks the solvers about the remaining core; raises NoChoiceError where nothing cheaper is left."""
+def _ask_solvers(core: Core, progress: Progress) -> None:
+    """Asks HiGHS and CP-SAT about the remaining core; raises NoChoiceError where nothing cheaper is left."""
     program = linearise(core)
-    if incumbent.cost is None or program.objective.size > WIDE_COLUMNS:
-        left_s = deadline_s - time.perf_counter()
-        answer = solve_highs(program, time_limit_s=left_s if math.isinf(left_s) else 0.5 * left_s)
-        if answer.infeasible:
-            proof.method = "highs"
-            raise NoChoiceError
-        if answer.picks is not None:
-            incumbent.offer_picks(core, answer.picks)
-        if answer.bound is not None:
-            bound = answer.bound + core.constant
-            # A floating-point bound may support a gap, never a proof: CP-SAT has the last word.
-            proof.raise_to(bound if incumbent.cost is None else min(bound, incumbent.cost - 1), "highs")
-    below = None if incumbent.cost is None else incumbent.cost - core.constant
+    if progress.cost is None or program.objective.size > WIDE_COLUMNS:
+        _ask_highs(program, core, progress)
+    below = None if progress.cost is None else progress.cost - core.constant
     if below is not None and below <= 0:
         raise NoChoiceError
-    answer = solve_cp_sat(program, below=below, time_limit_s=deadline_s - time.perf_counter())
-    proof.method = "cp-sat"
+    answer = solve_cp_sat(program, below=below, time_limit_s=progress.left_s)
     if answer.infeasible:
+        progress.method = "cp-sat"
         raise NoChoiceError
     if answer.picks is not None:
-        incumbent.offer_picks(core, answer.picks)
+        progress.offer_picks(core, answer.picks)
     if answer.bound is not None:
-        proof.raise_to(answer.bound + core.constant, "cp-sat")
+        progress.raise_bound(answer.bound + core.constant, "cp-sat")
 
 
-def _confirm_infeasible(problem: Problem, incumbent: Incumbent, deadline_s: float) -> bool:
+def _ask_highs(program: Linear, core: Core, progress: Progress) -> None:
+    """A first choice and a bound for a wide core. Floating point may support a gap; CP-SAT has the last word."""
+    answer = solve_highs(program, time_limit_s=HIGHS_SHARE * progress.left_s)
+    if answer.infeasible and progress.cost is None:
+        raise NoChoiceError
+    if answer.picks is not None:
+        progress.offer_picks(core, answer.picks)
+    if answer.bound is not None:
+        bound = answer.bound + core.constant
+        progress.raise_bound(bound if progress.cost is None else min(bound, progress.cost - 1), "highs")
+
+
+def _confirm_infeasible(progress: Progress) -> bool:
     """A second opinion from a model built from the problem itself; a choice that it finds is taken."""
-    answer = find_legal(problem, time_limit_s=deadline_s - time.perf_counter())
+    answer = find_legal(progress.problem, time_limit_s=progress.left_s)
     if answer.choice is not None:
-        incumbent.offer(answer.choice)
-        if incumbent.cost is None:
-            raise InternalError(f"problem {problem.name!r}: CP-SAT's choice is not legal: {answer.choice}")
+        progress.offer(answer.choice)
+        if progress.cost is None:
+            raise InternalError(f"problem {progress.problem.name!r}: CP-SAT's choice is not legal: {answer.choice}")
     return answer.infeasible
 
 
-def _solution(incumbent: Incumbent, proof: _Proof, infeasible: bool, deadline_s: float) -> Solution:
-    ended_s = time.perf_counter()
-    lower_bound = proof.lower_bound or 0
+def _solution(progress: Progress, *, infeasible: bool) -> Solution:
     if infeasible:
         status = SolveStatus.INFEASIBLE
-    elif incumbent.cost is not None and lower_bound >= incumbent.cost:
-        status, lower_bound = SolveStatus.OPTIMAL, incumbent.cost
+    elif progress.cost is not None and progress.cost == progress.lower_bound:
+        status = SolveStatus.OPTIMAL
     else:
-        status = SolveStatus.LIMIT if ended_s >= deadline_s else SolveStatus.FEASIBLE
+        status = SolveStatus.LIMIT if progress.left_s <= 0 else SolveStatus.FEASIBLE
     return Solution(
         status=status,
-        choice=incumbent.choice,
-        cost=incumbent.cost,
-        lower_bound=lower_bound,
-        peak=incumbent.peak,
-        solve_time_s=ended_s - incumbent.started_s,
-        first_feasible_s=incumbent.first_feasible_s,
-        method=proof.method,
+        choice=progress.choice,
+        cost=progress.cost,
+        lower_bound=progress.lower_bound or 0,
+        peak=progress.peak,
+        solve_time_s=time.perf_counter() - progress.started_s,
+        first_feasible_s=progress.first_feasible_s,
+        method=progress.method,
     )

@@ -1,10 +1,69 @@
-"""Synthetic problems of the shape that our own search makes: a ladder of ops, joined by conversions."""
+"""Problems for tests: small random ones for the oracle, and a ladder of the shape that our own search makes."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 
-from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage, evaluate
+
+
+def random_problem(rng: random.Random) -> Problem:
+    """At most eight nodes, with everything that can be awkward.
+
+    Forbidden pairs and choices, parallel edges both ways, loops, ties, equal rows, bijections, several usages per
+    node, empty lifetimes, limits from impossible to slack. Costs range from a few units (ties) to 10^13.
+    """
+    count = rng.choice((1, 2, 3, 4, 5, 6, 7, 8, 8, 8))
+    top = rng.choice((2, 10, 10**4, 10**9, 10**13))
+    forbidden = rng.choice((0.0, 0.0, 0.1, 0.3))
+    horizon = rng.randrange(1, 7)
+    held = rng.choice((3, 100, 10**10))
+
+    def price() -> int:
+        return FORBIDDEN if rng.random() < forbidden else rng.randrange(top)
+
+    nodes = []
+    for i in range(count):
+        choices = rng.choice((1, 2, 3, 3, 4))
+        usages = []
+        for _ in range(rng.choice((0, 1, 1, 1, 2))):
+            begin = rng.randrange(horizon)
+            usages.append(Usage(begin, rng.randrange(begin, horizon + 1), _amounts(rng, choices, held)))
+        costs = tuple(FORBIDDEN if rng.random() < forbidden / 4 else rng.randrange(top) for _ in range(choices))
+        nodes.append(Node(f"n{i}", costs, tuple(usages)))
+    edges = []
+    for _ in range(rng.randrange(3 * count)):
+        tail, head = rng.randrange(count), rng.randrange(count)
+        rows, columns = len(nodes[tail].costs), len(nodes[head].costs)
+        kind = rng.randrange(4)
+        if kind == 0 and rows == columns:
+            order = rng.sample(range(rows), rows)
+            cells = [price() if order[row] == column else FORBIDDEN for row in range(rows) for column in range(columns)]
+        elif kind == 1:
+            classes = [[price() for _ in range(columns)] for _ in range(2)]
+            cells = [cell for _ in range(rows) for cell in rng.choice(classes)]
+        else:
+            cells = [price() for _ in range(rows * columns)]
+        edges.append(Edge(tail, head, tuple(cells)))
+    problem = Problem("random", tuple(nodes), tuple(edges), None)
+    kind = rng.randrange(8)
+    if kind == 0:
+        return problem
+    least = evaluate(problem, [min(range(len(node.costs)), key=_held(node)) for node in nodes]).peak
+    likely = evaluate(problem, [rng.randrange(len(node.costs)) for node in nodes]).peak
+    # One in eight below what is possible, the rest mostly binding.
+    limit = max(least - 1, 0) if kind == 1 else rng.randint(min(least, likely), max(least, likely))
+    return replace(problem, limit=limit)
+
+
+def _held(node: Node) -> Callable[[int], int]:
+    return lambda choice: sum(usage.amounts[choice] for usage in node.usages)
+
+
+def _amounts(rng: random.Random, choices: int, held: int) -> tuple[int, ...]:
+    return tuple(rng.choice((0, rng.randrange(held))) for _ in range(choices))
 
 
 def ladder(*, rungs: int = 60, seed: int = 0, limit: int | None = None) -> Problem:
