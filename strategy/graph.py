@@ -143,9 +143,8 @@ def check_graph(graph: Graph) -> None:
             elif name in written:
                 problems.append(f"op {op.name}: writes {name}, which is already written")
             written.add(name)
-        for name in op.updates:
-            if name in graph.values and graph.values[name].role is not Role.VARIABLE:
-                problems.append(f"op {op.name}: updates {name}, which is not a variable")
+        fixed = [n for n in op.updates if n in graph.values and graph.values[n].role is not Role.VARIABLE]
+        problems += [f"op {op.name}: updates {name}, which is not a variable" for name in fixed]
     problems += [f"value {name}: nothing writes it" for name in graph.values if name not in written]
     if not graph.ops:
         problems.append("the graph has no ops")

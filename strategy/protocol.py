@@ -39,6 +39,7 @@ class _Read:
     register: int
     slot: int
     acts_per_piece: int
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ class Protocol:
     def _connect_read(self, actor: int, register: int, acts_per_piece: int) -> _Read:
         self._consumers[register].append(actor)
         self.returned[register].append(0)
-        return _Read(register, len(self.returned[register]) - 1, acts_per_piece)
+        blocks = self.program.registers[register].blocks
+        return _Read(register, len(self.returned[register]) - 1, acts_per_piece, blocks)
 
     def _connect_write(self, actor: int, register: int, acts_per_piece: int) -> _Write:
         if self._producer[register] is not None:
@@ -125,7 +127,7 @@ class Protocol:
             piece, into = divmod(number, write.acts_per_piece)
             if into == 0:
                 oldest = piece + write.initial - write.blocks
-                if oldest >= 0 and any(count <= oldest for count in self.returned[write.register]):
+                if oldest >= 0 and min(self.returned[write.register], default=oldest + 1) <= oldest:
                     return False
         return True
 
@@ -151,9 +153,8 @@ class Protocol:
         number = self.issued[actor]
         self.issued[actor] = number + 1
         self._busy[stream] = True
-        registers = self.program.registers
-        reads = tuple(number // r.acts_per_piece % registers[r.register].blocks for r in self._reads[actor])
-        writes = tuple((number // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor])
+        reads = tuple([number // r.acts_per_piece % r.blocks for r in self._reads[actor]])
+        writes = tuple([(number // w.acts_per_piece + w.initial) % w.blocks for w in self._writes[actor]])
         return Act(actor, stream, number, reads, writes)
 
     def done(self, act: Act) -> tuple[int, ...]:
@@ -225,22 +226,15 @@ def rendezvous_members(program: Program) -> dict[int, tuple[int, ...]]:
 def admit(program: Program, *, steps: int = 2) -> None:
     """Refuse a program that would hang.
 
-    Two steps, run untimed, decide it: after a full step every counter has moved by one step's worth, so a program
-    that finishes two steps finishes any number.
+    One step, run untimed, decides it: after a full step every counter has moved by one step's worth (`_check_rates`
+    sees to that), so a program that finishes a step finishes any number. Two are run, as steps may overlap.
 
     Raises:
         DeadlockError: naming the cycle of waits.
         PlanError: an actor, stream or register is inconsistent.
     """
-    for found in program.streams:
-        for actor, count in sorted(Counter(() if found.dynamic else found.sequence).items()):
-            if count != program.actors[actor].acts_per_step:
-                raise PlanError(
-                    "an actor stands in its stream's sequence another number of times than it acts",
-                    where=program.actors[actor].name,
-                    got=count,
-                    expected=str(program.actors[actor].acts_per_step),
-                )
+    _check_streams(program)
+    _check_rates(program)
     protocol = Protocol(program, steps=steps)
     members = rendezvous_members(program)
     agenda = list(reversed(protocol.streams))
@@ -256,6 +250,60 @@ def admit(program: Program, *, steps: int = 2) -> None:
             queued.add(touched)
     if not protocol.finished:
         raise DeadlockError(find_cycle(protocol, members))
+
+
+def _check_streams(program: Program) -> None:
+    """An actor stands as often in its stream as it acts, on its own rank, and meets others in static streams only.
+
+    In a dynamic stream, which of two rendezvous a rank waits in would depend on timing, and so would a hang.
+    """
+    for stream in program.streams:
+        for actor, count in sorted(Counter(stream.sequence).items()):
+            found = program.actors[actor]
+            expected = 1 if stream.dynamic else found.acts_per_step
+            if count != expected:
+                raise PlanError(
+                    "an actor stands in its stream's sequence another number of times than it acts",
+                    where=found.name,
+                    got=count,
+                    expected=str(expected),
+                )
+            if found.rank != stream.rank:
+                raise PlanError("an actor of another rank", where=f"stream {stream.name}", got=found.name)
+            if stream.dynamic and found.rendezvous is not None:
+                raise PlanError("a rendezvous in a dynamic stream", where=stream.name, got=found.name)
+    for number, actors in rendezvous_members(program).items():
+        acts = {program.actors[actor].acts_per_step for actor in actors}
+        ranks = {program.actors[actor].rank for actor in actors}
+        if len(acts) > 1 or len(ranks) < len(actors):
+            raise PlanError(
+                "the members of a rendezvous do not match",
+                where=f"rendezvous {number}",
+                got=[program.actors[actor].name for actor in actors],
+                expected="one actor per rank, all with the same acts_per_step",
+            )
+
+
+def _check_rates(program: Program) -> None:
+    """Per step as many whole pieces of a register are written as each of its consumers reads, on one rank."""
+    pieces: list[list[tuple[str, int]]] = [[] for _ in program.registers]
+    for actor in program.actors:
+        for port in (*actor.reads, *actor.writes):
+            register = program.registers[port.register]
+            count, rest = divmod(actor.acts_per_step, port.acts_per_piece)
+            if rest or register.rank != actor.rank or not 0 <= register.initial <= register.blocks >= 1:
+                raise PlanError(
+                    "an actor cannot use this register so",
+                    where=actor.name,
+                    got=f"{register.name}: rank {register.rank}, {register.initial} of {register.blocks} blocks full",
+                    expected=f"rank {actor.rank}, acts_per_piece dividing {actor.acts_per_step}, initial <= blocks",
+                )
+            pieces[port.register].append((actor.name, count))
+    for register, counts in zip(program.registers, pieces, strict=True):
+        if len({count for _, count in counts}) > 1:
+            raise PlanError(
+                "producer and consumers differ in pieces per step", where=register.name, got=counts, expected="the same"
+            )
 
 
 def _issue_together(

@@ -9,18 +9,17 @@ before it leave; it needs no rule of its own, because a piece of an op is again 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from strategy.errors import InputError, did_you_mean
+from strategy.errors import InputError
 from strategy.graph import Attrs
 from strategy.sbp import B, P, Partial, Sbp, Split
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
-    from strategy.autodiff import GradientBuilder
+    from strategy.gradient import GradientBuilder
 
 Array = Any
 """A NumPy or CuPy array."""
@@ -85,16 +84,17 @@ class OpDef:
     """Everything that sbplan knows of one kind of op.
 
     `infer(inputs, updates, attrs)` gives the output specs or raises InputError. `flop(inputs, outputs, attrs)` counts
-    floating-point operations on the specs given (a rank's pieces, or the whole). `signatures(inputs, outputs, attrs)`
-    lists the legal 1-d signatures, all-broadcast excepted (it is always legal and added). `gradient` appends the
-    backward ops. `run` is the meaning. Bytes are those of all inputs, outputs and updates unless `nbytes` says
-    otherwise.
+    floating-point operations on the specs given (a rank's pieces, or the whole).
+    `signatures(inputs, outputs, attrs, parts)` lists the legal 1-d signatures over an axis of `parts` ranks,
+    all-broadcast excepted (it is always legal and added); a split of a dim with fewer rows than parts need not be left
+    out, it is refused later. `gradient` appends the backward ops. `run` is the meaning. Bytes are those of all inputs,
+    outputs and updates unless `nbytes` says otherwise.
     """
 
     kind: str
     infer: Callable[[Specs, Specs, Attrs], tuple[TensorSpec, ...]]
     flop: Callable[[Specs, Specs, Attrs], int]
-    signatures: Callable[[Specs, Specs, Attrs], list[AxisSignature]]
+    signatures: Callable[[Specs, Specs, Attrs, int], list[AxisSignature]]
     run: Callable[[Call], None]
     gradient: Callable[[GradientBuilder], None] | None = None
     nbytes: Callable[[Specs, Specs, Attrs], int] | None = None
@@ -103,11 +103,11 @@ class OpDef:
 
 
 def axis_signatures(
-    definition: OpDef, inputs: Specs, outputs: Specs, updates: Specs, attrs: Attrs
+    definition: OpDef, inputs: Specs, outputs: Specs, updates: Specs, attrs: Attrs, parts: int
 ) -> list[AxisSignature]:
-    """All legal 1-d signatures, all-broadcast first, without duplicates, in the author's order."""
+    """All legal 1-d signatures over `parts` ranks, all-broadcast first, in the author's order, without duplicates."""
     whole = AxisSignature((B,) * len(inputs), (B,) * len(outputs), (B,) * len(updates))
-    return list(dict.fromkeys([whole, *definition.signatures(inputs, outputs, attrs)]))
+    return list(dict.fromkeys([whole, *definition.signatures(inputs, outputs, attrs, parts)]))
 
 
 def split_letters(operands: Sequence[str], results: Sequence[str], *, skip: str = "") -> list[AxisSignature]:
@@ -127,9 +127,9 @@ def split_letters(operands: Sequence[str], results: Sequence[str], *, skip: str 
     return found
 
 
-def linear_in(position: int, arity: int, results: int = 1) -> AxisSignature:
-    """P passes through an op that is linear in input `position` while the others are whole."""
-    return AxisSignature(tuple(P if i == position else B for i in range(arity)), (P,) * results)
+def linear_in(positions: Sequence[int], arity: int, results: int = 1) -> AxisSignature:
+    """P passes through an op that is linear in the inputs at `positions` taken together, the others whole."""
+    return AxisSignature(tuple(P if i in positions else B for i in range(arity)), (P,) * results)
 
 
 def elementwise_signatures(shape: Shape, arity: int, results: int = 1) -> list[AxisSignature]:
@@ -138,7 +138,7 @@ def elementwise_signatures(shape: Shape, arity: int, results: int = 1) -> list[A
 
 
 def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
-    """The largest piece of a tensor over one axis; None where the dim has fewer rows than parts or cannot be partial."""
+    """The largest piece of a tensor over one axis; None where its dim has too few rows or its dtype has no terms."""
     if isinstance(sbp, Split):
         if sbp.dim >= len(spec.shape) or spec.shape[sbp.dim] < parts:
             return None
@@ -158,19 +158,3 @@ def expect(condition: bool, problem: str, *, got: object, expected: str) -> None
 def shapes(specs: Specs) -> tuple[Shape, ...]:
     """The shapes of several specs, for messages."""
     return tuple(spec.shape for spec in specs)
-
-
-def lookup(kind: str, registry: Mapping[str, OpDef]) -> OpDef:
-    """The definition of an op kind.
-
-    Raises:
-        InputError: the kind is unknown.
-    """
-    if kind not in registry:
-        raise InputError("unknown op kind", got=kind, hint=did_you_mean(kind, registry))
-    return registry[kind]
-
-
-def product_of(signatures: Sequence[Sequence[AxisSignature]]) -> itertools.product[tuple[AxisSignature, ...]]:
-    """One signature per axis, in every combination."""
-    return itertools.product(*signatures)

@@ -1,0 +1,31 @@
+# `make demo` and `make test` need Python 3.11 or newer, make and a package index, and nothing else.
+
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint clean
+
+demo: $(STAMP)
+	$(VENV)/bin/sbplan demo
+
+test: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2 $(PYTEST_ARGS)
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/codespell
+
+# The entry is copied at installation (see pyproject.toml); everything else is used from where it lies.
+$(STAMP): pyproject.toml experiments/entry.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "sbplan needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) -V 2>&1`: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 5; }
+	$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mpich,notebooks,dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,40 @@
+"""Reverse-mode differentiation of a graph: for every op, its `gradient` rule appends the backward ops.
+
+Gradients of a value with several consumers are added. The loss is a sum and its own gradient is one, so the loss op
+starts the walk without reading an output gradient.
+"""
+
+from __future__ import annotations
+
+from strategy.builder import GraphBuilder
+from strategy.errors import GraphError
+from strategy.gradient import GradientBuilder
+from strategy.ops import op_definition
+
+
+def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
+    """Append the backward pass of `loss`; gives variable name -> gradient name, in variable order.
+
+    Raises:
+        GraphError: an op between a variable and the loss has no gradient.
+    """
+    forward = list(graph.ops)
+    depends = {value.name for value in graph.variables()}
+    for op in forward:
+        if depends.intersection(op.inputs):
+            depends.update(op.outputs)
+    reaches_loss = {loss}
+    for op in reversed(forward):
+        if reaches_loss.intersection(op.outputs):
+            reaches_loss.update(op.inputs)
+    needed = frozenset(depends & reaches_loss)
+    gradients: dict[str, list[str]] = {}
+    for op in reversed(forward):
+        if loss not in op.outputs and op.outputs[0] not in gradients:
+            continue
+        rule = op_definition(op.kind).gradient
+        if rule is None:
+            raise GraphError([f"op {op.name}: {op.kind} has no gradient, yet lies between a parameter and the loss"])
+        rule(GradientBuilder(graph, op, needed, gradients))
+    walk_end = GradientBuilder(graph, forward[0], needed, gradients)
+    return {value.name: walk_end.summed(value.name) for value in graph.variables() if value.name in gradients}

@@ -1,0 +1,76 @@
+"""GraphBuilder: grows a graph op by op, inferring shapes; the tracer, autodiff and the optimiser pass use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strategy.errors import GraphError, InputError
+from strategy.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph
+from strategy.ops import op_definition
+from strategy.tensor import Rate, TensorSpec
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """A graph under construction."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+
+    def declare(self, value: Value) -> str:
+        """Add an input or a variable."""
+        if value.name in self.values:
+            raise GraphError([f"value {value.name}: the name is used twice"])
+        self.values[value.name] = value
+        return value.name
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[str],
+        *,
+        labels: Sequence[str] = (),
+        updates: Sequence[str] = (),
+        attrs: Attrs | None = None,
+        phase: Phase = Phase.FORWARD,
+        layer: int | None = None,
+    ) -> tuple[str, ...]:
+        """Append an op and the values that it writes; the first output is called like the op, others `name.label`.
+
+        Raises:
+            GraphError: the shapes do not compose; names op, tensors, found and expected.
+        """
+        definition = op_definition(kind)
+        attrs = attrs or {}
+        operands = [self.values[n] for n in inputs]
+        try:
+            specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
+        except InputError as error:
+            raise GraphError([f"op {name} ({', '.join(inputs)}): {error}"]) from error
+        outputs = (name, *(f"{name}.{label}" for label in labels))[: len(specs)]
+        rate = self._rate_of(operands, accumulates=definition.accumulates)
+        for output, spec in zip(outputs, specs, strict=True):
+            self.declare(Value(output, spec, rate))
+        self.ops.append(Op(name, kind, tuple(inputs), outputs, tuple(updates), dict(attrs), phase, layer))
+        return outputs
+
+    @staticmethod
+    def _rate_of(operands: Sequence[Value], *, accumulates: bool) -> Rate:
+        micro = any(v.rate is Rate.MICRO_BATCH for v in operands)
+        return Rate.MICRO_BATCH if micro and not accumulates else Rate.STEP
+
+    def spec(self, name: str) -> TensorSpec:
+        """Shape and dtype of a value."""
+        return self.values[name].spec
+
+    def build(self, *, loss: str = "") -> Graph:
+        """The finished, checked graph."""
+        graph = Graph(dict(self.values), tuple(self.ops), loss)
+        check_graph(graph)
+        return graph
+
+    def variables(self) -> list[Value]:
+        """Variables declared so far, in order."""
+        return [value for value in self.values.values() if value.role is Role.VARIABLE]

@@ -1,0 +1,181 @@
+"""Calibrate: constants of the cost model from measurements, with provenance, interval and range of validity.
+
+Per kind of act, `seconds = fixed + s_per_flop * FLOPs + s_per_byte * bytes` is fitted by non-negative least squares on
+relative errors, re-weighted after Huber (1964) so that a preempted sample does not decide. Non-negative constants are
+monotone by construction. Kinds without measurements keep the data sheet's constants, and sizes outside the measured
+range are flagged as extrapolated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.cluster import Cluster
+from strategy.cost import FLOP_BOUND, Coefficients, CostModel, coefficient_key
+from strategy.errors import InputError
+from strategy.files import read_json, write_atomic
+from strategy.measurement import Features, Measurement
+
+FORMAT = 1
+HUBER_THRESHOLD = 0.1
+"""Relative error beyond which a row counts linearly, not quadratically."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Constants of one kind, where they come from and how far they hold.
+
+    `spread` is the 90th percentile of the relative residuals: the half-width of the prediction's interval.
+    """
+
+    coefficients: Coefficients
+    rows: int
+    samples: int
+    sources: tuple[str, ...]
+    spread: float
+    flop_range: tuple[int, int]
+    nbytes_range: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """All fitted kinds of one cluster, and the time that an act costs beyond its kernel."""
+
+    cluster: str
+    fitted: Mapping[str, Fitted]
+    act_overhead_s: float = 0.0
+
+    def cost_model(self, cluster: Cluster) -> CostModel:
+        """The cost model with these constants."""
+        return CostModel(cluster, {kind: f.coefficients for kind, f in self.fitted.items()}, self.act_overhead_s)
+
+    def extrapolates(self, features: Features) -> bool:
+        """Whether an act is of a kind or size that was not measured (a quarter beyond the range is allowed)."""
+        found = self.fitted.get(coefficient_key(features))
+        if found is None:
+            return True
+        pairs = ((features.flop, found.flop_range), (features.nbytes, found.nbytes_range))
+        return any(not low / 1.25 <= value <= high * 1.25 for value, (low, high) in pairs)
+
+
+def calibrate(measurements: Iterable[Measurement], cluster: Cluster, *, act_overhead_s: float = 0.0) -> Calibration:
+    """Fit every kind that was measured.
+
+    Raises:
+        InputError: a measurement has no positive, finite time.
+    """
+    by_kind: dict[str, list[Measurement]] = {}
+    for row in measurements:
+        if not (np.isfinite(row.seconds) and row.seconds > 0):
+            raise InputError("a measurement without a time", where=row.source, got=row.seconds, expected="seconds > 0")
+        by_kind.setdefault(coefficient_key(row.features), []).append(row)
+    fitted = {kind: _fit(rows) for kind, rows in sorted(by_kind.items())}
+    return Calibration(cluster.name, fitted, act_overhead_s)
+
+
+def _fit(rows: Sequence[Measurement]) -> Fitted:
+    from scipy.optimize import nnls
+
+    seconds = np.array([row.seconds for row in rows])
+    design = np.array([_terms(row.features) for row in rows]) / seconds[:, None]
+    scale = np.maximum(design.max(axis=0), 1e-300)  # columns of like size, or nnls loses the small ones
+    prior = np.sqrt([row.samples for row in rows])
+    prior = np.minimum(prior, 30.0)
+    weights = prior
+    solution = np.zeros(design.shape[1])
+    for _ in range(5):
+        solution, _ = nnls(design / scale * weights[:, None], weights)
+        residuals = np.abs(design / scale @ solution - 1.0)
+        weights = prior * np.sqrt(np.minimum(1.0, HUBER_THRESHOLD / np.maximum(residuals, 1e-12)))
+    fixed, per_flop, per_byte = (float(x) for x in solution / scale)
+    features = [row.features for row in rows]
+    return Fitted(
+        coefficients=Coefficients(fixed, per_flop, per_byte),
+        rows=len(rows),
+        samples=sum(row.samples for row in rows),
+        sources=tuple(sorted({row.source for row in rows})),
+        spread=float(np.quantile(np.abs(design / scale @ solution - 1.0), 0.9)),
+        flop_range=(min(f.flop for f in features), max(f.flop for f in features)),
+        nbytes_range=(min(f.nbytes for f in features), max(f.nbytes for f in features)),
+    )
+
+
+def _terms(features: Features) -> tuple[float, float, float]:
+    """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes."""
+    flop = float(features.flop) if features.kind in FLOP_BOUND else 0.0
+    return float(features.hops or 1), flop, float(features.nbytes)
+
+
+def write_calibration(calibration: Calibration, path: Path) -> None:
+    """Write the JSON file, replacing it as one step."""
+    content = {"format": FORMAT, **dataclasses.asdict(calibration)}
+    write_atomic(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a calibration file.
+
+    Raises:
+        InputError: missing, truncated, or not a calibration; the message names the key.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError("not a calibration file", where=str(path), expected=f'"format": {FORMAT}')
+    try:
+        fitted = {kind: _fitted_of(entry) for kind, entry in content["fitted"].items()}
+        return Calibration(str(content["cluster"]), fitted, float(content["act_overhead_s"]))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError("a key is missing or wrong", where=str(path), got=str(error)) from error
+
+
+def _fitted_of(entry: dict[str, Any]) -> Fitted:
+    coefficients = Coefficients(**{key: float(value) for key, value in entry["coefficients"].items()})
+    figures = (coefficients.fixed_s, coefficients.s_per_flop, coefficients.s_per_byte)
+    if not all(np.isfinite(figure) and figure >= 0 for figure in figures):
+        raise ValueError(f"constants must be finite and not negative: {figures}")
+    return Fitted(
+        coefficients,
+        int(entry["rows"]),
+        int(entry["samples"]),
+        tuple(entry["sources"]),
+        float(entry["spread"]),
+        (int(entry["flop_range"][0]), int(entry["flop_range"][1])),
+        (int(entry["nbytes_range"][0]), int(entry["nbytes_range"][1])),
+    )
+
+
+def write_measurements(rows: Sequence[Measurement], path: Path) -> None:
+    """Write measurement rows as JSON."""
+    write_atomic(path, json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Read measurement rows.
+
+    Raises:
+        InputError: missing, truncated, or a row is wrong; names the row.
+    """
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise InputError("not a list of measurements", where=str(path))
+    rows = []
+    for number, entry in enumerate(content):
+        try:
+            rows.append(
+                Measurement(
+                    Features(**entry["features"]), float(entry["seconds"]), int(entry["samples"]), entry["source"]
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError("not a measurement", where=f"{path}: row {number}", got=str(error)) from error
+    return rows

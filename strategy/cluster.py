@@ -1,0 +1,242 @@
+"""Cluster: what the devices and the links between them can do, from a TOML file or a preset.
+
+name = "two-boxes"
+nodes = 2
+devices_per_node = 8
+
+[device]
+name = "A100-SXM4-80GB"
+backend = "cupy"
+memory = "80 GiB"
+memory_bandwidth = "2039 GB/s"
+launch = "5 us"
+compute = "156 TFLOP/s"          # of the dtype that is trained in: TF32 for float32
+
+[intra]                          # between devices of a node, per device and direction
+bandwidth = "300 GB/s"
+latency = "3 us"
+
+[inter]                          # between nodes, per device and direction
+bandwidth = "25 GB/s"
+latency = "5 us"
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strategy.errors import InputError, did_you_mean
+from strategy.units import parse_bandwidth, parse_bytes, parse_compute, parse_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device, by its data sheet. `backend` is the array module that runs on it."""
+
+    name: str
+    backend: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flop_per_s: float
+    launch_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One level of the network, per device and direction."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of alike devices. Ranks count node by node."""
+
+    name: str
+    nodes: int
+    devices_per_node: int
+    device: Device
+    intra: Link
+    inter: Link
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether communication runs beside computation: GPUs have copy engines, a CPU core copies by itself."""
+        return self.device.backend != "numpy"
+
+    def crosses_nodes(self, ranks: tuple[int, ...]) -> bool:
+        """Whether a group of ranks spans nodes."""
+        return len({rank // self.devices_per_node for rank in ranks}) > 1
+
+    def link(self, ranks: tuple[int, ...]) -> Link:
+        """The slowest level that a group of ranks crosses."""
+        return self.inter if self.crosses_nodes(ranks) else self.intra
+
+
+_A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6)
+_H100 = Device("H100-SXM5-80GB", "cupy", 80 * 2**30, 3.35e12, 494.7e12, 4e-6)
+_V100 = Device("V100-SXM2-16GB", "cupy", 16 * 2**30, 0.9e12, 15.7e12, 6e-6)
+
+PRESETS: Mapping[str, tuple[int, Device, Link, Link]] = {
+    "dgx-a100": (8, _A100, Link(300e9, 3e-6), Link(25e9, 5e-6)),
+    "dgx-h100": (8, _H100, Link(450e9, 3e-6), Link(50e9, 5e-6)),
+    "v100-ib100": (8, _V100, Link(150e9, 4e-6), Link(1.5625e9, 6e-6)),
+}
+"""name -> devices per node, device, intra-node link, inter-node link; NVIDIA's data sheets (float32 as TF32 on A100 and
+H100), NVLink per direction, and the node's InfiniBand shared evenly by its devices."""
+
+
+def find_cluster(text: str) -> Cluster:
+    """A preset with its number of nodes (`dgx-a100:4`), or a TOML file.
+
+    Raises:
+        InputError: unknown preset, unreadable file, unknown key, figure without unit.
+    """
+    name, _, count = text.partition(":")
+    if name in PRESETS:
+        nodes = int(count) if count.isdigit() else 1 if not count else 0
+        if nodes < 1:
+            raise InputError("not a number of nodes", where=text, got=count, expected=f"such as {name}:4")
+        per_node, device, intra, inter = PRESETS[name]
+        return Cluster(f"{name}:{nodes}", nodes, per_node, device, intra, inter)
+    path = Path(text)
+    if path.suffix == ".toml":
+        return read_cluster(path)
+    raise InputError(
+        "unknown cluster", got=text, expected="a .toml file, local, or a preset", hint=did_you_mean(name, PRESETS)
+    )
+
+
+def read_cluster(path: Path) -> Cluster:
+    """A cluster file, every problem of it reported with its key.
+
+    Raises:
+        InputError: the file is missing, is no TOML, or has a wrong key or figure.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError("no such cluster file", where=str(path)) from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
+    root = _Table(str(path), document)
+    cluster = Cluster(
+        name=root.text("name"),
+        nodes=root.count("nodes"),
+        devices_per_node=root.count("devices_per_node"),
+        device=_device(root.table("device")),
+        intra=_link(root.table("intra")),
+        inter=_link(root.table("inter")) if "inter" in document else _link(root.table("intra")),
+    )
+    root.finish(optional=("inter",))
+    return cluster
+
+
+def _device(table: _Table) -> Device:
+    device = Device(
+        name=table.text("name"),
+        backend=table.text("backend"),
+        memory_bytes=parse_bytes(table.take("memory"), where=table.at("memory")),
+        memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
+        flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
+        launch_s=parse_seconds(table.take("launch"), where=table.at("launch")),
+    )
+    if device.backend not in ("numpy", "cupy"):
+        raise InputError("unknown backend", where=table.at("backend"), got=device.backend, expected='"numpy" or "cupy"')
+    table.finish()
+    return device
+
+
+def _link(table: _Table) -> Link:
+    bandwidth = parse_bandwidth(table.take("bandwidth"), where=table.at("bandwidth"))
+    latency_s = parse_seconds(table.take("latency"), where=table.at("latency"))
+    table.finish()
+    return Link(bandwidth, latency_s)
+
+
+class _Table:
+    """One TOML table, consumed key by key, so that what is left over is a typo."""
+
+    def __init__(self, path: str, content: Any) -> None:
+        if not isinstance(content, dict):
+            raise InputError("not a table", where=path, got=content, expected="[section] with keys")
+        self._path = path
+        self._content = content
+        self._taken: set[str] = set()
+
+    def at(self, key: str) -> str:
+        """Where a key stands, for messages."""
+        return f"{self._path}: {key}"
+
+    def take(self, key: str) -> Any:
+        """The value of a key that must be there."""
+        if key not in self._content:
+            close = did_you_mean(key, [k for k in self._content if k not in self._taken])
+            near = f"; found instead: {close.removeprefix('did you mean ').rstrip('?')}" if "mean" in close else ""
+            raise InputError(f"the key is missing{near}", where=self.at(key))
+        self._taken.add(key)
+        return self._content[key]
+
+    def text(self, key: str) -> str:
+        """A text that must be there."""
+        value = self.take(key)
+        if not isinstance(value, str) or not value:
+            raise InputError("not a text", where=self.at(key), got=value)
+        return value
+
+    def count(self, key: str) -> int:
+        """A whole number >= 1 that must be there."""
+        value = self.take(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError("not a count", where=self.at(key), got=value, expected="a whole number >= 1")
+        return value
+
+    def table(self, key: str) -> _Table:
+        """A sub-table that must be there."""
+        return _Table(self.at(f"[{key}]"), self.take(key))
+
+    def finish(self, optional: tuple[str, ...] = ()) -> None:
+        """Refuse keys that nobody took."""
+        for key in self._content:
+            if key not in self._taken and key not in optional:
+                raise InputError("unknown key", where=self.at(key), hint=did_you_mean(key, [*self._taken, *optional]))
+
+
+def write_cluster(cluster: Cluster) -> str:
+    """The TOML text of a cluster; `read_cluster` reads it back to an equal value."""
+    device = cluster.device
+    lines = [
+        f'name = "{cluster.name}"',
+        f"nodes = {cluster.nodes}",
+        f"devices_per_node = {cluster.devices_per_node}",
+        "\n[device]",
+        f'name = "{device.name}"',
+        f'backend = "{device.backend}"',
+        f'memory = "{device.memory_bytes} B"',
+        f'memory_bandwidth = "{_exact(device.memory_bytes_per_s)} B/s"',
+        f'compute = "{_exact(device.flop_per_s)} FLOP/s"',
+        f'launch = "{_exact(device.launch_s)} s"',
+    ]
+    for name, link in (("intra", cluster.intra), ("inter", cluster.inter)):
+        lines += [
+            f"\n[{name}]",
+            f'bandwidth = "{_exact(link.bytes_per_s)} B/s"',
+            f'latency = "{_exact(link.latency_s)} s"',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _exact(figure: float) -> str:
+    assert math.isfinite(figure)
+    return repr(float(figure))

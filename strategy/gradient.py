@@ -1,0 +1,61 @@
+"""GradientBuilder: what the gradient rule of one op sees, and the means to append the backward ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from strategy.graph import Attrs, Op, Phase
+from strategy.tensor import TensorSpec
+
+if TYPE_CHECKING:
+    from strategy.builder import GraphBuilder
+
+
+@dataclass(slots=True)
+class GradientBuilder:
+    """The gradients found so far, seen from one op of the forward pass."""
+
+    graph: GraphBuilder
+    op: Op
+    needed: frozenset[str]
+    gradients: dict[str, list[str]] = field(default_factory=dict)
+
+    def output_gradient(self, position: int = 0) -> str:
+        """The gradient of one output, its several contributions added up."""
+        return self.summed(self.op.outputs[position])
+
+    def summed(self, name: str) -> str:
+        """The one gradient of value `name`."""
+        parts = self.gradients[name]
+        if len(parts) > 1:
+            total, *_ = self.graph.add(f"{name}:grad", "add_n", parts, phase=Phase.BACKWARD, layer=self.op.layer)
+            self.gradients[name] = parts = [total]
+        return parts[0]
+
+    def wants(self, position: int) -> bool:
+        """Whether the gradient of input `position` leads anywhere."""
+        return self.op.inputs[position] in self.needed
+
+    def specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes of values."""
+        return tuple(self.graph.spec(name) for name in names)
+
+    def emit(self, label: str, kind: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
+        """Append a backward op with one output; gives the output's name."""
+        return self.emit_many(label, kind, inputs, attrs)[0]
+
+    def emit_many(
+        self, label: str, kind: str, inputs: Sequence[str], attrs: Attrs | None = None, labels: Sequence[str] = ("0",)
+    ) -> tuple[str, ...]:
+        """Append a backward op with several outputs."""
+        name = f"{self.op.name}:{label}"
+        return self.graph.add(
+            name, kind, inputs, labels=labels[1:], attrs=attrs, phase=Phase.BACKWARD, layer=self.op.layer
+        )
+
+    def give(self, position: int, gradient: str) -> None:
+        """Contribute `gradient` to input `position`."""
+        if self.wants(position):
+            self.gradients.setdefault(self.op.inputs[position], []).append(gradient)

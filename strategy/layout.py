@@ -1,0 +1,118 @@
+"""Layout: where and how every tensor of a graph lives, and every conversion between.
+
+Stages are placements, one per pipeline stage. An op runs on the stage that it is assigned to, under one signature; a
+value lives where its producer wrote it (a variable where its updater updates it); consumers that want another layout
+or are on another stage read a converted copy, and all who want the same copy share it. Graph inputs are loaded in
+whatever layouts are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strategy.boxing import BoxingStep
+from strategy.graph import Graph, Op, Phase, Role
+from strategy.placement import Placement
+from strategy.sbp import NdSbp
+from strategy.signature import Signature
+
+Assignment = Mapping[str, Signature]
+"""Op name -> signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Which placement each op runs on; disjoint placements in pipeline order."""
+
+    placements: tuple[Placement, ...]
+    stage_of: Mapping[str, int]
+
+    def placement(self, op: str) -> Placement:
+        """The placement that an op runs on."""
+        return self.placements[self.stage_of[op]]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a value is before any conversion."""
+
+    stage: int
+    layout: NdSbp
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A value in the layout that consumers of one stage want."""
+
+    value: str
+    stage: int
+    layout: NdSbp
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A chain of boxing steps from a value's home to one copy."""
+
+    copy: Copy
+    source: Home
+    steps: tuple[BoxingStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything about where and how: what the search decides and the plan records."""
+
+    stages: Stages
+    signatures: Assignment
+    conversions: tuple[Conversion, ...]
+
+
+def assign_stages(graph: Graph, placements: tuple[Placement, ...]) -> Stages:
+    """Repeated layers in equal runs over the stages; what precedes them first, what follows them last.
+
+    A backward op runs where its forward op does; an update where the variable is first used.
+    """
+    count = len(placements)
+    layers = max(graph.num_layers, 1)
+    stage_of: dict[str, int] = {}
+    seen_layer = False
+    for op in graph.ops:
+        if op.layer is not None:
+            stage_of[op.name] = op.layer * count // layers
+            seen_layer = True
+        elif op.phase is Phase.FORWARD:
+            stage_of[op.name] = count - 1 if seen_layer else 0
+        else:
+            stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
+    return Stages(placements, stage_of)
+
+
+def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
+    """Stage of the forward op or variable that a backward or update op is named after; else the first."""
+    origin = op.name.split(":", 1)[0]
+    if origin in graph.values and graph.values[origin].role is Role.VARIABLE:
+        return stage_of[graph.consumers[origin][0].name]
+    return stage_of.get(origin, 0)
+
+
+def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:
+    """Where `value` lives; None for graph inputs, which are loaded wherever they are wanted."""
+    op = graph.producer.get(value)
+    if op is not None:
+        return Home(stages.stage_of[op.name], signatures[op.name].outputs[op.outputs.index(value)])
+    op = graph.updater.get(value)
+    if op is not None:
+        return Home(stages.stage_of[op.name], signatures[op.name].updates[op.updates.index(value)])
+    return None
+
+
+def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[Copy, tuple[Op, ...]]:
+    """Every (value, stage, layout) that some op reads, with its readers, in canonical order."""
+    found: dict[Copy, list[Op]] = {}
+    for op in graph.ops:
+        for name, layout in zip(op.inputs, signatures[op.name].inputs, strict=True):
+            readers = found.setdefault(Copy(name, stages.stage_of[op.name], layout), [])
+            if op not in readers:
+                readers.append(op)
+    return {copy: tuple(readers) for copy, readers in found.items()}

@@ -1,0 +1,326 @@
+"""The search for signatures as a `Problem`: which signature for each op, so that acts and conversions cost least.
+
+Every op is a node whose choices are its signatures. Repeated layers are tied: the ops of one template are one node
+whose costs are summed over the layers. A conversion is paid once however many readers share the copy, so a copy is a
+node of its own:
+
+    op that writes x --- copy of x in layout b --- ops that read x
+
+Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one op alone can
+want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it comes
+from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice is the
+weighted sum of `objective.stage_times_ns`, its peak that of `memory.memory_peak` on the rank with the largest pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strategy.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
+from strategy.convert import Converter
+from strategy.cost import CostModel
+from strategy.errors import InfeasibleError
+from strategy.graph import Graph, Op, Role, template_name
+from strategy.layout import Copy, Home, Stages
+from strategy.objective import load_features, rate_weight
+from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.sbp import NdSbp
+from strategy.signature import Signature, op_signatures, piece_specs
+from strategy.tensor import Rate, TensorSpec
+from strategy.units import to_ns
+
+Keep = Callable[[Op, Signature], bool]
+"""Whether a signature of an op may be chosen: how pins and rules restrict the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """One graph on one pipeline of equal meshes; `weights` say how much each stage's time counts."""
+
+    graph: Graph
+    stages: Stages
+    pipeline: Pipeline
+    cost: CostModel
+    converter: Converter
+    weights: tuple[int, ...]
+    keep: Keep
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """The mesh of every stage."""
+        return self.stages.placements[0].mesh
+
+    def weight(self, stage: int, rate: Rate) -> int:
+        """What one act of a stage counts in the weighted objective."""
+        return self.weights[stage] * rate_weight(rate, self.pipeline, len(self.stages.placements))
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutProblem:
+    """A problem, and how to read its answer: `classes[i]` are the ops that node i decides, with their signatures."""
+
+    problem: Problem
+    classes: tuple[tuple[tuple[str, ...], tuple[Signature, ...]], ...]
+
+    def signatures(self, choice: Sequence[int]) -> dict[str, Signature]:
+        """Op name -> chosen signature."""
+        return {
+            name: options[pick] for (names, options), pick in zip(self.classes, choice, strict=False) for name in names
+        }
+
+
+@dataclass(slots=True)
+class _Class:
+    """Ops of one template."""
+
+    index: int
+    ops: list[Op]
+    options: tuple[Signature, ...]
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """Values of one template with alike writers and readers: where each instance is and goes."""
+
+    writer: tuple[_Class, bool, int] | None
+    readers: tuple[tuple[_Class, tuple[int, ...]], ...]
+    spec: TensorSpec
+    instances: list[tuple[str, int, int]] = field(default_factory=list)
+    moves: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(home stage, reader's stage) -> what one nanosecond of that conversion counts."""
+
+
+def layout_problem(space: SearchSpace, *, limit: int | None = None) -> LayoutProblem:
+    """The problem of a search space; with `limit`, memory per rank is bounded at every time.
+
+    Raises:
+        InfeasibleError: `keep` leaves an op without signature.
+    """
+    return _Builder(space, limit).build()
+
+
+class _Builder:
+    def __init__(self, space: SearchSpace, limit: int | None) -> None:
+        self.space, self.limit = space, limit
+        self.graph = space.graph
+        self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
+        self.classes: dict[str, _Class] = {}
+        self.class_of: dict[str, _Class] = {}
+        self.costs: list[list[int]] = []
+        self.usages: list[list[Usage]] = []
+        self.names: list[str] = []
+        self.edges: dict[tuple[int, int], list[int]] = {}
+
+    def build(self) -> LayoutProblem:
+        """Nodes for ops, then copies with their edges."""
+        self._classify()
+        for found in self.classes.values():
+            self._price_ops(found)
+        for bundle in self._bundles():
+            self._copies(bundle)
+        nodes = tuple(
+            Node(name, tuple(costs), tuple(usages))
+            for name, costs, usages in zip(self.names, self.costs, self.usages, strict=True)
+        )
+        edges = tuple(Edge(tail, head, tuple(costs)) for (tail, head), costs in self.edges.items())
+        classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes.values())
+        return LayoutProblem(Problem("layout", nodes, edges, self.limit), classes)
+
+    def _classify(self) -> None:
+        mesh = self.space.mesh
+        for op in self.graph.ops:
+            key = template_name(op.name, op.layer)
+            options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
+            if key in self.classes and self.classes[key].options != options:
+                key = op.name
+            if key not in self.classes:
+                if not options:
+                    raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
+                self.classes[key] = _Class(len(self.classes), [], options)
+            self.classes[key].ops.append(op)
+            self.class_of[op.name] = self.classes[key]
+
+    def _add_node(self, name: str, costs: list[int], usages: list[Usage]) -> int:
+        self.names.append(name)
+        self.costs.append(costs)
+        self.usages.append(usages)
+        return len(self.names) - 1
+
+    def _op_rate(self, op: Op) -> Rate:
+        micro = any(self.graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
+        return Rate.MICRO_BATCH if micro else Rate.STEP
+
+    def _price_ops(self, found: _Class) -> None:
+        space, first = self.space, found.ops[0]
+        seconds = [space.cost.op_seconds(self.graph, first, option, space.mesh) for option in found.options]
+        weight = sum(space.weight(space.stages.stage_of[op.name], self._op_rate(op)) for op in found.ops)
+        usages: list[Usage] = []
+        if self.limit is not None:
+            for op in found.ops:
+                stage = space.stages.stage_of[op.name]
+                for position, name in enumerate((*op.outputs, *op.updates)):
+                    layouts = [(*option.outputs, *option.updates)[position] for option in found.options]
+                    usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
+        template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
+        self._add_node(template, [weight * to_ns(s) for s in seconds], usages)
+
+    def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
+        spec = self.graph.values[value].spec
+        begin, end = self._on_axis(stage, lifetime)
+        return Usage(begin, end, tuple(self._nbytes(spec, nd) * lifetime.blocks for nd in layouts))
+
+    def _on_axis(self, stage: int, lifetime: Lifetime) -> tuple[int, int]:
+        """Stages lie one after another on the problem's time axis."""
+        offset = stage * self.lifetimes.horizon
+        return offset + lifetime.begin, offset + lifetime.end
+
+    def _nbytes(self, spec: TensorSpec, layout: NdSbp | None) -> int:
+        return 0 if layout is None else piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+
+    def _bundles(self) -> list[_Bundle]:
+        bundles: dict[object, _Bundle] = {}
+        stage_of = self.space.stages.stage_of
+        for name, value in self.graph.values.items():
+            writer = self._writer(name)
+            by_stage: dict[int, dict[int, tuple[_Class, tuple[int, ...]]]] = {}
+            for op in self.graph.consumers[name]:
+                positions = tuple(i for i, read in enumerate(op.inputs) if read == name)
+                reader = self.class_of[op.name]
+                by_stage.setdefault(stage_of[op.name], {})[reader.index] = (reader, positions)
+            home = -1 if writer is None else stage_of[self._writer_op(name).name]
+            for stage, readers in by_stage.items():
+                wanted = tuple((index, positions) for index, (_, positions) in readers.items())
+                source = None if writer is None else (writer[0].index, *writer[1:])
+                key = (source, wanted, home == stage, value.spec, value.role)
+                bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
+                bundle.instances.append((name, home, stage))
+                weight = 0 if writer is None else self.space.weight(home, value.rate)
+                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + weight
+        return list(bundles.values())
+
+    def _writer_op(self, name: str) -> Op:
+        return self.graph.producer[name] if name in self.graph.producer else self.graph.updater[name]
+
+    def _writer(self, name: str) -> tuple[_Class, bool, int] | None:
+        """The class that decides a value's home; whether as an update; the position among its outputs or updates."""
+        if self.graph.values[name].role is Role.INPUT:
+            return None
+        op = self._writer_op(name)
+        names = op.outputs if name in op.outputs else op.updates
+        return self.class_of[op.name], names is op.updates, names.index(name)
+
+    def _copies(self, bundle: _Bundle) -> None:
+        wanted = dict.fromkeys(
+            option.inputs[p] for reader, positions in bundle.readers for option in reader.options for p in positions
+        )
+        for layout in wanted:
+            if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
+                self._link(bundle, layout)
+            else:
+                self._copy_node(bundle, layout)
+
+    def _home_layouts(self, bundle: _Bundle) -> list[NdSbp]:
+        """The home layout under each choice of the writer."""
+        assert bundle.writer is not None
+        writer, updates, position = bundle.writer
+        return [(option.updates if updates else option.outputs)[position] for option in writer.options]
+
+    def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
+        total = 0
+        for (home, stage), weight in bundle.moves.items():
+            price = self.space.converter.price_ns(bundle.spec, Home(home, source), stage, layout)
+            if price == float("inf"):
+                return FORBIDDEN
+            total += weight * int(price)
+        return total
+
+    def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
+        return [any(option.inputs[p] == layout for p in positions) for option in reader.options]
+
+    def _link(self, bundle: _Bundle, layout: NdSbp) -> None:
+        """A copy that one class alone can want: an edge from its writer."""
+        assert bundle.writer is not None
+        (reader, positions), writer = bundle.readers[0], bundle.writer[0]
+        prices = self._prices(bundle, layout)
+        reads = self._reads(reader, positions, layout)
+        self._add_edge(writer.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
+
+    def _prices(self, bundle: _Bundle, layout: NdSbp) -> list[int]:
+        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(self._home_layouts(bundle))}
+        return [known[source] for source in self._home_layouts(bundle)]
+
+    def _copy_node(self, bundle: _Bundle, layout: NdSbp) -> None:
+        """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
+        name = f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
+        if bundle.writer is None:
+            node = self._loaded(bundle, layout, name)
+        elif self.limit is None:
+            prices = self._prices(bundle, layout)
+            node = self._add_node(name, [0, 0], [])
+            self._add_edge(bundle.writer[0].index, node, lambda w, used: prices[w] if used else 0)
+        else:
+            node = self._copy_with_memory(bundle, layout, name)
+        for reader, positions in bundle.readers:
+            reads = self._reads(reader, positions, layout)
+            self._add_edge(reader.index, node, _needs(reads))
+
+    def _loaded(self, bundle: _Bundle, layout: NdSbp, name: str) -> int:
+        cost, usages = 0, []
+        for value, _, stage in bundle.instances:
+            seconds = self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh))
+            cost += self.space.weight(stage, Rate.MICRO_BATCH) * to_ns(seconds)
+            if self.limit is not None:
+                lifetime = self.lifetimes.copy(value, stage, arrives=True)
+                usages.append(self._usage(value, stage, lifetime, [None, layout]))
+        return self._add_node(name, [0, cost], usages)
+
+    def _copy_with_memory(self, bundle: _Bundle, layout: NdSbp, name: str) -> int:
+        assert bundle.writer is not None
+        homes = self._home_layouts(bundle)
+        sources = list(dict.fromkeys(homes))
+        prices = [self._price(bundle, source, layout) for source in sources]
+        legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
+        usages: list[Usage] = []
+        for value, home, stage in bundle.instances:
+            amounts: dict[tuple[int, int], list[int]] = {}
+            for position, (source, _) in enumerate(legal):
+                if (home, source) == (stage, layout):
+                    continue
+                steps = self.space.converter.steps(bundle.spec, Home(home, source), stage, layout)
+                chain = held_by_conversion(self.lifetimes, Copy(value, stage, layout), Home(home, source), steps)
+                for at, written, lifetime, _ in chain:
+                    held = amounts.setdefault(self._on_axis(at, lifetime), [0] * (len(legal) + 1))
+                    held[position + 1] += self._nbytes(bundle.spec, written) * lifetime.blocks
+            usages += [Usage(begin, end, tuple(held)) for (begin, end), held in amounts.items()]
+        node = self._add_node(name, [0, *(price for _, price in legal)], usages)
+        origin = [None, *(source for source, _ in legal)]
+        self._add_edge(bundle.writer[0].index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
+        return node
+
+    def _add_edge(self, tail: int, head: int, cost: Callable[[int, int], int]) -> None:
+        """Add a table to the pair; an edge from a node to itself is part of the node's own cost."""
+        rows, columns = len(self.costs[tail]), len(self.costs[head])
+        if tail == head:
+            for pick in range(rows):
+                self.costs[tail][pick] = min(self.costs[tail][pick] + cost(pick, pick), FORBIDDEN)
+            return
+        table = [cost(t, h) for t in range(rows) for h in range(columns)]
+        known = self.edges.get((tail, head))
+        self.edges[tail, head] = (
+            table if known is None else [min(a + b, FORBIDDEN) for a, b in zip(known, table, strict=True)]
+        )
+
+
+def _needs(reads: Sequence[bool]) -> Callable[[int, int], int]:
+    return lambda r, used: FORBIDDEN if reads[r] and not used else 0
+
+
+def free(op: Op, signature: Signature) -> bool:
+    """Keep every signature."""
+    return True
+
+
+def all_of(rules: Mapping[str, Keep]) -> Keep:
+    """Keep what every rule keeps."""
+    return lambda op, signature: all(rule(op, signature) for rule in rules.values())

@@ -1,0 +1,30 @@
+"""Measurement: the one row schema in which microbenchmarks and timelines report what an act took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the cost model knows of an act: its kind and its size.
+
+    `kind` is an op kind (`matmul`) or a communication kind (`all_reduce`); `hops` is the number of other ranks in the
+    group of a communication (0 for computation); `level` is `intra` or `inter`, the slowest link that it crosses.
+    """
+
+    kind: str
+    flop: int
+    nbytes: int
+    hops: int = 0
+    level: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Median seconds of `samples` acts of one size, measured in `source` (a profile or a run)."""
+
+    features: Features
+    seconds: float
+    samples: int
+    source: str

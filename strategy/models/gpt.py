@@ -1,0 +1,100 @@
+"""GPT-2 and GPT-3: decoder-only transformers with learned positions and tied embeddings.
+
+Radford et al. 2019; Brown et al. 2020 (arXiv:2005.14165), table 2.1. The loss is the sum of the token losses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from strategy.errors import InputError
+from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GptConfig:
+    """Dimensions of a GPT."""
+
+    layers: int
+    width: int
+    heads: int
+    sequence: int
+    vocabulary: int
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise InputError("the width is no multiple of the heads", got=(self.width, self.heads))
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained elements: 12 l h^2 (1 + 13 / (12 h)) + (V + S) h + 2 h."""
+        h = self.width
+        return self.layers * (12 * h * h + 13 * h) + (self.vocabulary + self.sequence) * h + 2 * h
+
+
+class Attention(Module):
+    """Causal self-attention; the projection's columns are ordered head, (query, key, value), dim."""
+
+    def __init__(self, config: GptConfig) -> None:
+        self.heads = config.heads
+        self.qkv = Linear(config.width, 3 * config.width)
+        self.proj = Linear(config.width, config.width, std=0.02 / math.sqrt(2 * config.layers))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        (x,) = inputs
+        b, s, w = x.shape
+        packed = self.qkv(x).reshape("heads", (b, s, self.heads, 3, w // self.heads))
+        mixed = x.tracer.apply("attention", "attention", (packed,), labels=("lse",))[0]
+        projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
+        return projected
+
+
+class Mlp(Module):
+    """Two linear maps with a GELU between."""
+
+    def __init__(self, config: GptConfig) -> None:
+        self.fc1 = Linear(config.width, 4 * config.width)
+        self.fc2 = Linear(4 * config.width, config.width, std=0.02 / math.sqrt(2 * config.layers))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        hidden: Tensor = self.fc2(self.fc1(inputs[0]).apply("gelu", "gelu"))
+        return hidden
+
+
+class Block(Module):
+    """Pre-norm transformer layer."""
+
+    def __init__(self, config: GptConfig) -> None:
+        self.norm1 = LayerNorm(config.width)
+        self.attn = Attention(config)
+        self.norm2 = LayerNorm(config.width)
+        self.mlp = Mlp(config)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        x = inputs[0]
+        x = x.apply("residual1", "add", self.attn(self.norm1(x)))
+        return x.apply("residual2", "add", self.mlp(self.norm2(x)))
+
+
+class Gpt(Module):
+    """Token ids and labels -> summed loss."""
+
+    def __init__(self, config: GptConfig) -> None:
+        self.token = Parameter((config.vocabulary, config.width), "normal(0.02)")
+        self.position = Parameter((config.sequence, config.width), "normal(0.01)")
+        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        self.norm = LayerNorm(config.width)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(ids[b, s], labels[b, s]) -> (loss[], token count[])."""
+        ids, labels = inputs
+        token = self.parameter("token", ids)
+        x = ids.apply("embed", "embedding", token).apply("embed_position", "add", self.parameter("position", ids))
+        x = self.norm(self.layers(x))
+        logits = x.apply("logits", "matmul_nt", token)
+        loss, count, _ = x.tracer.apply("loss", "cross_entropy", (logits, labels), labels=("count", "lse"))
+        return loss, count

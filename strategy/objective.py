@@ -1,0 +1,64 @@
+"""Objective: the linear estimate of a step that the search minimises.
+
+    stage_ns = (micro-batches + stages - 1) * (its micro-batch acts) + (its step acts)
+    objective_ns = the largest stage_ns
+
+An act is priced on the rank with the largest pieces; a transfer counts on the stage that sends. What runs beside
+other work counts in full: the simulator knows about overlap, the objective does not.
+"""
+
+from __future__ import annotations
+
+from strategy.arrangement import Action, Arrangement, Pipeline
+from strategy.boxing import transfer_task
+from strategy.cost import CostModel, op_features, step_features, transfer_features
+from strategy.graph import Graph
+from strategy.layout import Layout
+from strategy.measurement import Features
+from strategy.program import ActKind
+from strategy.sbp import NdSbp
+from strategy.signature import piece_specs
+from strategy.tensor import Rate, TensorSpec
+from strategy.units import to_ns
+
+
+def rate_weight(rate: Rate, pipeline: Pipeline, stages: int) -> int:
+    """How many times an act counts: once per step, or once per micro-batch slot of the pipeline."""
+    return 1 if rate is Rate.STEP else pipeline.num_micro_batches + stages - 1
+
+
+def load_features(spec: TensorSpec, layout: NdSbp, mesh: tuple[int, ...]) -> Features:
+    """Features of loading a graph input."""
+    return Features(ActKind.LOAD, 0, piece_specs([spec], [layout], mesh)[0].nbytes)
+
+
+def action_features(
+    graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, action: Action
+) -> Features:
+    """What the cost model knows of an action, on the rank with the largest pieces."""
+    placement = layout.stages.placements[action.stage]
+    if action.op:
+        op = graph.by_name[action.op]
+        return op_features(graph, op, layout.signatures[op.name], placement.mesh)
+    written = arrangement.tensors[action.writes[0]]
+    spec = graph.values[written.value].spec
+    if action.step is None:
+        return load_features(spec, written.layout, placement.mesh)
+    source = arrangement.tensors[action.reads[0]]
+    if action.kind is ActKind.TRANSFER:
+        receiver = layout.stages.placements[written.stage]
+        task = transfer_task(spec, source.layout, placement, written.layout, receiver)
+        return transfer_features(cost.cluster, task, spec.dtype.nbytes)
+    return step_features(cost.cluster, spec, source.layout, action.step, placement, placement.devices[0])
+
+
+def stage_times_ns(
+    graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
+) -> tuple[int, ...]:
+    """The objective's time of every stage."""
+    count = len(layout.stages.placements)
+    totals = [0] * count
+    for action in arrangement.actions:
+        seconds = cost.seconds(action_features(graph, layout, arrangement, cost, action))
+        totals[action.stage] += rate_weight(action.rate, pipeline, count) * to_ns(seconds)
+    return tuple(totals)

@@ -1,0 +1,303 @@
+"""Plan: the file that says how to train one model on one cluster.
+
+One JSON document. It holds the inputs in full (model, training, cluster, constants of the cost model), the answer
+(stages, the signature of every op, every boxing step), what is claimed of it (memory, objective, bound, simulated time)
+and the hash of all that. The same inputs give the same bytes; no wall-clock time is in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from strategy.arrangement import Pipeline
+from strategy.boxing import BoxingStep
+from strategy.cluster import Cluster, Device, Link
+from strategy.cost import Coefficients, CostModel
+from strategy.errors import InputError, PlanError, SbplanError
+from strategy.files import read_json, write_atomic
+from strategy.graph import Graph
+from strategy.layout import Conversion, Copy, Home, Layout, Stages
+from strategy.models.gpt import GptConfig
+from strategy.placement import Placement
+from strategy.program import ActKind
+from strategy.sbp import NdSbp, format_nd, parse_nd
+from strategy.schedule import Schedule
+from strategy.signature import Signature
+from strategy.tensor import DType
+from strategy.training import Training, training_graph
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """The degrees of parallelism that people talk about. Data times tensor times pipeline is the number of devices."""
+
+    dp: int
+    tp: int
+    pp: int
+    micro_batch: int
+    num_micro_batches: int
+    schedule: Schedule
+    cp: int = 1
+    ep: int = 1
+    virtual_stages: int = 1
+    recompute: str = "none"
+    zero_stage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a plan says of itself; `verify` recomputes what can be recomputed without a search."""
+
+    status: str
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+    step_time_s: float
+    simulated_lower_bound_s: float
+    peak_memory_bytes: tuple[int, ...]
+    memory_limit_bytes: int
+    sent_bytes_per_step: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Inputs, answer and claims."""
+
+    model_name: str
+    model: GptConfig
+    training: Training
+    cluster: Cluster
+    cost: CostModel
+    config: PlanConfig
+    layout: Layout
+    claims: Claims
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The training graph that the plan lays out."""
+        return training_graph(self.model, self.training)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Micro-batches and schedule."""
+        return Pipeline(self.training.num_micro_batches, self.config.schedule)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that run the plan."""
+        return sum(len(placement.devices) for placement in self.layout.stages.placements)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the global batch."""
+        return self.training.global_batch * self.model.sequence
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """Digest of everything else in the document."""
+        return digest(document(self, with_hash=False))
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
+    """The plan as JSON values."""
+    claims = dataclasses.asdict(plan.claims)
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "model": {"name": plan.model_name, **dataclasses.asdict(plan.model)},
+        "training": dataclasses.asdict(plan.training),
+        "cluster": dataclasses.asdict(plan.cluster),
+        "calibration": {
+            "act_overhead_s": plan.cost.act_overhead_s,
+            "coefficients": {kind: dataclasses.asdict(c) for kind, c in sorted(plan.cost.coefficients.items())},
+        },
+        "config": dataclasses.asdict(plan.config),
+        **claims,
+        "stages": [dataclasses.asdict(placement) for placement in plan.layout.stages.placements],
+        "ops": {
+            name: {
+                "stage": plan.layout.stages.stage_of[name],
+                "inputs": [format_nd(nd) for nd in signature.inputs],
+                "outputs": [format_nd(nd) for nd in signature.outputs],
+                "updates": [format_nd(nd) for nd in signature.updates],
+            }
+            for name, signature in plan.layout.signatures.items()
+        },
+        "boxing": [_conversion_document(conversion) for conversion in plan.layout.conversions],
+    }
+    found["inputs_hash"] = digest({key: found[key] for key in ("model", "training", "cluster", "calibration")})
+    if with_hash:
+        found["plan_hash"] = plan.plan_hash
+    return found
+
+
+def _conversion_document(conversion: Conversion) -> dict[str, Any]:
+    return {
+        "value": conversion.copy.value,
+        "from": {"stage": conversion.source.stage, "layout": format_nd(conversion.source.layout)},
+        "to": {"stage": conversion.copy.stage, "layout": format_nd(conversion.copy.layout)},
+        "steps": [
+            {"kind": str(step.kind), "axis": step.axis, "layout": format_nd(step.target)} for step in conversion.steps
+        ],
+    }
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the document, replacing the file as one step; an op or a boxing per line, so that plans can be diffed."""
+    write_atomic(path, plan_text(plan))
+
+
+def plan_text(plan: Plan) -> str:
+    """The bytes of the plan file."""
+    parts = []
+    for key, value in document(plan).items():
+        if key == "ops":
+            lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in value.items())
+            parts.append(f'"{key}": {{\n{lines}\n}}')
+        elif key == "boxing":
+            lines = ",\n".join(f"  {json.dumps(entry)}" for entry in value)
+            parts.append(f'"{key}": [\n{lines}\n]' if value else f'"{key}": []')
+        else:
+            parts.append(f'"{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file and check its hash; what it claims is checked by `verify`.
+
+    Raises:
+        InputError: the file is missing, truncated, or no plan; the message names the key.
+        PlanError: the hash is not that of the content.
+    """
+    content = read_json(path)
+    reader = _Reader(str(path))
+    found = reader.mapping(content, "plan")
+    if found.get("format") != FORMAT:
+        raise PlanError("not a plan of this format", where=str(path), got=found.get("format"), expected=str(FORMAT))
+    stated = found.get("plan_hash")
+    actual = digest({key: value for key, value in found.items() if key != "plan_hash"})
+    if stated != actual:
+        raise PlanError("the content is not what was written", where=f"{path}: plan_hash", got=stated, expected=actual)
+    try:
+        return _plan_of(reader, found)
+    except InputError:
+        raise
+    except (SbplanError, TypeError, KeyError, ValueError) as error:
+        raise PlanError("not a well-formed plan", where=str(path), got=f"{type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    """Typed access to parsed JSON; every refusal names the key."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def mapping(self, value: Any, key: str) -> dict[str, Any]:
+        """A JSON object."""
+        if not isinstance(value, dict):
+            raise PlanError("not an object", where=f"{self.path}: {key}", got=value)
+        return value
+
+    def record(self, kind: type[Any], value: Any, key: str, **converted: Any) -> Any:
+        """A dataclass from a JSON object with exactly its fields; scalars must have the annotated type."""
+        content = self.mapping(value, key)
+        fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+        unknown = [name for name in content if name not in fields]
+        missing = [name for name in fields if name not in content and name not in converted]
+        if unknown or missing:
+            raise PlanError("keys differ", where=f"{self.path}: {key}", got=unknown, expected=f"also {missing}")
+        arguments = {name: self._scalar(content[name], fields[name], f"{key}.{name}") for name in content}
+        return kind(**{**arguments, **converted})
+
+    def _scalar(self, value: Any, annotation: str, key: str) -> Any:
+        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+        wanted = kinds.get(annotation)
+        if wanted is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
+            raise PlanError("a wrong type", where=f"{self.path}: {key}", got=value, expected=annotation)
+        return float(value) if annotation == "float" else value
+
+    def layout(self, value: Any, key: str) -> NdSbp:
+        """One NdSbp."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of SBPs", where=f"{self.path}: {key}", got=value)
+        return parse_nd(value, where=f"{self.path}: {key}")
+
+    def layouts(self, value: Any, key: str) -> tuple[NdSbp, ...]:
+        """Several NdSbps."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of layouts", where=f"{self.path}: {key}", got=value)
+        return tuple(self.layout(item, key) for item in value)
+
+
+def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
+    model = dict(reader.mapping(found["model"], "model"))
+    name = model.pop("name")
+    cluster = reader.mapping(found["cluster"], "cluster")
+    parts = {
+        "device": reader.record(Device, cluster["device"], "cluster.device"),
+        "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
+        "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
+    }
+    where = reader.record(Cluster, cluster, "cluster", **parts)
+    calibration = reader.mapping(found["calibration"], "calibration")
+    coefficients = {
+        kind: reader.record(Coefficients, value, f"calibration.{kind}")
+        for kind, value in reader.mapping(calibration["coefficients"], "calibration.coefficients").items()
+    }
+    training = reader.mapping(found["training"], "training")
+    config = reader.mapping(found["config"], "config")
+    claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
+    return Plan(
+        model_name=str(name),
+        model=reader.record(GptConfig, model, "model"),
+        training=reader.record(Training, training, "training", dtype=DType(training["dtype"])),
+        cluster=where,
+        cost=CostModel(where, coefficients, float(calibration["act_overhead_s"])),
+        config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
+        layout=_layout_of(reader, found),
+        claims=reader.record(
+            Claims,
+            claims,
+            "plan",
+            peak_memory_bytes=tuple(claims["peak_memory_bytes"]),
+            sent_bytes_per_step=tuple(claims["sent_bytes_per_step"]),
+        ),
+    )
+
+
+def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
+    placements = []
+    for index, entry in enumerate(found["stages"]):
+        converted = {key: tuple(reader.mapping(entry, f"stages.{index}")[key]) for key in ("devices", "mesh", "axes")}
+        placements.append(Placement(**converted))
+    stage_of: dict[str, int] = {}
+    signatures: dict[str, Signature] = {}
+    for name, entry in reader.mapping(found["ops"], "ops").items():
+        stage_of[name] = int(entry["stage"])
+        parts = (reader.layouts(entry[key], f"ops.{name}.{key}") for key in ("inputs", "outputs", "updates"))
+        signatures[name] = Signature(*parts)
+    conversions = []
+    for entry in found["boxing"]:
+        key = f"boxing of {entry['value']}"
+        steps = tuple(
+            BoxingStep(ActKind(step["kind"]), int(step["axis"]), reader.layout(step["layout"], key))
+            for step in entry["steps"]
+        )
+        source = Home(int(entry["from"]["stage"]), reader.layout(entry["from"]["layout"], key))
+        copy = Copy(str(entry["value"]), int(entry["to"]["stage"]), reader.layout(entry["to"]["layout"], key))
+        conversions.append(Conversion(copy, source, steps))
+    return Layout(Stages(tuple(placements), stage_of), signatures, tuple(conversions))

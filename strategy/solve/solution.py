@@ -1,0 +1,41 @@
+"""What a solver answers: a choice, its exact cost, a proved lower bound, and what that makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SolveStatus(StrEnum):
+    """How far the answer is proved."""
+
+    OPTIMAL = "optimal"  # the bound meets the cost
+    FEASIBLE = "feasible"  # the search ended by itself, but its bound does not meet the cost
+    INFEASIBLE = "infeasible"  # two independent methods agree that no legal choice exists
+    LIMIT = "limit"  # the time ran out; the choice may be missing
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One answer; costs are integers in the problem's own unit.
+
+    `lower_bound` never exceeds the cost of any legal choice; without a legal choice it means nothing.
+    `method` names the step that closed the search: elimination, multipliers, milp, descent.
+    """
+
+    status: SolveStatus
+    choice: tuple[int, ...] | None
+    cost: int | None
+    lower_bound: int
+    peak: int | None = None
+    solve_time_s: float = 0.0
+    first_feasible_s: float | None = None
+    method: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """(cost - lower bound) / cost; 0 when they meet, None without a choice."""
+        if self.cost is None:
+            return None
+        distance = self.cost - self.lower_bound
+        return 0.0 if distance <= 0 else distance / max(abs(self.cost), 1)

@@ -1,0 +1,259 @@
+"""The exact solver: reductions, elimination, multipliers, and CP-SAT on what they leave.
+
+1. Without memory, elimination gives the optimum; if it fits, it is the answer.
+2. With memory, one price per row bounds the optimum; the choices met on the way, repaired by descent, are the
+   incumbents; whatever cannot cost less than the incumbent is fixed away, and the smaller core is priced again.
+3. CP-SAT proves on the remaining core that nothing is cheaper, or finds it.
+
+Every bound is in exact integers; `optimal` is never said on the word of a floating-point tolerance.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategy.errors import InternalError
+from strategy.problem import FORBIDDEN, Problem, evaluate
+from strategy.solve.backends import solve_cp_sat, solve_highs
+from strategy.solve.core import Core, NoChoiceError, build_core
+from strategy.solve.descent import descend
+from strategy.solve.elimination import Bucket, plan_elimination, sweep
+from strategy.solve.linear import Linear, linearise
+from strategy.solve.multipliers import raise_bound
+from strategy.solve.peak import find_legal
+from strategy.solve.reductions import reduce_core
+from strategy.solve.solution import Solution, SolveStatus
+
+# Cells of all joined tables of one elimination: 128 MB of int64.
+ELIMINATION_CELLS = 1 << 24
+# Above this many columns CP-SAT is slow to find a first choice and HiGHS goes first.
+WIDE_COLUMNS = 20_000
+# HiGHS gets this share of the time that is left; CP-SAT gets the rest.
+HIGHS_SHARE = 0.5
+# Visits of each node when a choice met by the multipliers is repaired.
+REPAIR_SWEEPS = 8
+# Share of the choices that a round of fixing must remove to be worth another.
+WORTHWHILE = 0.1
+
+
+@dataclass(slots=True)
+class Progress:
+    """The best legal choice and the best bound so far, both in exact integers of the original problem."""
+
+    problem: Problem
+    started_s: float
+    deadline_s: float
+    cost: int | None = None
+    choice: tuple[int, ...] | None = None
+    peak: int | None = None
+    first_feasible_s: float | None = None
+    lower_bound: int | None = None
+    method: str = "reductions"
+
+    @property
+    def left_s(self) -> float:
+        """Time left."""
+        return self.deadline_s - time.perf_counter()
+
+    @property
+    def done(self) -> bool:
+        """Whether the bound meets the cost, or the time is over."""
+        return (self.cost is not None and self.cost == self.lower_bound) or self.left_s <= 0
+
+    def offer(self, choice: Sequence[int]) -> None:
+        """Takes `choice` if it is legal and cheaper."""
+        value = evaluate(self.problem, choice)
+        fits = self.problem.limit is None or value.peak <= self.problem.limit
+        if fits and value.cost < FORBIDDEN and (self.cost is None or value.cost < self.cost):
+            self.cost, self.peak, self.choice = value.cost, value.peak, tuple(choice)
+            if self.first_feasible_s is None:
+                self.first_feasible_s = time.perf_counter() - self.started_s
+
+    def offer_picks(self, core: Core, picks: dict[int, int]) -> None:
+        """Lifts the choice of a core's live nodes and takes it if it is legal and cheaper."""
+        full = core.lift(picks)
+        self.offer([full[node] for node in range(len(self.problem.nodes))])
+
+    def raise_bound(self, bound: int, method: str) -> None:
+        """Takes a bound on what is cheaper than the incumbent; with the incumbent it bounds everything."""
+        bound = bound if self.cost is None else min(bound, self.cost)
+        if self.lower_bound is None or bound > self.lower_bound:
+            self.lower_bound, self.method = bound, method
+
+    def close(self) -> None:
+        """Nothing cheaper than the incumbent exists."""
+        assert self.cost is not None, "closed without an incumbent"
+        self.lower_bound = self.cost
+
+
+def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequence[Sequence[int]] = ()) -> Solution:
+    """The cheapest legal choice, with a proof or with a bound.
+
+    Args:
+        problem: what to solve.
+        time_limit_s: wall time after which the best choice and bound so far are returned with status `limit`.
+        starts: known choices; the answer is never worse than the legal ones among them.
+
+    Returns:
+        Status, choice, exact cost and lower bound. Without a time limit, the same problem has the same answer.
+
+    Raises:
+        InputError: the problem is malformed.
+    """
+    started_s = time.perf_counter()
+    progress = Progress(problem, started_s, math.inf if time_limit_s is None else started_s + time_limit_s)
+    infeasible = False
+    try:
+        core = build_core(problem)
+        for choice in starts:
+            progress.offer(choice)
+        _search(core, progress)
+    except NoChoiceError:
+        # Choices that cannot beat the incumbent were dropped on the way: nothing left means that it is optimal.
+        if progress.cost is None:
+            infeasible = _confirm_infeasible(progress)
+        else:
+            progress.close()
+    return _solution(progress, infeasible=infeasible)
+
+
+def _search(core: Core, progress: Progress) -> None:
+    """Runs the steps until the bound meets the incumbent or the time is over.
+
+    Raises:
+        NoChoiceError: nothing is legal, or nothing is cheaper than the incumbent.
+    """
+    progress.raise_bound(core.constant, "reductions")
+    _solve_free(core, progress)
+    if progress.done:
+        return
+    reduce_core(core, deadline_s=progress.deadline_s)
+    progress.raise_bound(core.constant, "reductions")
+    if progress.cost is None:
+        _find_first(core, progress)
+    while not progress.done:
+        size = _size(core)
+        buckets = plan_elimination(core, max_cells=ELIMINATION_CELLS)
+        if buckets is None:
+            break
+        _price_and_fix(core, buckets, progress)
+        if _size(core) > (1 - WORTHWHILE) * size:
+            break
+    if not progress.done:
+        _ask_solvers(core, progress)
+
+
+def _size(core: Core) -> int:
+    return sum(cost.size for cost in core.costs.values())
+
+
+def _solve_free(core: Core, progress: Progress) -> None:
+    """Solves the relaxation without memory by elimination; its choice may fit, and then it is the answer."""
+    free = core.without_memory()
+    reduce_core(free, deadline_s=progress.deadline_s)
+    buckets = plan_elimination(free, max_cells=ELIMINATION_CELLS)
+    if buckets is None:
+        return
+    run = sweep(buckets, free.costs)
+    if run.cost >= FORBIDDEN:
+        raise NoChoiceError
+    progress.raise_bound(run.cost + free.constant, "elimination")
+    progress.offer_picks(free, run.picks)
+
+
+def _price_and_fix(core: Core, buckets: tuple[Bucket, ...], progress: Progress) -> None:
+    """Raises the bound by prices on memory, and drops the choices that cannot be part of anything cheaper."""
+
+    def offer(picks: dict[int, int]) -> int | None:
+        progress.offer_picks(core, picks)
+        repaired = descend(core, picks, deadline_s=progress.deadline_s, max_sweeps=REPAIR_SWEEPS)
+        if repaired is not None:
+            progress.offer_picks(core, repaired)
+        return progress.cost
+
+    bound = raise_bound(core, buckets, offer=offer, deadline_s=progress.deadline_s)
+    progress.raise_bound(bound.lower_bound, "multipliers")
+    if progress.cost is None or progress.done:
+        return
+    for node, by_choice in bound.by_choice.items():
+        cheaper = np.flatnonzero(by_choice < progress.cost)
+        if cheaper.size < by_choice.size:
+            core.keep(node, cheaper)
+    reduce_core(core, deadline_s=progress.deadline_s)
+
+
+def _find_first(core: Core, progress: Progress) -> None:
+    """Looks for a legal choice from the cheapest and from the smallest options."""
+    cheapest = {node: int(cost.argmin()) for node, cost in core.costs.items()}
+    smallest = {}
+    for node, cost in core.costs.items():
+        held = sum(core.spans[node].values(), start=np.zeros(cost.size, np.int64))
+        smallest[node] = int(np.lexsort((cost, held))[0])
+    for start in (cheapest, smallest):
+        picks = descend(core, start, deadline_s=progress.deadline_s)
+        if picks is not None:
+            progress.offer_picks(core, picks)
+
+
+def _ask_solvers(core: Core, progress: Progress) -> None:
+    """Asks HiGHS and CP-SAT about the remaining core; raises NoChoiceError where nothing cheaper is left."""
+    program = linearise(core)
+    if progress.cost is None or program.objective.size > WIDE_COLUMNS:
+        _ask_highs(program, core, progress)
+    below = None if progress.cost is None else progress.cost - core.constant
+    if below is not None and below <= 0:
+        raise NoChoiceError
+    answer = solve_cp_sat(program, below=below, time_limit_s=progress.left_s)
+    if answer.infeasible:
+        progress.method = "cp-sat"
+        raise NoChoiceError
+    if answer.picks is not None:
+        progress.offer_picks(core, answer.picks)
+    if answer.bound is not None:
+        progress.raise_bound(answer.bound + core.constant, "cp-sat")
+
+
+def _ask_highs(program: Linear, core: Core, progress: Progress) -> None:
+    """A first choice and a bound for a wide core. Floating point may support a gap; CP-SAT has the last word."""
+    answer = solve_highs(program, time_limit_s=HIGHS_SHARE * progress.left_s)
+    if answer.infeasible and progress.cost is None:
+        raise NoChoiceError
+    if answer.picks is not None:
+        progress.offer_picks(core, answer.picks)
+    if answer.bound is not None:
+        bound = answer.bound + core.constant
+        progress.raise_bound(bound if progress.cost is None else min(bound, progress.cost - 1), "highs")
+
+
+def _confirm_infeasible(progress: Progress) -> bool:
+    """A second opinion from a model built from the problem itself; a choice that it finds is taken."""
+    answer = find_legal(progress.problem, time_limit_s=progress.left_s)
+    if answer.choice is not None:
+        progress.offer(answer.choice)
+        if progress.cost is None:
+            raise InternalError(f"problem {progress.problem.name!r}: CP-SAT's choice is not legal: {answer.choice}")
+    return answer.infeasible
+
+
+def _solution(progress: Progress, *, infeasible: bool) -> Solution:
+    if infeasible:
+        status = SolveStatus.INFEASIBLE
+    elif progress.cost is not None and progress.cost == progress.lower_bound:
+        status = SolveStatus.OPTIMAL
+    else:
+        status = SolveStatus.LIMIT if progress.left_s <= 0 else SolveStatus.FEASIBLE
+    return Solution(
+        status=status,
+        choice=progress.choice,
+        cost=progress.cost,
+        lower_bound=progress.lower_bound or 0,
+        peak=progress.peak,
+        solve_time_s=time.perf_counter() - progress.started_s,
+        first_feasible_s=progress.first_feasible_s,
+        method=progress.method,
+    )

@@ -1,0 +1,17 @@
+"""Traffic: the bytes that every rank sends to others in one step of a program."""
+
+from __future__ import annotations
+
+from strategy.boxing import sent_nbytes
+from strategy.program import BoxingTask, Program, TransferTask
+
+
+def sent_bytes_per_step(program: Program) -> tuple[int, ...]:
+    """Bytes by rank: what the executor's transports must count."""
+    totals = [0] * program.ranks
+    for actor in program.actors:
+        if isinstance(actor.task, BoxingTask | TransferTask):
+            ports = actor.reads or actor.writes
+            itemsize = program.registers[ports[0].register].dtype.nbytes
+            totals[actor.rank] += actor.acts_per_step * sent_nbytes(actor.kind, actor.task, actor.rank, itemsize)
+    return tuple(totals)

@@ -1,0 +1,161 @@
+"""Verify: whether a plan is legal and is what it claims, found out without any search.
+
+The graph is traced anew from the plan's model and training, and then: stages are disjoint meshes of the plan's degrees;
+every op has one of its listed signatures; every tensor that an op reads is at home in the layout that it wants or is
+converted there by legal steps; memory, traffic and objective are those claimed; the lowered program is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strategy.arrangement import arrange
+from strategy.boxing import step_kind
+from strategy.errors import SbplanError
+from strategy.layout import Conversion, Copy, home_of, wanted_copies
+from strategy.lower import lower
+from strategy.memory import memory_peak, peak_memory_bytes
+from strategy.objective import stage_times_ns
+from strategy.plan import Plan
+from strategy.program import ActKind
+from strategy.protocol import admit
+from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout
+from strategy.signature import op_signatures
+from strategy.traffic import sent_bytes_per_step
+from strategy.units import format_bytes
+
+RELATIVE_TOLERANCE = 1e-9
+
+
+def verify(plan: Plan) -> list[str]:
+    """Every problem of a plan, one line each, naming op or value; an empty list accepts it."""
+    for check in (_stages, _signatures, _conversions, _claims):
+        problems = list(check(plan))
+        if problems:
+            return problems
+    return []
+
+
+def _stages(plan: Plan) -> Iterator[str]:
+    config, placements = plan.config, plan.layout.stages.placements
+    if len(placements) != config.pp:
+        yield f"stages: {len(placements)} placements, but config.pp is {config.pp}"
+    devices = [device for placement in placements for device in placement.devices]
+    if sorted(devices) != list(range(len(devices))):
+        yield f"stages: devices are not 0 to {len(devices) - 1}, each once: {devices}"
+    if len(devices) > plan.cluster.devices:
+        yield f"stages: {len(devices)} devices of a cluster of {plan.cluster.devices}"
+    for index, placement in enumerate(placements):
+        if placement.mesh != (config.dp, config.tp):
+            yield f"stage {index}: mesh {placement.mesh}, but config has dp {config.dp} and tp {config.tp}"
+    training = plan.training
+    if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
+        yield (
+            f"config: {config.num_micro_batches} micro-batches of {config.micro_batch} x dp {config.dp}, "
+            f"but training has {training.num_micro_batches} of {training.micro_batch}"
+        )
+
+
+def _signatures(plan: Plan) -> Iterator[str]:
+    stages = plan.layout.stages
+    for op in plan.graph.ops:
+        if op.name not in plan.layout.signatures:
+            yield f"op {op.name}: the plan gives it no signature"
+            continue
+        if not 0 <= stages.stage_of[op.name] < len(stages.placements):
+            yield f"op {op.name}: stage {stages.stage_of[op.name]} of {len(stages.placements)}"
+            continue
+        found = plan.layout.signatures[op.name]
+        if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh):
+            written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
+            yield f"op {op.name} ({op.kind}): {written} is no legal signature on mesh {stages.placement(op.name).mesh}"
+    known = {op.name for op in plan.graph.ops}
+    yield from (f"op {name}: the model has no such op" for name in plan.layout.signatures if name not in known)
+
+
+def _conversions(plan: Plan) -> Iterator[str]:
+    graph, stages, signatures = plan.graph, plan.layout.stages, plan.layout.signatures
+    given: dict[Copy, Conversion] = {}
+    for conversion in plan.layout.conversions:
+        if conversion.copy in given:
+            yield f"boxing of {conversion.copy.value}: the same copy is made twice"
+        given[conversion.copy] = conversion
+    unread = dict(given)
+    wanted = wanted_copies(graph, stages, signatures)
+    for copy, readers in wanted.items():
+        home = home_of(graph, stages, signatures, copy.value)
+        needed = home is not None and (home.stage, home.layout) != (copy.stage, copy.layout)
+        what = f"op {readers[0].name}: reads {copy.value} as {format_nd(copy.layout)} on stage {copy.stage}"
+        made = unread.pop(copy, None)
+        if home is None or not needed:
+            if made is not None:
+                yield f"{what}, where it is already; its boxing is superfluous"
+        elif made is None:
+            yield f"{what}, but it is {format_nd(home.layout)} on stage {home.stage} and no boxing leads there"
+        elif made.source != home:
+            yield f"{what}, by boxing from {made.source}, but it is at {home}"
+        else:
+            yield from (f"{what}: {problem}" for problem in _steps(plan, made))
+    yield from (f"boxing of {copy.value}: no op reads it as {format_nd(copy.layout)}" for copy in unread)
+
+
+def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
+    """Whether each step of a chain is legal and the last one arrives."""
+    spec = plan.graph.values[conversion.copy.value].spec
+    placements = plan.layout.stages.placements
+    stage, layout = conversion.source.stage, conversion.source.layout
+    for number, step in enumerate(conversion.steps):
+        if step.kind is ActKind.TRANSFER:
+            if stage == conversion.copy.stage or has_partial(layout) or has_partial(step.target):
+                yield f"step {number} is a transfer of {format_nd(layout)} to {format_nd(step.target)}: not legal here"
+                return
+            stage = conversion.copy.stage
+        elif not _legal(layout, step.target, step.axis, step.kind):
+            yield f"step {number}, {step.kind} along axis {step.axis}, does not turn {_change(layout, step.target)}"
+            return
+        layout = step.target
+        if not is_legal_layout(spec.shape, layout, placements[stage].mesh):
+            yield f"step {number} leaves {format_nd(layout)}, which {spec.shape} does not allow"
+            return
+    if (stage, layout) != (conversion.copy.stage, conversion.copy.layout):
+        yield f"its boxing ends at {format_nd(layout)} on stage {stage}"
+
+
+def _legal(source: NdSbp, target: NdSbp, axis: int, kind: ActKind) -> bool:
+    return len(source) == len(target) and 0 <= axis < len(source) and step_kind(source, target, axis) is kind
+
+
+def _change(source: NdSbp, target: NdSbp) -> str:
+    return f"{format_nd(source)} into {format_nd(target)}"
+
+
+def _claims(plan: Plan) -> Iterator[str]:
+    graph, layout, claims = plan.graph, plan.layout, plan.claims
+    try:
+        program = lower(graph, layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
+        admit(program)
+    except SbplanError as error:
+        yield str(error)
+        return
+    arrangement = arrange(graph, layout, plan.pipeline)
+    peaks = peak_memory_bytes(graph, layout.stages, arrangement)
+    for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
+        if found != claimed:
+            name, nbytes = memory_peak(graph, layout.stages, arrangement, rank).tensors[0]
+            largest = f"the largest tensor of its peak is {name} with {nbytes} bytes"
+            yield f"peak_memory_bytes of rank {rank}: {claimed} claimed, {found} found; {largest}"
+    if len(peaks) != len(claims.peak_memory_bytes):
+        yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
+    if max(peaks) > claims.memory_limit_bytes:
+        yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
+    if claims.memory_limit_bytes > plan.cluster.device.memory_bytes:
+        yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.device.memory_bytes}"
+    traffic = sent_bytes_per_step(program)
+    if traffic != claims.sent_bytes_per_step:
+        yield f"sent_bytes_per_step: {claims.sent_bytes_per_step} claimed, {traffic} found"
+    objective_s = max(stage_times_ns(graph, layout, arrangement, plan.cost, plan.pipeline)) / 1e9
+    if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
+        yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
+    gap = max(0.0, (claims.objective_s - claims.lower_bound_s) / claims.objective_s)
+    if claims.lower_bound_s < 0 or abs(gap - claims.gap) > RELATIVE_TOLERANCE:
+        yield f"gap: {claims.gap} claimed, {gap} follows from objective and bound"

@@ -1,0 +1,62 @@
+"""What every test may ask for: the command as a user runs it, an mpiexec, one BLAS thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+# Ranks and test workers share the cores: BLAS threads that spin on a shared core cost 5-10 times their use.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+ROOT = Path(__file__).parent.parent
+Sbplan = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def sbplan() -> Sbplan:
+    """Run the command in a process of its own: `sbplan("solve", path, cwd=..., env={...})`."""
+
+    def run(
+        *args: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout_s: float = 120
+    ) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        command = [sys.executable, "-m", "experiments.entry", *map(str, args)]
+        return subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def mpiexec() -> str:
+    """The mpiexec of this environment, as the command itself would find it."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        pytest.skip("no mpiexec: pip install sbplan[mpich]")
+    return found
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests marked `gpu` are skipped, with the reason, where there is no device."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    reason = _no_gpu() if marked else None
+    if reason is not None:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_gpu() -> str | None:
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed: pip install sbplan[gpu]"
+    return None if cupy.cuda.is_available() else "CuPy finds no CUDA device"

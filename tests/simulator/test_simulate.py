@@ -1,0 +1,146 @@
+"""Pipelines against published bubbles and memory; the definitions of the figures; memory over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.memory_timeline import memory_timelines, piece_lives
+from simulator.simulate import common, merged, simulate, step_figures
+from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.tensor import DType
+from strategy.timeline import Timeline, by_stream
+from tests.pipelines import pipeline
+from tests.random_programs import live_programs
+
+GPIPE = """
+F0 F1 F2 F3 F4 F5 F6 F7 .  .  .  .  .  .  B0 B1 B2 B3 B4 B5 B6 B7
+.  F0 F1 F2 F3 F4 F5 F6 F7 .  .  .  .  B0 B1 B2 B3 B4 B5 B6 B7 .
+.  .  F0 F1 F2 F3 F4 F5 F6 F7 .  .  B0 B1 B2 B3 B4 B5 B6 B7 .  .
+.  .  .  F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7 .  .  .
+"""
+
+ONE_FORWARD_ONE_BACKWARD = """
+F0 F1 F2 F3 .  .  .  B0 F4 B1 F5 B2 F6 B3 F7 B4 .  B5 .  B6 .  B7
+.  F0 F1 F2 .  .  B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 .  B6 .  B7 .
+.  .  F0 F1 .  B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 .  B7 .  .
+.  .  .  F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 .  .  .
+"""
+
+
+def table(timeline: Timeline) -> str:
+    """What each rank computes in each unit of time."""
+    lines = []
+    for stream, records in zip(timeline.streams, by_stream(timeline), strict=True):
+        if stream.name == "compute":
+            cells = [". "] * timeline.makespan_ns
+            for record in records:
+                cells[record.start_ns] = f"{timeline.actors[record.actor].name[0]}{record.number}"
+            lines.append(" ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [("gpipe", GPIPE), ("1f1b", ONE_FORWARD_ONE_BACKWARD)])
+def test_pipeline_tables(schedule: str, expected: str) -> None:
+    assert table(simulate(pipeline(4, 8, schedule), steps=1).timeline) == expected.strip()
+
+
+@pytest.mark.parametrize(("schedule", "in_flight"), [("gpipe", [8, 8, 8, 8]), ("1f1b", [4, 3, 2, 1])])
+@pytest.mark.parametrize("backward_ns", [10, 20])
+def test_bubble_and_memory_of_pipelines(schedule: str, in_flight: list[int], backward_ns: int) -> None:
+    found = simulate(pipeline(4, 8, schedule, forward_ns=10, backward_ns=backward_ns), peak_flop_per_s=1.0)
+    assert found.step_time_s == pytest.approx(11 * (10 + backward_ns) * 1e-9, rel=1e-12)
+    assert found.idle_share == 3 / 11
+    assert found.bubble_overhead == 3 / 8
+    assert found.exposed_communication_s == 0
+    assert [nbytes // 4 for nbytes in found.peak_memory_bytes] == in_flight
+    assert found.tokens_per_s == pytest.approx(8 / found.step_time_s)
+    assert found.num_tasks == 2 * (4 * 16 + 3 * 2 * 2 * 8)
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 3), (4, 4), (6, 20)])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_bubble_formula(stages: int, micro_batches: int, schedule: str) -> None:
+    # Narayanan et al. 2021, section 2.2.1: (p - 1) / m.
+    found = simulate(pipeline(stages, micro_batches, schedule, forward_ns=7, backward_ns=13))
+    assert found.bubble_overhead == pytest.approx((stages - 1) / micro_batches, abs=1e-12)
+
+
+def collective_after_compute(*, overlapped_ns: int) -> Program:
+    """Two ranks compute 100 ns (rank 1: 130), reduce for 50 ns; rank 0 computes another act meanwhile."""
+    registers = (*(Register(f"r{rank}", rank, (2,), DType.FLOAT32) for rank in range(2)),)
+    actors = [
+        *(
+            Actor(f"c{rank}", rank, ActKind.COMPUTE, writes=(Port(rank),), work=Work(100 + 30 * rank))
+            for rank in range(2)
+        ),
+        *(
+            Actor(f"reduce{rank}", rank, ActKind.ALL_REDUCE, (Port(rank),), rendezvous=0, work=Work(50))
+            for rank in range(2)
+        ),
+        Actor("more", 0, ActKind.COMPUTE, work=Work(overlapped_ns)),
+    ]
+    streams = (Stream(0, "m", (0, 4)), Stream(1, "m", (1,)), Stream(0, "c", (2,)), Stream(1, "c", (3,)))
+    return Program(2, registers, tuple(actors), streams, model_flop_per_step=600, hardware_flop_per_step=800)
+
+
+@pytest.mark.parametrize(("overlapped_ns", "exposed_ns"), [(0, 50.0), (60, 35.0), (80, 25.0), (200, 25.0)])
+def test_exposed_communication_is_not_hidden_and_not_a_wait(overlapped_ns: int, exposed_ns: float) -> None:
+    # The reduction runs from 130 to 180. Rank 0 hides what of it falls before 100 + overlapped_ns.
+    found = simulate(collective_after_compute(overlapped_ns=overlapped_ns), steps=1)
+    assert found.exposed_communication_s == pytest.approx(exposed_ns * 1e-9)
+
+
+def test_utilisation_counts_all_ranks() -> None:
+    found = simulate(collective_after_compute(overlapped_ns=0), steps=1, peak_flop_per_s=1e10)
+    assert found.step_time_s == pytest.approx(180e-9)
+    assert found.mfu == pytest.approx(600 / (180e-9 * 2 * 1e10))
+    assert found.hfu == pytest.approx(800 / (180e-9 * 2 * 1e10))
+    assert simulate(collective_after_compute(overlapped_ns=0)).mfu is None
+
+
+def test_piece_is_live_from_first_write_to_last_return() -> None:
+    program = collective_after_compute(overlapped_ns=0)
+    timeline = simulate(program, steps=1).timeline
+    assert [(life.begin_ns, life.end_ns) for life in piece_lives(program, timeline)] == [(0, 180), (0, 180)]
+    first, _ = memory_timelines(program, timeline)
+    assert (first.time_ns, first.nbytes, first.peak_nbytes) == ((0, 180), (8, 0), 8)
+
+
+def test_state_is_always_live() -> None:
+    program = collective_after_compute(overlapped_ns=0)
+    state = Register("weight", 0, (100,), DType.FLOAT32, initial=1)
+    program = replace(program, registers=(*program.registers, state))
+    memory = memory_timelines(program, simulate(program, steps=1).timeline)
+    assert memory[0].nbytes == (408, 400)
+    assert memory[1].nbytes == (8, 0)
+
+
+def test_live_blocks_never_exceed_the_blocks() -> None:
+    for _, program in live_programs(30):
+        timeline = simulate(program, steps=2).timeline
+        lives: dict[int, list[tuple[int, int]]] = {}
+        for life in piece_lives(program, timeline):
+            lives.setdefault(life.register, []).append((life.begin_ns, life.end_ns))
+        for index, found in lives.items():
+            register = program.registers[index]
+            for begin_ns, _ in found:
+                at_once = sum(begin <= begin_ns < end for begin, end in found)
+                assert at_once <= register.blocks
+        for memory in memory_timelines(program, timeline):
+            limit = sum(register.nbytes for register in program.registers if register.rank == memory.rank)
+            assert 0 <= min(memory.nbytes) <= memory.peak_nbytes <= limit
+
+
+def test_bounds_hold_and_figures_repeat() -> None:
+    for _, program in live_programs(20):
+        found = simulate(program, steps=2)
+        assert found.makespan_lower_bound_s <= found.makespan_s
+        assert step_figures(found.timeline).exposed_communication_s == found.exposed_communication_s
+        assert simulate(program, steps=2) == found
+
+
+def test_intervals() -> None:
+    assert merged([(5, 7), (0, 2), (1, 3), (3, 4), (9, 9)]) == [(0, 4), (5, 7)]
+    assert common([(0, 4), (5, 7)], [(1, 2), (3, 6)]) == [(1, 2), (3, 4), (5, 6)]
