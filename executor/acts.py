@@ -15,9 +15,9 @@ from executor.collectives import Requests, Start, prepare
 from executor.kernels.base import Kernels
 from executor.registers import Registers
 from executor.transport.base import Group, HostArray, Request, Transport
-from strategy.errors import PlanError
+from strategy.errors import PlanError, did_you_mean
 from strategy.graph import Graph
-from strategy.ops.base import Array, Call, OpDef, Workspace, lookup
+from strategy.ops.base import Array, Call, OpDef, Workspace
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.protocol import rendezvous_members
 
@@ -29,8 +29,7 @@ Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
 class Acts:
     """Binds the actors of one rank.
 
-    A task's ports are numbered reads first, then writes. An op's `outputs` are the ports of its outputs, followed
-    by those of the variables that it updates.
+    `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes.
     """
 
     def __init__(
@@ -73,16 +72,20 @@ class Acts:
 
     def _op(self, index: int, actor: Actor, task: OpTask, ports: Sequence[Array]) -> Run:
         op = self._graph.by_name[task.op]
-        definition = lookup(op.kind, self._registry)
-        written = [ports[port] for port in task.outputs]
-        if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
+        if op.kind not in self._registry:
+            hint = did_you_mean(op.kind, self._registry)
+            raise PlanError("unknown op kind", where=actor.name, got=op.kind, hint=hint)
+        definition = self._registry[op.kind]
+        if tuple(map(len, (task.inputs, task.outputs, task.updates))) != tuple(
+            map(len, (op.inputs, op.outputs, op.updates))
+        ):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
         call = Call(
             xp=self._kernels.xp,
             attrs=op.attrs,
             inputs=tuple(ports[port] for port in task.inputs),
-            outputs=tuple(written[: len(op.outputs)]),
-            updates=tuple(written[len(op.outputs) :]),
+            outputs=tuple(ports[port] for port in task.outputs),
+            updates=tuple(ports[port] for port in task.updates),
             input_boxes=task.input_boxes,
             output_boxes=task.output_boxes,
             workspace=self._workspaces[index],

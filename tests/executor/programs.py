@@ -41,7 +41,7 @@ def define(kind: str, run: Callable[[Call], None]) -> OpDef:
     def flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
         return inputs[0].size
 
-    def signatures(inputs: Specs, outputs: Specs, attrs: Attrs) -> list[AxisSignature]:
+    def signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
         return []
 
     return OpDef(kind, infer, flop, signatures, run)
@@ -132,7 +132,8 @@ class Builder:
         self.ops.append(Op(name, kind, inputs, () if updates else written, updates))
         ports = tuple(range(len(reads) + len(writes)))
         boxes = (BOX,) * len(reads), (BOX,) * len(writes)
-        task = OpTask(name, ports[: len(reads)], ports[len(reads) :], *boxes)
+        outputs = ports[len(reads) :]
+        task = OpTask(name, ports[: len(reads)], () if updates else outputs, *boxes, outputs if updates else ())
         self.actor(name, rank, ActKind.COMPUTE, reads, writes, acts, task)
 
     def stream(self, rank: int, name: str, sequence: Sequence[str], *, dynamic: bool = False) -> None:
