@@ -250,7 +250,7 @@ def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
     from safetensors.numpy import save_file
 
     path = draft / f"rank-{rank}.safetensors"
-    arrays = {_key(piece): np.ascontiguousarray(piece.array) for piece in pieces}
+    arrays = {_key(piece): np.asarray(piece.array, order="C") for piece in pieces}
     save_file(arrays, path)
     _sync(path)
     tensors: dict[str, Tensor] = {}
@@ -258,11 +258,11 @@ def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
         array = arrays[_key(piece)]
         if array.shape != box_shape(piece.box):
             raise InputError("the array is not of its box's shape", where=piece.name, got=array.shape)
-        shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(array).hexdigest())
+        shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(array.data).hexdigest())
         before = tensors[piece.name].shards if piece.name in tensors else ()
         tensors[piece.name] = Tensor(piece.shape, DType(array.dtype.name), (*before, shard))
     part = _Part(File(path.stat().st_size, _header_sha256(path)), tensors)
-    _write(draft / f"rank-{rank}.json", msgspec.json.encode(part))
+    (draft / f"rank-{rank}.json").write_bytes(msgspec.json.encode(part))
 
 
 def _key(piece: Piece) -> str:
@@ -287,17 +287,11 @@ def _finish_draft(draft: Path, final: Path, step: int, ranks: int, meta: Mapping
     _check_manifest(draft, manifest)
     body = msgspec.json.encode(manifest)
     signed = _Signed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
-    _write(draft / _MANIFEST, msgspec.json.encode(signed) + b"\n")
+    (draft / _MANIFEST).write_bytes(msgspec.json.encode(signed) + b"\n")
+    _sync(draft / _MANIFEST)
     _sync(draft)
     draft.rename(final)
     _sync(final.parent)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sync(path: Path) -> None:
@@ -390,6 +384,6 @@ def _read_piece(checkpoint: Checkpoint, shard: Shard, dtype: DType) -> NDArray[A
         raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
     if array.dtype.name != dtype or array.shape != box_shape(shard.box):
         raise InputError("a piece is not what the manifest says", where=f"{path}: {shard.key}", got=array.shape)
-    if hashlib.sha256(np.ascontiguousarray(array)).hexdigest() != shard.sha256:
+    if hashlib.sha256(np.asarray(array, order="C").data).hexdigest() != shard.sha256:
         raise InputError("a piece was changed after it was written", where=f"{path}: {shard.key}")
     return array

@@ -174,7 +174,8 @@ def _draw(span: int, *, seed: int, counter: tuple[int, int, int]) -> int:
 
 
 def _split_files(name: str, folder: Path, files: Iterable[Path]) -> Corpus:
-    train, validation = [], []
+    train: list[bytes] = []
+    validation: list[bytes] = []
     for file in sorted(files, key=Path.as_posix):
         try:
             content = (folder / file).read_bytes()
@@ -199,6 +200,6 @@ def _split_bytes(name: str, text: Bytes) -> Corpus:
 
 def _corpus(name: str, train: Bytes, validation: Bytes) -> Corpus:
     digest = hashlib.sha256(len(train).to_bytes(8, "big"))
-    digest.update(train)
-    digest.update(validation)
+    digest.update(train.data)
+    digest.update(validation.data)
     return Corpus(name, train, validation, digest.hexdigest())

@@ -208,7 +208,6 @@ def _abort(code: int) -> None:
     """
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(5)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         mpi.COMM_WORLD.Abort(code)
