@@ -1,0 +1,142 @@
+"""Heartbeats: where each rank is, readable by others even after the rank was killed.
+
+A rank maps one small file, `heartbeat.<rank>` in the run folder, and writes into it at every act: less than a
+microsecond and no system call. The pages belong to the file, so what a killed rank wrote last stays readable.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+_MAGIC = b"SBH1"
+_JOB = struct.Struct("<4sxxxxQ")
+_PROCESS = struct.Struct("<qq")
+_BEAT = struct.Struct("<qqqq")
+_GUARD_AT = _JOB.size
+_RANK_AT = _GUARD_AT + _PROCESS.size
+_BEAT_AT = _RANK_AT + _PROCESS.size
+_NBYTES = _BEAT_AT + _BEAT.size
+
+
+class RankState(IntEnum):
+    """How far a rank has come. `DONE` means that its process ended by itself, well or not."""
+
+    STARTING = 0
+    RUNNING = 1
+    DONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process for good: a pid is reused some day, a pid with its start time (in clock ticks) is not."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What one heartbeat file says. `actor` is -1 before the first act; `time_ns` is the machine's monotonic clock."""
+
+    rank: int
+    job: int
+    guard: Process
+    process: Process
+    state: RankState
+    actor: int
+    number: int
+    time_ns: int
+
+
+class Heartbeat:
+    """The writing side, held by one rank (its guard writes the first and the last word).
+
+    Args:
+        path: `heartbeat_path(folder, rank)`; created if need be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(descriptor, _NBYTES)
+            self._map = mmap.mmap(descriptor, _NBYTES)
+        finally:
+            os.close(descriptor)
+
+    def start(self, job: int, guard: Process) -> None:
+        """Wipe what an earlier job left and say who guards this rank."""
+        self._map[:] = bytes(_NBYTES)
+        _PROCESS.pack_into(self._map, _GUARD_AT, guard.pid, guard.start_ticks)
+        _BEAT.pack_into(self._map, _BEAT_AT, -1, 0, time.monotonic_ns(), RankState.STARTING)
+        _JOB.pack_into(self._map, 0, _MAGIC, job)
+
+    def enter(self, process: Process) -> None:
+        """Say which process is the rank."""
+        _PROCESS.pack_into(self._map, _RANK_AT, process.pid, process.start_ticks)
+
+    def beat(self, actor: int, number: int) -> None:
+        """The `number`-th act of `actor` begins now."""
+        _BEAT.pack_into(self._map, _BEAT_AT, actor, number, time.monotonic_ns(), RankState.RUNNING)
+
+    def finish(self) -> None:
+        """The rank has ended by itself; its last beat stays."""
+        actor, number, time_ns, _ = _BEAT.unpack_from(self._map, _BEAT_AT)
+        _BEAT.pack_into(self._map, _BEAT_AT, actor, number, time_ns, RankState.DONE)
+
+
+def heartbeat_path(folder: Path, rank: int) -> Path:
+    """Where the heartbeat of `rank` lies in a run folder."""
+    return folder / f"heartbeat.{rank}"
+
+
+def read_heartbeat(path: Path) -> Beat | None:
+    """The last beat in `path`; None where there is none (yet)."""
+    try:
+        data = path.read_bytes()
+        rank = int(path.name.removeprefix("heartbeat."))
+    except (OSError, ValueError):
+        return None
+    if len(data) != _NBYTES:
+        return None
+    magic, job = _JOB.unpack_from(data, 0)
+    if magic != _MAGIC:
+        return None
+    guard = Process(*_PROCESS.unpack_from(data, _GUARD_AT))
+    process = Process(*_PROCESS.unpack_from(data, _RANK_AT))
+    actor, number, time_ns, state = _BEAT.unpack_from(data, _BEAT_AT)
+    return Beat(rank, job, guard, process, RankState(state), actor, number, time_ns)
+
+
+def read_heartbeats(folder: Path, job: int | None = None) -> Sequence[Beat]:
+    """The beats of all ranks in `folder`, by rank; only those of `job` where it is given."""
+    beats = [beat for path in folder.glob("heartbeat.*") if (beat := read_heartbeat(path)) is not None]
+    return sorted((beat for beat in beats if job in (None, beat.job)), key=lambda beat: beat.rank)
+
+
+def identify(pid: int) -> Process:
+    """The running process `pid`; its start time is 0 where the system does not tell."""
+    fields = _stat(pid)
+    return Process(pid, int(fields[19]) if fields else 0)
+
+
+def process_state(process: Process) -> str | None:
+    """The kernel's letter for `process` (`R` running, `S` asleep, `T` stopped, ...); None once it has ended."""
+    fields = _stat(process.pid)
+    if not fields or int(fields[19]) != process.start_ticks or fields[0] in ("Z", "X"):
+        return None
+    return fields[0]
+
+
+def _stat(pid: int) -> Sequence[str]:
+    """Fields of /proc/PID/stat from the state on (the name before it may hold anything)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ()

@@ -1,0 +1,412 @@
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from executor.checkpoint import Piece, latest, load, open_checkpoint, save
+from strategy.errors import InputError, RunError
+from strategy.tensor import Box, Shape
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def tensors_of(step: int, rows: int = 12) -> Arrays:
+    draw = np.random.Generator(np.random.Philox(step))
+    return {
+        "layer.0.weight": draw.standard_normal((rows, 10), np.float32),
+        "layer.0.weight.moment": draw.standard_normal((rows, 10)),
+        "tokens": draw.integers(0, 1 << 40, (7,)),
+        "scale": np.array(float(step), np.float32),
+    }
+
+
+def cut(shape: Shape, parts: tuple[int, ...]) -> list[Box]:
+    """The boxes of an uneven mesh `parts` over the dims of `shape`."""
+    edges = [[size * index // count for index in range(count + 1)] for size, count in zip(shape, parts, strict=True)]
+    return [tuple(box) for box in product(*map(pairwise, edges))]
+
+
+def pieces_of(arrays: Arrays, ranks: int, parts: dict[str, tuple[int, ...]]) -> list[list[Piece]]:
+    """The pieces of every rank: boxes dealt out in turn."""
+    dealt: list[list[Piece]] = [[] for _ in range(ranks)]
+    turn = 0
+    for name, array in arrays.items():
+        for box in cut(array.shape, parts.get(name, (1,) * array.ndim)):
+            cells = tuple(slice(begin, end) for begin, end in box)
+            dealt[turn % ranks].append(Piece(name, array.shape, box, array[cells]))
+            turn += 1
+    return dealt
+
+
+def save_on_all(folder: Path, step: int, dealt: list[list[Piece]]) -> list[BaseException | None]:
+    """`save` as every rank calls it, one thread per rank; what each of them raised."""
+    ranks = len(dealt)
+    barrier = threading.Barrier(ranks)
+    votes = [True] * ranks
+    raised: list[BaseException | None] = [None] * ranks
+
+    def run(rank: int) -> None:
+        def all_ok(ok: bool) -> bool:
+            votes[rank] = ok
+            barrier.wait(10)
+            agreed = all(votes)
+            barrier.wait(10)
+            return agreed
+
+        try:
+            save(folder, step, dealt[rank], {"plan": "abc", "seed": 1}, rank=rank, ranks=ranks, all_ok=all_ok)
+        except Exception as error:  # noqa: BLE001 (handed to the test)
+            raised[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
+
+
+def save_alone(folder: Path, step: int, rows: int = 12) -> Path:
+    (pieces,) = pieces_of(tensors_of(step, rows), 1, {"layer.0.weight": (3, 2)})
+    return save(folder, step, pieces, {"seed": 1})
+
+
+def assert_holds(folder: Path, step: int, rows: int = 12) -> None:
+    found = latest(folder)
+    assert found is not None
+    assert found.step == step
+    for name, array in tensors_of(step, rows).items():
+        read = load(found, name)
+        assert read.dtype == array.dtype
+        np.testing.assert_array_equal(read, array)
+
+
+@pytest.mark.parametrize(("ranks", "parts"), [(1, (1, 1)), (2, (2, 1)), (3, (5, 3)), (4, (1, 4))])
+def test_any_mesh_loads_what_another_saved(tmp_path: Path, ranks: int, parts: tuple[int, ...]) -> None:
+    arrays = tensors_of(20)
+    assert save_on_all(tmp_path, 20, pieces_of(arrays, ranks, {"layer.0.weight": parts})) == [None] * ranks
+    found = latest(tmp_path)
+    assert found is not None
+    assert (found.step, found.meta) == (20, {"plan": "abc", "seed": 1})
+    assert_holds(tmp_path, 20)
+    for other in product((1, 2, 3, 7), (1, 2, 5)):
+        for box in cut((12, 10), other):
+            cells = tuple(slice(begin, end) for begin, end in box)
+            np.testing.assert_array_equal(load(found, "layer.0.weight", box), arrays["layer.0.weight"][cells])
+
+
+def test_only_the_overlapping_shards_are_read(tmp_path: Path) -> None:
+    save_on_all(tmp_path, 1, pieces_of({"w": np.arange(8, dtype=np.float32)}, 2, {"w": (2,)}))
+    found = latest(tmp_path)
+    assert found is not None
+    (found.folder / "rank-1.safetensors").unlink()
+    np.testing.assert_array_equal(load(found, "w", ((1, 4),)), [1, 2, 3])
+    with pytest.raises(InputError, match="cannot be read"):
+        load(found, "w", ((1, 5),))
+
+
+def test_the_same_state_is_the_same_bytes(tmp_path: Path) -> None:
+    contents = [
+        {path.name: path.read_bytes() for path in save_alone(tmp_path / name, 3).iterdir()} for name in ("a", "b")
+    ]
+    assert contents[0] == contents[1]
+    assert sorted(contents[0]) == ["manifest.json", "rank-0.safetensors"]
+
+
+def test_the_newest_is_the_latest_and_a_step_saved_again_is_newer(tmp_path: Path) -> None:
+    assert latest(tmp_path) is None
+    for step in (9, 10, 2):
+        save_alone(tmp_path, step)
+    assert_holds(tmp_path, 10)
+    assert save_alone(tmp_path, 10).name == "step-00000010.1"
+    assert_holds(tmp_path, 10)
+    found = latest(tmp_path)
+    assert found is not None
+    assert found.folder.name == "step-00000010.1"
+
+
+def test_an_unfinished_draft_is_not_a_checkpoint_and_is_cleared_away(tmp_path: Path) -> None:
+    save_alone(tmp_path, 1)
+    draft = tmp_path / "step-00000002.tmp"
+    draft.mkdir()
+    (draft / "rank-5.safetensors").write_bytes(b"half")
+    assert_holds(tmp_path, 1)
+    save_alone(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    found = open_checkpoint(save_alone(tmp_path, 1))
+    with pytest.raises(InputError, match="no such tensor"):
+        load(found, "other")
+    for box in (((0, 13), (0, 10)), ((3, 3), (0, 1)), ((0, 1),)):
+        with pytest.raises(InputError, match="not inside the tensor"):
+            load(found, "layer.0.weight", box)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "rank-0.safetensors"])
+def test_a_truncated_or_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = save_alone(tmp_path, 1) / name
+    content = path.read_bytes()
+    for size in (0, 1, len(content) // 2, len(content) - 2):
+        path.write_bytes(content[:size])
+        with pytest.raises(InputError, match="remove step-00000001 to start anew"):
+            latest(tmp_path)
+    path.unlink()
+    with pytest.raises(InputError, match=name):
+        latest(tmp_path)
+
+
+def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
+    assert flip_bits(tmp_path, cases=400, seed=0) == 0
+
+
+def flip_bits(folder: Path, cases: int, seed: int) -> int:
+    """Flip a random bit of a checkpoint, over and over; how often that was not refused."""
+    saved = save_alone(folder, 1)
+    draw = random.Random(seed)
+    unseen = 0
+    for case in range(cases):
+        path = saved / ("manifest.json" if case % 2 else "rank-0.safetensors")
+        content = path.read_bytes()
+        changed = bytearray(content)
+        # The newline that ends the manifest says nothing.
+        changed[draw.randrange(len(content) - 1)] ^= 1 << draw.randrange(8)
+        path.write_bytes(changed)
+        try:
+            found = open_checkpoint(saved)
+            for name in found.manifest.tensors:
+                load(found, name)
+            unseen += 1
+        except InputError:
+            pass
+        path.write_bytes(content)
+    return unseen
+
+
+def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the manifest and sign it anew, as somebody with bad intent would."""
+    import hashlib
+
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())["manifest"]
+    change(manifest)
+    body = json.dumps(manifest)
+    path.write_text(f'{{"sha256": "{hashlib.sha256(body.encode()).hexdigest()}", "manifest": {body}}}')
+
+
+def _rename_file(name: str) -> Callable[[dict[str, Any]], None]:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["files"] = {name: manifest["files"]["rank-0.safetensors"]}
+        for tensor in manifest["tensors"].values():
+            for shard in tensor["shards"]:
+                shard["file"] = name
+
+    return change
+
+
+def _drop_shard(manifest: dict[str, Any]) -> None:
+    manifest["tensors"]["layer.0.weight"]["shards"].pop(2)
+
+
+def _double_shard(manifest: dict[str, Any]) -> None:
+    shards = manifest["tensors"]["layer.0.weight"]["shards"]
+    shards[1] = shards[0]
+
+
+def _grow(manifest: dict[str, Any]) -> None:
+    manifest["tensors"]["tokens"]["shape"] = [1 << 62, 1 << 62]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_rename_file("../step-00000001/rank-0.safetensors"), "not the name of a shard file"),
+        (_rename_file("/etc/passwd"), "not the name of a shard file"),
+        (_rename_file("rank-0.safetensors\n"), "not the name of a shard file"),
+        (_rename_file("rank-7.safetensors"), "missing"),
+        (_drop_shard, "do not cover"),
+        (_double_shard, "overlap"),
+        (_grow, "not inside the tensor"),
+        (lambda manifest: manifest["tensors"]["tokens"].update(dtype="object"), "not a manifest of ours"),
+        (lambda manifest: manifest.update(version=99), "unknown version"),
+        (lambda manifest: manifest["files"].clear(), "unknown file"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
+    folder = save_alone(tmp_path, 1)
+    rewrite_manifest(folder, change)
+    with pytest.raises(InputError, match=problem):
+        open_checkpoint(folder)
+
+
+def test_a_deeply_nested_manifest_is_refused(tmp_path: Path) -> None:
+    folder = save_alone(tmp_path, 1)
+    (folder / "manifest.json").write_text("[" * 1_000_000)
+    with pytest.raises(InputError, match="not a manifest of ours"):
+        open_checkpoint(folder)
+
+
+def test_a_link_in_place_of_a_shard_is_refused(tmp_path: Path) -> None:
+    folder = save_alone(tmp_path, 1)
+    (folder / "rank-0.safetensors").rename(tmp_path / "elsewhere")
+    (folder / "rank-0.safetensors").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="not a plain file"):
+        open_checkpoint(folder)
+
+
+def test_an_oversize_header_is_refused_without_reading_it(tmp_path: Path) -> None:
+    found = open_checkpoint(save_alone(tmp_path, 1))
+    path = found.folder / "rank-0.safetensors"
+    content = path.read_bytes()
+    for nbytes in (len(content) + 1, 1 << 40, (1 << 64) - 1):
+        path.write_bytes(struct.pack("<Q", nbytes) + content[8:])
+        with pytest.raises(InputError, match="header is larger"):
+            load(found, "scale")
+
+
+def test_pieces_that_do_not_tile_are_not_saved(tmp_path: Path) -> None:
+    whole = np.zeros((4, 4), np.float32)
+    half = Piece("w", (4, 4), ((0, 2), (0, 4)), whole[:2])
+    with pytest.raises(InputError, match="do not cover"):
+        save(tmp_path, 1, [half], {})
+    raised = save_on_all(tmp_path, 1, [[half], [half]])
+    assert isinstance(raised[0], InputError)
+    assert isinstance(raised[1], RunError)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_disk_that_fails_at_any_write_leaves_the_old_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, rank: int
+) -> None:
+    save_alone(tmp_path, 1)
+    dealt = pieces_of(tensors_of(2), 2, {"layer.0.weight": (2, 1)})
+    real, failed = os.fsync, threading.Event()
+    for at in range(20):
+        count = Counter[str]()
+        failed.clear()
+
+        def fsync(descriptor: int, at: int = at, count: Counter[str] = count) -> None:
+            path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+            if ("rank-1" in path) == (rank == 1):
+                count["calls"] += 1
+                if count["calls"] == at + 1:
+                    failed.set()
+                    raise OSError(code, os.strerror(code))
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", fsync)
+        raised = save_on_all(tmp_path, 2, dealt)
+        monkeypatch.undo()
+        if not failed.is_set():
+            break
+        assert all(isinstance(error, RunError) for error in raised)
+        assert os.strerror(code) in str(raised[rank])
+        if latest_step(tmp_path) == 2:  # the folder had its name, only its durability is in doubt
+            shutil.rmtree(tmp_path / "step-00000002")
+        assert_holds(tmp_path, 1)
+    assert at == (4, 1)[rank]
+    assert_holds(tmp_path, 2)
+
+
+def latest_step(folder: Path) -> int:
+    found = latest(folder)
+    return found.step if found else -1
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    """A real limit, on the size of files, met inside the library that writes them."""
+    save_alone(tmp_path, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(RunError, match="earlier ones are untouched") as caught:
+            save_alone(tmp_path, 2, rows=1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.exit_code == 6
+    assert_holds(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def kill_savers(folder: Path, cases: int, seed: int) -> tuple[list[str], Counter[str]]:
+    """Kill a process that saves one checkpoint after the other, at random times; failures, and where it was hit."""
+    draw = random.Random(seed)
+    failures: list[str] = []
+    hit = Counter[str]()
+    rows = 20_000
+    for case in range(cases):
+        place = folder / str(case)
+        save_alone(place, 0, rows)
+        child = os.fork()
+        if child == 0:
+            step = 1
+            while True:
+                save_alone(place, step, rows)
+                step += 1
+        time.sleep(draw.uniform(0.0, 0.08))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        drafts = list(place.glob("*.tmp"))
+        written = sorted(path.name for path in drafts[0].iterdir()) if drafts else ["between"]
+        hit["+".join(written) or "empty draft"] += 1
+        try:
+            steps = [int(path.name[5:13]) for path in place.glob("step-????????")]
+            assert_holds(place, max(steps), rows)
+        except (AssertionError, InputError) as error:
+            failures.append(f"case {case}: {error}")
+        shutil.rmtree(place)
+    return failures, hit
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    failures, hit = kill_savers(tmp_path, cases=25, seed=0)
+    assert failures == []
+    assert len(hit) >= 2
+
+
+def main() -> int:
+    """The same at length: `python -m tests.executor.test_checkpoint --cases 200 --seed 1`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    begin_s = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        failures, hit = kill_savers(Path(name), arguments.cases, arguments.seed)
+        unseen = flip_bits(Path(name), 50 * arguments.cases, arguments.seed)
+    report = {
+        "cases": arguments.cases,
+        "failures": len(failures) + unseen,
+        "coverage": dict(hit),
+        "bits_flipped": 50 * arguments.cases,
+        "seconds": round(time.monotonic() - begin_s, 1),
+    }
+    print(json.dumps(report))
+    return int(bool(failures or unseen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

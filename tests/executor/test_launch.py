@@ -1,0 +1,412 @@
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executor.heartbeat import Beat, process_state, read_heartbeats
+from executor.launch import find_mpiexec, find_rank, launch
+from strategy.errors import EnvironmentLacks, InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What one rank does: ACTS acts that need every rank, and on rank 1, at act 30, what argv says.
+RANK = r"""
+import json, os, sys, threading, time
+from pathlib import Path
+from executor.launch import run_rank
+from executor.watchdog import Limits
+
+def say(line):
+    # In one write, so that the launcher cannot put another rank's words into the line.
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+def main():
+    how = sys.argv[1]
+    if how == "input":
+        from strategy.errors import InputError
+        raise InputError("no such plan", where="plan.json")
+    if how == "early" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+        raise ValueError("before MPI")
+    import numpy as np
+    from mpi4py import MPI
+    from executor.heartbeat import Heartbeat, heartbeat_path
+    from executor.launch import run_folder
+    from executor.watchdog import write_actors
+    from strategy.errors import RunError
+    from strategy.program import ActKind, Actor, Program
+    world = MPI.COMM_WORLD
+    rank = world.Get_rank()
+    actors = tuple(Actor(f"layer.{i}.mlp.fc1", 0, ActKind.COMPUTE, acts_per_step=10) for i in range(2))
+    write_actors(run_folder(), Program(1, (), actors, ()))
+    heartbeat = Heartbeat(heartbeat_path(run_folder(), rank))
+    say(f"rank {rank} says hello")
+    try:
+        for number in range(int(os.environ.get("ACTS", "60"))):
+            heartbeat.beat(1, number)
+            world.Allreduce(MPI.IN_PLACE, np.ones(1))
+            time.sleep(0.005)
+            if rank == 0 and number % 10 == 0:
+                say(json.dumps({"step": number // 10}))
+            if rank == 1 and number == 30:
+                if how == "raise":
+                    raise ValueError("boom")
+                if how == "run error":
+                    raise RunError("the disk is full")
+                if how == "thread":
+                    threading.Thread(target=lambda: 1 / 0).start()
+                if how == "exit":
+                    sys.exit(4)
+    except KeyboardInterrupt:
+        (run_folder() / f"saved.{rank}").touch()
+        raise
+    if rank == 0:
+        say(json.dumps({"threads": os.environ["OPENBLAS_NUM_THREADS"], "ranks": world.Get_size()}))
+    return 0
+
+if __name__ == "__main__":
+    run_rank(main, limits=Limits(stop_s=1.0))
+"""
+
+LAUNCH = """
+import sys
+from pathlib import Path
+from executor.launch import launch
+sys.exit(launch(sys.argv[3:], int(sys.argv[2]), folder=Path(sys.argv[1])))
+"""
+
+
+def has_mpi() -> bool:
+    try:
+        find_mpiexec()
+    except EnvironmentLacks:
+        return False
+    return True
+
+
+needs_mpi = pytest.mark.skipif(not has_mpi(), reason="no mpiexec beside this Python or on PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a job ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    def strange_lines(self) -> list[str]:
+        """Lines of stdout that are not JSON documents."""
+        return [line for line in self.stdout.splitlines() if not line.startswith("{")]
+
+
+class Job:
+    """A job under way, started by `launch` or by mpiexec itself."""
+
+    def __init__(self, folder: Path, how: str, *, ranks: int, launched: bool, acts: int = 60) -> None:
+        script = folder / "rank.py"
+        script.write_text(RANK)
+        self.run = folder / "run"
+        command = [sys.executable, str(script), how]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "ACTS": str(acts)}
+        if launched:
+            command = [sys.executable, "-c", LAUNCH, str(self.run), str(ranks), *command]
+        else:
+            command = [str(find_mpiexec()), "-n", str(ranks), *command]
+            environment["SBPLAN_RUN_FOLDER"] = str(self.run)
+        self.ranks = ranks
+        self._begin_s = time.monotonic()
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder
+        )
+
+    def wait_for_acts(self) -> Sequence[Beat]:
+        """Until every rank is well under way."""
+        deadline_s = time.monotonic() + 30
+        while time.monotonic() < deadline_s:
+            beats = read_heartbeats(self.run) if self.run.exists() else ()
+            if len(beats) == self.ranks and all(beat.number > 5 for beat in beats):
+                self._begin_s = time.monotonic()
+                return beats
+            time.sleep(0.02)
+        self.process.kill()
+        raise AssertionError(f"the job does not start: {self.process.communicate()}")
+
+    def wait(self) -> Ended:
+        """Until the end; seconds count from the start, or from `wait_for_acts`."""
+        try:
+            stdout, stderr = self.process.communicate(timeout=40)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return Ended(self.process.returncode, stdout, stderr, time.monotonic() - self._begin_s)
+
+    def failure(self) -> dict[str, Any]:
+        """The recorded cause."""
+        document: dict[str, Any] = json.loads((self.run / "failure.json").read_text())
+        return document
+
+
+def survivors(beats: Sequence[Beat]) -> list[int]:
+    """Ranks of which a process is left, a moment after the end."""
+    deadline_s = time.monotonic() + 3
+    while time.monotonic() < deadline_s and any(map(_lives, beats)):
+        time.sleep(0.02)
+    return [beat.rank for beat in beats if _lives(beat)]
+
+
+def _lives(beat: Beat) -> bool:
+    return process_state(beat.guard) is not None or process_state(beat.process) is not None
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, (3, 4, 1, 2)),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "5",
+                "OMPI_COMM_WORLD_SIZE": "8",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+                "SLURM_PROCID": "0",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_NUM_TASKS": "2",
+            },
+            (5, 8, 1, 4),
+        ),
+        (
+            {
+                "SLURM_PROCID": "6",
+                "SLURM_STEP_NUM_TASKS": "7",
+                "SLURM_LOCALID": "0",
+                "SLURM_NODEID": "3",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+            },
+            (6, 7, 0, 1),
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, None),
+    ],
+)
+def test_the_launcher_is_told_by_what_it_leaves_in_the_environment(
+    environment: Mapping[str, str], expected: tuple[int, int, int, int] | None
+) -> None:
+    found = find_rank(environment)
+    assert (found and (found.rank, found.size, found.local_rank, found.local_size)) == expected
+
+
+def test_mpiexec_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, on_path = tmp_path / "bin", tmp_path / "path"
+    for folder in (beside, on_path):
+        folder.mkdir()
+        (folder / "mpiexec").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", str(on_path))
+    assert find_mpiexec() == beside / "mpiexec"
+    (beside / "mpiexec").unlink()
+    assert find_mpiexec() == on_path / "mpiexec"
+    (on_path / "mpiexec").unlink()
+    with pytest.raises(EnvironmentLacks, match=r"pip install \"sbplan\[mpich\]\"") as caught:
+        find_mpiexec()
+    assert caught.value.exit_code == 5
+
+
+def test_what_cannot_be_launched_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        launch(["true"], 0, folder=tmp_path)
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "1")
+    monkeypatch.setenv("MPI_LOCALRANKID", "0")
+    with pytest.raises(InputError, match="already under mpiexec"):
+        launch(["true"], 2, folder=tmp_path)
+
+
+@needs_mpi
+def test_a_job_that_ends_well_says_json_and_nothing_else(tmp_path: Path) -> None:
+    job = Job(tmp_path, "well", ranks=3, launched=True)
+    beats = job.wait_for_acts()
+    ended = job.wait()
+    assert ended.code == 0
+    assert ended.strange_lines() == []
+    documents = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert documents == [*({"step": step} for step in range(6)), {"threads": "1", "ranks": 3}]
+    assert sorted(ended.stderr.splitlines()) == [f"rank {rank} says hello" for rank in range(3)]
+    assert not (job.run / "failure.json").exists()
+    assert survivors(beats) == []
+
+
+@needs_mpi
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize(
+    ("how", "code", "reason", "tracebacks"),
+    [
+        ("raise", 70, "ValueError: boom", 1),
+        ("early", 70, "ValueError: before MPI", 1),
+        ("thread", 70, "ZeroDivisionError: division by zero", 1),
+        ("run error", 6, "the disk is full", 0),
+        ("input", 2, "plan.json: no such plan", 0),
+    ],
+)
+def test_a_rank_that_raises_ends_the_job_and_tells_once(
+    tmp_path: Path, launched: bool, how: str, code: int, reason: str, tracebacks: int
+) -> None:
+    job = Job(tmp_path, how, ranks=3, launched=launched, acts=100_000)
+    ended = job.wait()
+    assert ended.code == code
+    assert ended.seconds < 10
+    assert ended.stderr.count("Traceback") == tracebacks
+    assert [line for line in ended.stderr.splitlines() if line.startswith("sbplan:")] == [
+        f"sbplan: {told}" if code == 2 else f"sbplan: {place} failed{act}: {told}"
+        for told, place, act in [
+            (
+                reason,
+                f"rank 1 (pid {job.failure()['pid']} on {os.uname().nodename})",
+                " in layer.1.mlp.fc1 (compute), step 3" if how in ("raise", "run error", "thread") else "",
+            )
+        ]
+    ]
+    assert job.failure()["exit_code"] == code
+    assert survivors(read_heartbeats(job.run)) == []
+
+
+def kill_one(folder: Path, what: str, *, launched: bool, victim: int, ranks: int = 3) -> list[str]:
+    """Kill one rank, its guard, or stop it, in mid-run; everything that then was not as it must be."""
+    job = Job(folder, "well", ranks=ranks, launched=launched, acts=100_000)
+    beats = job.wait_for_acts()
+    target = beats[victim].guard if what == "guard" else beats[victim].process
+    os.kill(target.pid, signal.SIGSTOP if what == "stop" else signal.SIGKILL)
+    ended = job.wait()
+    wrong = []
+    if ended.seconds > 10:
+        wrong.append(f"took {ended.seconds:.1f} s")
+    if left := survivors(beats):
+        wrong.append(f"left {left}")
+    failure = job.failure()
+    if (failure["rank"], failure["pid"]) != (victim, beats[victim].process.pid):
+        wrong.append(f"blamed {failure['rank']} for {victim}: {failure['reason']}")
+    if failure["actor"] != "layer.1.mlp.fc1 (compute)" or failure["step"] < 0 or len(failure["ranks"]) != ranks:
+        wrong.append(f"placed it in {failure['actor']}, step {failure['step']}")
+    # MPICH prints its banner on stdout when the process that it started itself is killed: no rank can help that.
+    if launched or what != "guard":
+        said = [line for line in ended.strange_lines() if "says hello" not in line]
+        wrong += [f"said {said}"] if said or (launched and ended.strange_lines()) else []
+        wrong += [f"code {ended.code}"] if ended.code != 6 else []
+        told = ended.stderr.count("sbplan: rank")
+        wrong += [f"told {told} times"] if told != 1 else []
+    return wrong
+
+
+@needs_mpi
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize(("what", "victim"), [("rank", 0), ("rank", 2), ("guard", 1), ("stop", 1)])
+def test_a_rank_killed_or_stopped_is_named_and_the_job_ends(
+    tmp_path: Path, launched: bool, what: str, victim: int
+) -> None:
+    assert kill_one(tmp_path, what, launched=launched, victim=victim) == []
+
+
+@needs_mpi
+@pytest.mark.parametrize(("signum", "saved"), [(signal.SIGINT, 2), (signal.SIGTERM, 0)])
+def test_an_interrupt_reaches_the_ranks(tmp_path: Path, signum: signal.Signals, saved: int) -> None:
+    job = Job(tmp_path, "well", ranks=2, launched=True, acts=100_000)
+    beats = job.wait_for_acts()
+    job.process.send_signal(signum)
+    ended = job.wait()
+    assert ended.code == 128 + signum
+    assert ended.seconds < 20
+    assert ended.strange_lines() == []
+    assert ended.stderr.count(f"sbplan: interrupted by {signum.name}") == 1
+    assert "Traceback" not in ended.stderr
+    assert len(list(job.run.glob("saved.*"))) <= saved
+    assert bool(list(job.run.glob("saved.*"))) == bool(saved)
+    assert survivors(beats) == []
+
+
+@needs_mpi
+def test_killing_the_launcher_leaves_nothing_behind(tmp_path: Path) -> None:
+    job = Job(tmp_path, "well", ranks=2, launched=True, acts=100_000)
+    beats = job.wait_for_acts()
+    job.process.kill()
+    job.wait()
+    assert survivors(beats) == []
+
+
+def test_a_rank_alone_needs_no_launcher(tmp_path: Path) -> None:
+    code = (
+        "import sys; from executor.launch import run_rank, run_folder\n"
+        "run_rank(lambda: print(run_folder()) or 'numpy' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=20)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    folder = Path(ended.stdout.strip())
+    assert folder.parent == tmp_path
+    deadline_s = time.monotonic() + 5
+    while folder.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("leave", "code"), [("sys.exit(4)", 4), ("sys.exit('why')", 1), ("sys.exit()", 0), ("3", 3)])
+def test_the_exit_code_is_the_rank_s(tmp_path: Path, leave: str, code: int) -> None:
+    script = f"import sys; from executor.launch import run_rank; run_rank(lambda: {leave})"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=20).returncode == code
+
+
+def test_the_cause_of_an_earlier_job_is_forgotten(tmp_path: Path) -> None:
+    old = tmp_path / "failure.json"
+    old.write_text("{}")
+    os.utime(old, (1, 1))
+    script = (
+        "import sys; from pathlib import Path; from executor.launch import run_rank;"
+        "run_rank(lambda: 0, folder=Path(sys.argv[1]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    assert subprocess.run(command, env=environment, timeout=20).returncode == 0
+    assert not old.exists()
+
+
+def main() -> int:
+    """Kills at length: `python -m tests.executor.test_launch --cases 20 --what rank`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--what", choices=["rank", "guard", "stop"], default="rank")
+    parser.add_argument("--plain", action="store_true", help="start mpiexec directly, not through launch")
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    begin_s = time.monotonic()
+    failures = 0
+    for _ in range(arguments.cases):
+        ranks = draw.randint(2, 4)
+        with tempfile.TemporaryDirectory() as name:
+            wrong = kill_one(
+                Path(name), arguments.what, launched=not arguments.plain, victim=draw.randrange(ranks), ranks=ranks
+            )
+        failures += bool(wrong)
+        if wrong:
+            print("; ".join(wrong), file=sys.stderr)
+    seconds = round(time.monotonic() - begin_s, 1)
+    print(json.dumps({"cases": arguments.cases, "failures": failures, "what": arguments.what, "seconds": seconds}))
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
