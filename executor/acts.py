@@ -17,7 +17,7 @@ from executor.registers import Registers
 from executor.transport.base import Group, HostArray, Request, Transport
 from strategy.errors import PlanError
 from strategy.graph import Graph
-from strategy.ops.base import Array, Call, OpDef, Workspace, lookup
+from strategy.ops.base import Array, Call, OpDef, Workspace
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.protocol import rendezvous_members
 
@@ -73,7 +73,7 @@ class Acts:
 
     def _op(self, index: int, actor: Actor, task: OpTask, ports: Sequence[Array]) -> Run:
         op = self._graph.by_name[task.op]
-        definition = lookup(op.kind, self._registry)
+        definition = self._registry[op.kind]
         written = [ports[port] for port in task.outputs]
         if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
