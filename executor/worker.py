@@ -138,6 +138,10 @@ class Worker:
         except Exception as error:
             raise self._fault(*self._current, f"{type(error).__name__}: {error}") from error
 
+    def stop_recording(self) -> None:
+        """Keep the records so far and no more: a long run would fill the memory with them."""
+        self._record = False
+
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`; between calls of `run`."""
         array = self.registers.block(self.registers.index(name), block)
