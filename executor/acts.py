@@ -15,7 +15,7 @@ from executor.collectives import Requests, Start, prepare
 from executor.kernels.base import Kernels
 from executor.registers import Registers
 from executor.transport.base import Group, HostArray, Request, Transport
-from strategy.errors import PlanError, did_you_mean
+from strategy.errors import PlanError
 from strategy.graph import Graph
 from strategy.ops.base import Array, Call, OpDef, Workspace
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
@@ -72,20 +72,16 @@ class Acts:
 
     def _op(self, index: int, actor: Actor, task: OpTask, ports: Sequence[Array]) -> Run:
         op = self._graph.by_name[task.op]
-        if op.kind not in self._registry:
-            hint = did_you_mean(op.kind, self._registry)
-            raise PlanError("unknown op kind", where=actor.name, got=op.kind, hint=hint)
         definition = self._registry[op.kind]
-        if tuple(map(len, (task.inputs, task.outputs, task.updates))) != tuple(
-            map(len, (op.inputs, op.outputs, op.updates))
-        ):
+        written = [ports[port] for port in task.outputs]
+        if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
         call = Call(
             xp=self._kernels.xp,
             attrs=op.attrs,
             inputs=tuple(ports[port] for port in task.inputs),
-            outputs=tuple(ports[port] for port in task.outputs),
-            updates=tuple(ports[port] for port in task.updates),
+            outputs=tuple(written[: len(op.outputs)]),
+            updates=tuple(written[len(op.outputs) :]),
             input_boxes=task.input_boxes,
             output_boxes=task.output_boxes,
             workspace=self._workspaces[index],

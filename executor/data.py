@@ -1,9 +1,9 @@
 """Training data: bytes of real text, drawn so that no loader has a state.
 
 The vocabulary is the 256 byte values. The text is a file or folder of the user's, else what every machine has: the
-sources of Python's own standard library. Which rows a micro-batch holds follows from (seed, step, micro-batch,
-row) alone, by a counter-based generator (Philox 4x64-10; Salmon et al. 2011), so every rank draws exactly its
-part of the same global batch, whatever the plan, and a resumed run goes on where it stopped.
+sources of Python's own standard library. Which rows a batch holds follows from (seed, step, row)
+alone, by a counter-based generator (Philox 4x64-10; Salmon et al. 2011), so every rank draws exactly its
+part of the same global batch, however the plan cuts it into micro-batches, and a resumed run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -76,17 +76,14 @@ def read_corpus(path: Path) -> Corpus:
         raise InputError("the file cannot be read", where=f"data {path}", got=error.strerror) from error
 
 
-def sample_batch(
-    text: Bytes, *, seed: int, step: int, micro_batch: int, rows: tuple[int, int], seq: int
-) -> tuple[Ids, Ids]:
-    """Rows [begin, end) of one global micro-batch: token ids, and as labels the byte after each.
+def sample_batch(text: Bytes, *, seed: int, step: int, rows: tuple[int, int], seq: int) -> tuple[Ids, Ids]:
+    """Rows [begin, end) of the global batch of one step: token ids, and as labels the byte after each.
 
     Args:
         text: where the rows are cut from, [num_bytes].
         seed: of the run.
         step: the training step.
-        micro_batch: within the step.
-        rows: begin and end, counted in the global micro-batch.
+        rows: begin and end, counted over all micro-batches of the step.
         seq: bytes per row.
 
     Returns:
@@ -102,7 +99,7 @@ def sample_batch(
     ids = np.empty((end - begin, seq), np.int32)
     labels = np.empty_like(ids)
     for index, row in enumerate(range(begin, end)):
-        start = _draw(starts, seed=seed, counter=(row, micro_batch, step))
+        start = _draw(starts, seed=seed, counter=(row, step))
         ids[index] = text[start : start + seq]
         labels[index] = text[start + 1 : start + seq + 1]
     return ids, labels
@@ -117,7 +114,6 @@ class TextLoader:
         shapes: graph input -> its global shape [rows of a micro-batch, seq].
         num_micro_batches: per step.
         labels: the input that takes the labels; every other one takes the ids.
-        first_step: where a resumed run goes on.
 
     Raises:
         InputError: an input is not [rows, seq], or the text is too short for it.
@@ -131,7 +127,6 @@ class TextLoader:
         *,
         num_micro_batches: int,
         labels: str = "labels",
-        first_step: int = 0,
     ) -> None:
         for name, shape in shapes.items():
             if len(shape) != 2:
@@ -141,24 +136,25 @@ class TextLoader:
                 raise InputError("the text is too short", where="data", got=len(text), expected=expected)
         self._text = text
         self._seed = seed
+        self._rows = {name: shape[0] for name, shape in shapes.items()}
         self._seq = {name: shape[1] for name, shape in shapes.items()}
         self._num_micro_batches = num_micro_batches
         self._labels = labels
-        self._first_step = first_step
 
     def __call__(self, task: LoadTask, act_number: int, arrays: Sequence[NDArray[np.int32]]) -> None:
-        """Write the boxes of `task` of micro-batch `act_number` (counted over all steps of this run) to `arrays`."""
+        """Write the boxes of `task` of micro-batch `act_number`, counted since the start of the training."""
         step, micro_batch = divmod(act_number, self._num_micro_batches)
         drawn: dict[tuple[tuple[int, int], int], tuple[Ids, Ids]] = {}
         for name, box, array in zip(task.inputs, task.boxes, arrays, strict=True):
-            rows, (first, last) = box
+            (begin, end), (first, last) = box
+            before = micro_batch * self._rows[name]
+            rows = (before + begin, before + end)
             key = rows, self._seq[name]
             if key not in drawn:
                 drawn[key] = sample_batch(
                     self._text,
                     seed=self._seed,
-                    step=self._first_step + step,
-                    micro_batch=micro_batch,
+                    step=step,
                     rows=rows,
                     seq=self._seq[name],
                 )
@@ -166,10 +162,10 @@ class TextLoader:
             array[...] = (labels if name == self._labels else ids)[:, first:last]
 
 
-def _draw(span: int, *, seed: int, counter: tuple[int, int, int]) -> int:
+def _draw(span: int, *, seed: int, counter: tuple[int, int]) -> int:
     """A number in [0, span): the top of one 64-bit draw times span, the same on every machine and NumPy."""
     key = np.array([seed & (2**64 - 1), 0], np.uint64)
-    raw = np.random.Philox(key=key, counter=np.array([0, *counter], np.uint64)).random_raw()
+    raw = np.random.Philox(key=key, counter=np.array([0, *counter, 0], np.uint64)).random_raw()
     return int(raw) * span >> 64
 
 

@@ -302,6 +302,11 @@ def _launcher_environment(ranks: int, folder: Path) -> dict[str, str]:
     return added | os.environ | needed
 
 
+def job_name() -> str:
+    """A name that this node's ranks of one job share and other jobs do not."""
+    return f"{_job_of_this_process():016x}"
+
+
 def _job_of_this_process() -> int:
     """A number that this node's ranks of one job share and other jobs do not."""
     names = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")

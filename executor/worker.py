@@ -38,7 +38,7 @@ class Hooks:
     """What a worker calls; each must be cheap.
 
     Attributes:
-        on_act: before each act, with (actor, number): a heartbeat.
+        on_act: before each act, with (actor, number since the start of the training): a heartbeat.
         on_step: after the last act of a step on this rank, with (step, reports).
         delay: seconds to sleep before an act; tests shuffle timing with it.
     """
@@ -72,6 +72,7 @@ class Worker:
         load: fills the inputs of a loader's act.
         reports: names of registers of this rank whose last piece of each step is copied for `on_step`.
         hooks: what to call on the way.
+        first_step: the training step that the first act belongs to; a resumed run goes on counting.
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
     """
@@ -88,6 +89,7 @@ class Worker:
         *,
         reports: Sequence[str] = (),
         hooks: Hooks | None = None,
+        first_step: int = 0,
         stall_s: float = 60.0,
         record: bool = True,
     ) -> None:
@@ -105,6 +107,7 @@ class Worker:
         self._acts = Acts(program, graph, rank, self.registers, transport, kernels, registry, load)
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
+        self._first_act = [first_step * acts for acts in self._acts_per_step]
         self._order = _by_urgency(program, self._protocol.streams)
         self._heads: list[int | None] = [None] * len(program.streams)
         self._ready_ns = [0] * len(program.streams)
@@ -132,6 +135,10 @@ class Worker:
             raise
         except Exception as error:
             raise self._fault(*self._current, f"{type(error).__name__}: {error}") from error
+
+    def stop_recording(self) -> None:
+        """Keep the records so far and no more: a long run would fill the memory with them."""
+        self._record = False
 
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`; between calls of `run`."""
@@ -180,8 +187,9 @@ class Worker:
         self._heads[stream] = None
         act = self._protocol.issue(stream, actor)
         self._current = (actor, act.number)
+        number = self._first_act[actor] + act.number
         if self._hooks.on_act is not None:
-            self._hooks.on_act(actor, act.number)
+            self._hooks.on_act(actor, number)
         if self._hooks.delay is not None:
             sleep(self._hooks.delay(actor, act.number))
         runs = self._runs[actor]
@@ -190,7 +198,7 @@ class Worker:
         if run is None:
             run = runs[blocks] = self._acts.bind(actor, act.read_blocks, act.write_blocks)
         start_ns = perf_counter_ns()
-        requests = run(act.number)
+        requests = run(number)
         if requests is None:
             self._end(act, self._ready_ns[stream], start_ns)
             return

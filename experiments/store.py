@@ -71,8 +71,8 @@ class RunStore:
     root: Path
     wait_s: float = 10.0
 
-    def create(self, verb: str, inputs: Mapping[str, object]) -> Run:
-        """Open a new run: its folder, its resolved inputs, its row."""
+    def create(self, verb: str, inputs: Mapping[str, object], *, name: str | None = None) -> Run:
+        """Open a new run: its folder (called `name`, which may be there already), its resolved inputs, its row."""
         started = _now()
         resolved = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
         with self._writing() as database:
@@ -82,7 +82,7 @@ class RunStore:
             )
             number = cursor.lastrowid
             assert number is not None
-            folder = self.root / f"{number:04d}-{verb}"
+            folder = self.root / (name or f"{number:04d}-{verb}")
             folder.mkdir(exist_ok=True)  # left by a writer that died before its row was kept
             write_atomic(folder / "inputs.json", resolved)
             database.execute("UPDATE runs SET folder = ? WHERE id = ?", (folder.name, number))

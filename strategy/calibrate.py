@@ -35,7 +35,8 @@ Floats = npt.NDArray[np.float64]
 class Fitted:
     """Constants of one kind, where they come from and how far they hold.
 
-    `spread` is the 90th percentile of the relative residuals: the half-width of the prediction's interval.
+    `spread` is the 90th percentile of the relative residuals: the half-width of the prediction's interval. `points` are
+    the sizes that were fitted, by which a refinement remembers the shape of this fit.
     """
 
     coefficients: Coefficients
@@ -43,8 +44,17 @@ class Fitted:
     samples: int
     sources: tuple[str, ...]
     spread: float
-    flop_range: tuple[int, int]
-    nbytes_range: tuple[int, int]
+    points: tuple[Features, ...]
+
+    @property
+    def flop_range(self) -> tuple[int, int]:
+        """Fewest and most FLOPs that were measured."""
+        return min(p.flop for p in self.points), max(p.flop for p in self.points)
+
+    @property
+    def nbytes_range(self) -> tuple[int, int]:
+        """Fewest and most bytes that were measured."""
+        return min(p.nbytes for p in self.points), max(p.nbytes for p in self.points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +115,43 @@ def _fit(rows: Sequence[Measurement]) -> Fitted:
         samples=sum(row.samples for row in rows),
         sources=tuple(sorted({row.source for row in rows})),
         spread=float(np.quantile(np.abs(design / scale @ solution - 1.0), 0.9)),
-        flop_range=(min(f.flop for f in features), max(f.flop for f in features)),
-        nbytes_range=(min(f.nbytes for f in features), max(f.nbytes for f in features)),
+        points=_spread_points(features),
     )
+
+
+def _spread_points(features: Sequence[Features]) -> tuple[Features, ...]:
+    """At most eight of the sizes, from the smallest to the largest."""
+    ordered = sorted(dict.fromkeys(features), key=lambda f: (f.nbytes, f.flop, f.hops))
+    picks = sorted({round(i * (len(ordered) - 1) / 7) for i in range(8)})
+    return tuple(ordered[pick] for pick in picks)
+
+
+def refine(
+    base: Calibration, measurements: Iterable[Measurement], cluster: Cluster, *, act_overhead_s: float
+) -> Calibration:
+    """A calibration corrected by the measurements of runs.
+
+    Runs say at what level a kind runs in its real surroundings, but often at one or two sizes only. So the shape of the
+    base fit is kept: its points, scaled by the median ratio of run to base, are fitted together with the run's rows.
+    Kinds that the runs lack stay as they are.
+    """
+    model = base.cost_model(cluster)
+    by_kind: dict[str, list[Measurement]] = {}
+    for row in measurements:
+        by_kind.setdefault(coefficient_key(row.features), []).append(row)
+    fitted = dict(base.fitted)
+    for kind, rows in sorted(by_kind.items()):
+        known = base.fitted.get(kind)
+        if known is None:
+            fitted[kind] = _fit(rows)
+            continue
+        bare = dataclasses.replace(model, act_overhead_s=0.0)
+        level = float(np.median([row.seconds / max(bare.seconds(row.features), 1e-12) for row in rows]))
+        shape = [Measurement(p, max(level * bare.seconds(p), 1e-9), 1, "shape of the base") for p in known.points]
+        corrected = _fit([*rows, *shape])
+        sources = tuple(sorted({*known.sources, *(row.source for row in rows)}))
+        fitted[kind] = dataclasses.replace(corrected, rows=known.rows + len(rows), sources=sources)
+    return Calibration(cluster.name, fitted, act_overhead_s)
 
 
 def _terms(features: Features) -> tuple[float, float, float]:
@@ -149,8 +193,7 @@ def _fitted_of(entry: dict[str, Any]) -> Fitted:
         int(entry["samples"]),
         tuple(entry["sources"]),
         float(entry["spread"]),
-        (int(entry["flop_range"][0]), int(entry["flop_range"][1])),
-        (int(entry["nbytes_range"][0]), int(entry["nbytes_range"][1])),
+        tuple(Features(**point) for point in entry["points"]),
     )
 
 

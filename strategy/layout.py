@@ -89,11 +89,12 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...]) -> Stages:
 
 
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
-    """Stage of the forward op or variable that a backward or update op is named after; else the first."""
+    """Stage of the forward op, value or variable that a backward or update op is named after; else the first."""
     origin = op.name.split(":", 1)[0]
     if origin in graph.values and graph.values[origin].role is Role.VARIABLE:
         return stage_of[graph.consumers[origin][0].name]
-    return stage_of.get(origin, 0)
+    producer = graph.producer.get(origin)
+    return stage_of.get(producer.name if producer is not None else origin, 0)
 
 
 def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:

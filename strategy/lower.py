@@ -142,21 +142,19 @@ class _Lowering:
 
     def _task(self, action: Action, rank: int) -> Task:
         if action.op:
-            first = len(action.reads)
-            last = first + len(action.writes)
+            written = (*action.writes, *action.updates)
             return OpTask(
                 op=action.op,
-                inputs=tuple(range(first)),
-                outputs=tuple(range(first, last)),
+                inputs=tuple(range(len(action.reads))),
+                outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
                 input_boxes=tuple(self._box(t, rank) for t in action.reads),
-                output_boxes=tuple(self._box(t, rank) for t in action.writes),
-                updates=tuple(range(last, last + len(action.updates))),
+                output_boxes=tuple(self._box(t, rank) for t in written),
             )
-        written = self.arrangement.tensors[action.writes[0]]
+        target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:
-            return LoadTask((written.value,), (self._box(action.writes[0], rank),))
+            return LoadTask((target.value,), (self._box(action.writes[0], rank),))
         source = self.arrangement.tensors[action.reads[0]]
-        spec = self.graph.values[written.value].spec
+        spec = self.graph.values[target.value].spec
         return boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
 
     def _make_transfer(self, action: Action, work: Work) -> Iterator[tuple[str, int]]:

@@ -86,7 +86,10 @@ class ActKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OpTask:
-    """Run a graph op on local arrays; `inputs`, `outputs`, `updates` index the ports of the actor, reads before writes.
+    """Run a graph op on local arrays.
+
+    `inputs` and `outputs` index the actor's ports, reads before writes; `outputs` are those of the op's outputs, then
+    those of the variables that it updates.
 
     `input_boxes` and `output_boxes` say which piece of each logical tensor the local arrays hold.
     """
@@ -96,7 +99,6 @@ class OpTask:
     outputs: tuple[int, ...]
     input_boxes: tuple[Box, ...]
     output_boxes: tuple[Box, ...]
-    updates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,10 +66,8 @@ def _masked_scores(call: Call, q: Array, k: Array) -> Array:
 
 
 def _future(call: Call, xp: ArrayModule, s: int, dtype: object) -> Array:
-    mask = call.workspace.get("mask", (s, s), dtype)
-    if mask[0, -1] != -xp.inf:
-        mask[...] = xp.triu(xp.full((s, s), -xp.inf, dtype), 1)
-    return mask
+    """[s, s]: minus infinity above the diagonal, zero elsewhere."""
+    return call.workspace.constant("future", (s, s), dtype, lambda: xp.triu(xp.full((s, s), -xp.inf, dtype), 1))
 
 
 def _run(call: Call) -> None:

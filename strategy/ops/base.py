@@ -54,6 +54,13 @@ class Workspace:
             found = self.arrays[name] = self.xp.empty(shape, dtype)
         return found
 
+    def constant(self, name: str, shape: Shape, dtype: Any, make: Callable[[], Array]) -> Array:
+        """An array that `make` computes on first use and that nobody writes."""
+        found = self.arrays.get(name)
+        if found is None or found.shape != tuple(shape) or found.dtype != dtype:
+            found = self.arrays[name] = make()
+        return found
+
 
 @dataclass(slots=True)
 class Call:

@@ -70,8 +70,8 @@ def _run_grad(call: Call) -> None:
     xp.subtract(x, mean[..., None], out=h)
     h *= rstd[..., None]
     xp.multiply(dy, h, out=dx)
-    ones = call.workspace.get("ones", (1, x.size // width), x.dtype)
-    ones.fill(1)
+    count = x.size // width
+    ones = call.workspace.constant("ones", (1, count), x.dtype, lambda: xp.ones((1, count), x.dtype))
     xp.matmul(ones, dx.reshape(-1, width), out=dgamma.reshape(1, -1))
     xp.matmul(ones, dy.reshape(-1, width), out=dbeta.reshape(1, -1))
     gh = xp.matmul(dx, gamma)

@@ -32,8 +32,8 @@ def _signatures_sum_leading(inputs: Specs, outputs: Specs, attrs: Attrs, parts: 
 def _run_sum_leading(call: Call) -> None:
     x, out = call.inputs[0], call.outputs[0]
     rows = x.reshape(-1, out.size)
-    ones = call.workspace.get("ones", (1, rows.shape[0]), x.dtype)
-    ones.fill(1)
+    count = rows.shape[0]
+    ones = call.workspace.constant("ones", (1, count), x.dtype, lambda: call.xp.ones((1, count), x.dtype))
     call.xp.matmul(ones, rows, out=out.reshape(1, -1))  # a product with ones sums faster than a strided reduction
 
 

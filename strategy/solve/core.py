@@ -339,5 +339,8 @@ def _validate(problem: Problem) -> None:
         cells = len(problem.nodes[edge.tail].costs) * len(problem.nodes[edge.head].costs)
         if len(edge.costs) != cells:
             raise InputError(
-                "an edge's table has the wrong size", where=f"{where}, edge {k}", got=len(edge.costs), expected=f"{cells} costs"
+                "an edge's table has the wrong size",
+                where=f"{where}, edge {k}",
+                got=len(edge.costs),
+                expected=f"{cells} costs",
             )

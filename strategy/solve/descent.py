@@ -15,7 +15,9 @@ from strategy.problem import FORBIDDEN
 from strategy.solve.core import Core, IntArray
 
 
-def descend(core: Core, start: dict[int, int], *, deadline_s: float, max_sweeps: int = 40, seed: int = 0) -> dict[int, int] | None:
+def descend(
+    core: Core, start: dict[int, int], *, deadline_s: float, max_sweeps: int = 40, seed: int = 0
+) -> dict[int, int] | None:
     """The best legal choice of the live nodes that coordinate descent from `start` reaches, or None.
 
     Args:

@@ -98,7 +98,7 @@ def _ask(problem: Problem, limit: int | None, *, minimise: bool, time_limit_s: f
     return Feasibility(infeasible=status == cp_model.INFEASIBLE, choice=choice, peak_bound=max(int(bound), 0))
 
 
-def _forbid_pairs(model: Any, tail: Sequence[Any], head: Sequence[Any], costs: tuple[int, ...]) -> None:  # noqa: ANN401
+def _forbid_pairs(model: Any, tail: Sequence[Any], head: Sequence[Any], costs: tuple[int, ...]) -> None:
     """Clauses for one edge: a pick of a row class implies one of the class's legal columns."""
     width = len(head)
     classes: dict[tuple[bool, ...], list[Any]] = {}

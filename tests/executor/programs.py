@@ -132,8 +132,7 @@ class Builder:
         self.ops.append(Op(name, kind, inputs, () if updates else written, updates))
         ports = tuple(range(len(reads) + len(writes)))
         boxes = (BOX,) * len(reads), (BOX,) * len(writes)
-        outputs = ports[len(reads) :]
-        task = OpTask(name, ports[: len(reads)], () if updates else outputs, *boxes, outputs if updates else ())
+        task = OpTask(name, ports[: len(reads)], ports[len(reads) :], *boxes)
         self.actor(name, rank, ActKind.COMPUTE, reads, writes, acts, task)
 
     def stream(self, rank: int, name: str, sequence: Sequence[str], *, dynamic: bool = False) -> None:

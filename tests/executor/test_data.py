@@ -24,36 +24,31 @@ def test_the_standard_library_is_real_text_with_a_fixed_split(library: Corpus) -
 
 
 def test_labels_are_the_next_byte(library: Corpus) -> None:
-    ids, labels = sample_batch(library.train, seed=1, step=3, micro_batch=0, rows=(0, 4), seq=32)
+    ids, labels = sample_batch(library.train, seed=1, step=3, rows=(0, 4), seq=32)
     assert ids.dtype == labels.dtype == np.int32
     assert ids.shape == labels.shape == (4, 32)
     np.testing.assert_array_equal(ids[:, 1:], labels[:, :-1])
 
 
 def test_every_rank_draws_its_rows_of_the_same_batch(library: Corpus) -> None:
-    whole, _ = sample_batch(library.train, seed=1, step=3, micro_batch=2, rows=(0, 8), seq=16)
-    parts = [
-        sample_batch(library.train, seed=1, step=3, micro_batch=2, rows=rows, seq=16)[0] for rows in ((0, 3), (3, 8))
-    ]
+    whole, _ = sample_batch(library.train, seed=1, step=3, rows=(0, 8), seq=16)
+    parts = [sample_batch(library.train, seed=1, step=3, rows=rows, seq=16)[0] for rows in ((0, 3), (3, 8))]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_seed_step_micro_batch_and_row_each_change_the_draw(library: Corpus) -> None:
+def test_seed_step_and_row_each_change_the_draw(library: Corpus) -> None:
     drawn = {
-        sample_batch(library.train, seed=seed, step=step, micro_batch=micro_batch, rows=(row, row + 1), seq=64)[
-            0
-        ].tobytes()
+        sample_batch(library.train, seed=seed, step=step, rows=(row, row + 1), seq=64)[0].tobytes()
         for seed in (0, 1)
         for step in (0, 1)
-        for micro_batch in (0, 1)
         for row in (0, 1)
     }
-    assert len(drawn) == 16
+    assert len(drawn) == 8
 
 
 def test_the_draw_is_uniform_and_reaches_both_ends() -> None:
     text = np.arange(11, dtype=np.uint8)
-    ids, labels = sample_batch(text, seed=0, step=0, micro_batch=0, rows=(0, 5000), seq=1)
+    ids, labels = sample_batch(text, seed=0, step=0, rows=(0, 5000), seq=1)
     counts = np.bincount(ids[:, 0], minlength=10)
     assert counts.size == 10
     assert counts.min() > 400
@@ -63,26 +58,30 @@ def test_the_draw_is_uniform_and_reaches_both_ends() -> None:
 
 def test_the_draw_is_the_same_on_every_machine() -> None:
     text = (np.arange(100_000) // 400).astype(np.uint8)
-    ids, _ = sample_batch(text, seed=7, step=5, micro_batch=1, rows=(0, 6), seq=1)
+    ids, _ = sample_batch(text, seed=7, step=5, rows=(0, 6), seq=1)
     assert ids[:, 0].tolist() == [120, 104, 249, 236, 216, 31]
 
 
 def test_the_loader_fills_rows_and_columns(library: Corpus) -> None:
     shapes = {"ids": (8, 16), "labels": (8, 16)}
     load = TextLoader(library.train, 5, shapes, num_micro_batches=4)
-    whole_ids, whole_labels = sample_batch(library.train, seed=5, step=2, micro_batch=3, rows=(0, 8), seq=16)
+    whole_ids, whole_labels = sample_batch(library.train, seed=5, step=2, rows=(24, 32), seq=16)
     ids, labels = np.empty((4, 16), np.int32), np.empty((4, 8), np.int32)
     load(LoadTask(("ids", "labels"), (((4, 8), (0, 16)), ((4, 8), (8, 16)))), 11, [ids, labels])
     np.testing.assert_array_equal(ids, whole_ids[4:])
     np.testing.assert_array_equal(labels, whole_labels[4:, 8:])
 
 
-def test_a_resumed_loader_goes_on_where_the_first_stopped(library: Corpus) -> None:
-    task = LoadTask(("ids",), (((0, 2), (0, 8)),))
-    first, resumed = np.empty((2, 8), np.int32), np.empty((2, 8), np.int32)
-    TextLoader(library.train, 5, {"ids": (2, 8)}, num_micro_batches=2)(task, 2 * 7 + 1, [first])
-    TextLoader(library.train, 5, {"ids": (2, 8)}, num_micro_batches=2, first_step=6)(task, 2 * 1 + 1, [resumed])
-    np.testing.assert_array_equal(first, resumed)
+def test_the_batch_is_the_same_however_it_is_cut(library: Corpus) -> None:
+    whole = np.empty((8, 16), np.int32)
+    TextLoader(library.train, 5, {"ids": (8, 16)}, num_micro_batches=1)(
+        LoadTask(("ids",), (((0, 8), (0, 16)),)), 3, [whole]
+    )
+    cut = np.empty((2, 16), np.int32)
+    load = TextLoader(library.train, 5, {"ids": (2, 16)}, num_micro_batches=4)
+    for micro_batch in range(4):
+        load(LoadTask(("ids",), (((0, 2), (0, 16)),)), 3 * 4 + micro_batch, [cut])
+        np.testing.assert_array_equal(cut, whole[2 * micro_batch : 2 * micro_batch + 2])
 
 
 def test_a_file_is_split_by_its_bytes(tmp_path: Path) -> None:
@@ -125,9 +124,9 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def test_too_short_a_text_is_refused() -> None:
     text = np.zeros(16, np.uint8)
-    assert sample_batch(text, seed=0, step=0, micro_batch=0, rows=(0, 1), seq=15)[0].shape == (1, 15)
+    assert sample_batch(text, seed=0, step=0, rows=(0, 1), seq=15)[0].shape == (1, 15)
     with pytest.raises(InputError, match="got 16, expected at least 17 bytes"):
-        sample_batch(text, seed=0, step=0, micro_batch=0, rows=(0, 1), seq=16)
+        sample_batch(text, seed=0, step=0, rows=(0, 1), seq=16)
     with pytest.raises(InputError, match="too short"):
         TextLoader(text, 0, {"ids": (1, 16)}, num_micro_batches=1)
 

@@ -1,0 +1,37 @@
+"""Initial parameters: a function of seed and name alone, so that every layout starts from the same model."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategy.errors import InputError
+from strategy.graph import Value
+from strategy.tensor import Box
+
+_NORMAL = re.compile(r"normal\(([0-9.eE+-]+)\)")
+
+
+def initial_piece(value: Value, box: Box, *, seed: int) -> NDArray[Any]:
+    """The part `box` of a variable as it starts.
+
+    Raises:
+        InputError: the variable says no known start.
+    """
+    whole = np.empty(value.spec.shape, value.spec.dtype)
+    normal = _NORMAL.fullmatch(value.init)
+    if value.init in ("zeros", "ones"):
+        whole[...] = value.init == "ones"
+    elif normal is not None:
+        digest = hashlib.sha256(f"{seed}:{value.name}".encode()).digest()
+        key = np.frombuffer(digest[:16], np.uint64)
+        whole[...] = np.random.Generator(np.random.Philox(key=key)).normal(0.0, float(normal[1]), value.spec.shape)
+    else:
+        raise InputError(
+            "unknown start of a variable", where=value.name, got=value.init, expected="zeros, ones, normal"
+        )
+    return np.ascontiguousarray(whole[tuple(slice(begin, end) for begin, end in box)])

@@ -1,0 +1,229 @@
+"""Profile: what ops and collectives cost on this machine, measured on all ranks at once.
+
+Ops run on the pieces that a training graph would give them under several splits and micro-batches, so that the sizes
+measured are the sizes met. All ranks time the same case at the same moment, for they share caches and memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.collectives import prepare
+from executor.kernels.base import Kernels
+from executor.transport.base import Lane, Lanes, Transport, wait
+from strategy.boxing import BoxingStep, boxing_task, step_kind, transfer_task
+from strategy.cluster import Cluster
+from strategy.cost import op_features, step_features, transfer_features
+from strategy.graph import Graph, Op
+from strategy.measurement import Features, Measurement
+from strategy.models.gpt import GptConfig
+from strategy.ops import op_definition
+from strategy.ops.base import Call, Workspace
+from strategy.placement import Placement
+from strategy.program import ActKind, BoxingTask, TransferTask
+from strategy.sbp import B, NdSbp, P, Split
+from strategy.signature import Signature, op_signatures, piece_specs
+from strategy.tensor import TensorSpec, box_shape
+from strategy.training import Training, training_graph
+
+SIZES_PER_KIND = 6
+SAMPLES = 7
+WARM_UPS = 2
+COLLECTIVE_ROWS = (64, 1024, 16384, 131072)
+"""Rows of 16 float32 that collectives are timed on: 4 KiB to 8 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpCase:
+    """One op on pieces of one size."""
+
+    features: Features
+    op: Op
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    updates: tuple[TensorSpec, ...]
+
+
+def op_cases(model: GptConfig, global_batch: int, ranks: int) -> list[OpCase]:
+    """Cases of every op kind that training uses, over its range of sizes."""
+    found: dict[str, dict[Features, OpCase]] = {}
+    for count in (1, 2, 4):
+        if global_batch % count:
+            continue
+        graph = training_graph(model, Training(global_batch, count))
+        for op in graph.ops:
+            if op.layer in (None, 0):
+                for mesh in ((1,), (ranks,)):
+                    for signature in op_signatures(graph, op, mesh):
+                        case = _case(graph, op, signature, mesh)
+                        found.setdefault(op.kind, {}).setdefault(case.features, case)
+    return [case for kind in sorted(found) for case in _spread(list(found[kind].values()))]
+
+
+def _case(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> OpCase:
+    return OpCase(
+        op_features(graph, op, signature, mesh),
+        op,
+        piece_specs(graph.specs(op.inputs), signature.inputs, mesh),
+        piece_specs(graph.specs(op.outputs), signature.outputs, mesh),
+        piece_specs(graph.specs(op.updates), signature.updates, mesh),
+    )
+
+
+def _spread(cases: Sequence[OpCase]) -> list[OpCase]:
+    """A few cases from the smallest to the largest."""
+    ordered = sorted(cases, key=lambda case: (case.features.flop, case.features.nbytes))
+    picks = sorted({round(i * (len(ordered) - 1) / (SIZES_PER_KIND - 1)) for i in range(SIZES_PER_KIND)})
+    return [ordered[pick] for pick in picks]
+
+
+def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> float:
+    """Median seconds of one act."""
+    definition = op_definition(case.op.kind)
+    rng = np.random.default_rng(0)
+    arrays = [_random(spec, rng, vocabulary) for spec in (*case.inputs, *case.outputs, *case.updates)]
+    first, second = len(case.inputs), len(case.inputs) + len(case.outputs)
+    call = Call(
+        xp=kernels.xp,
+        attrs=case.op.attrs,
+        inputs=tuple(kernels.xp.asarray(a) for a in arrays[:first]),
+        outputs=tuple(kernels.xp.asarray(a) for a in arrays[first:second]),
+        updates=tuple(kernels.xp.asarray(a) for a in arrays[second:]),
+        input_boxes=tuple(tuple((0, size) for size in spec.shape) for spec in case.inputs),
+        output_boxes=tuple(tuple((0, size) for size in spec.shape) for spec in case.outputs),
+        workspace=Workspace(kernels.xp),
+        first_of_piece=False,
+    )
+    return _median_seconds(lambda: kernels.run(definition, call))
+
+
+def _random(spec: TensorSpec, rng: np.random.Generator, vocabulary: int) -> NDArray[Any]:
+    if not spec.dtype.is_float:
+        return rng.integers(0, vocabulary, spec.shape).astype(spec.dtype)
+    return np.abs(rng.standard_normal(spec.shape)).astype(spec.dtype) + np.asarray(0.1, spec.dtype)
+
+
+def _median_seconds(act: Callable[[], object]) -> float:
+    for _ in range(WARM_UPS):
+        act()
+    seconds = []
+    for _ in range(SAMPLES):
+        start = time.perf_counter()
+        act()
+        seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCase:
+    """One boxing step over all ranks, or a transfer from each rank of the first half to one of the second."""
+
+    features: Features
+    kind: ActKind
+    spec: TensorSpec
+    tasks: tuple[BoxingTask | TransferTask | None, ...]
+    number: int
+
+
+def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
+    """Every kind of communication at several sizes."""
+    world = Placement(tuple(range(ranks)), (ranks,), ("all",))
+    changes: list[tuple[NdSbp, NdSbp]] = [
+        ((P,), (B,)),
+        ((P,), (Split(0),)),
+        ((Split(0),), (B,)),
+        ((Split(0),), (Split(1),)),
+    ]
+    cases: list[CollectiveCase] = []
+    for rows in COLLECTIVE_ROWS:
+        spec = TensorSpec((rows, 16))
+        for source, target in changes:
+            kind = step_kind(source, target, 0)
+            assert kind is not None
+            step = BoxingStep(kind, 0, target)
+            tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
+            features = step_features(cluster, spec, source, step, world, 0)
+            cases.append(CollectiveCase(features, kind, spec, tasks, len(cases)))
+        if ranks > 1:
+            cases.append(_transfer_case(cluster, spec, ranks, len(cases)))
+    return cases
+
+
+def _transfer_case(cluster: Cluster, spec: TensorSpec, ranks: int, number: int) -> CollectiveCase:
+    half = ranks // 2
+    first = Placement(tuple(range(half)), (half,), ("all",))
+    second = Placement(tuple(range(half, 2 * half)), (half,), ("all",))
+    task = transfer_task(spec, (B,), first, (B,), second)
+    tasks = tuple(task if rank < 2 * half else None for rank in range(ranks))
+    return CollectiveCase(transfer_features(cluster, task, 4), ActKind.TRANSFER, spec, tasks, number)
+
+
+def collective_lanes(cases: Sequence[CollectiveCase], ranks: int) -> Lanes:
+    """The lanes that a transport for these cases needs."""
+    return {case.number: Lane(tuple(range(ranks)), "profile") for case in cases if case.kind is not ActKind.TRANSFER}
+
+
+def time_collective(case: CollectiveCase, transport: Transport) -> float:
+    """Median seconds of one act, from when all ranks are there."""
+    task = case.tasks[transport.rank]
+    source, target = _ends(case, task, transport.rank)
+    seconds = []
+    start_act = None
+    if task is not None:
+        start_act = prepare(case.kind, task, transport.rank, case.number, transport, source, target, Workspace(np))
+    for sample in range(WARM_UPS + SAMPLES):
+        transport.barrier()
+        start = time.perf_counter()
+        if start_act is not None:
+            for request in start_act():
+                wait(request, transport)
+        if sample >= WARM_UPS:
+            seconds.append(time.perf_counter() - start)
+    return median(seconds)
+
+
+def _ends(
+    case: CollectiveCase, task: BoxingTask | TransferTask | None, rank: int
+) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    """The arrays that this rank reads and writes."""
+    if isinstance(task, BoxingTask):
+        boxes = task.source_boxes[rank], task.target_boxes[rank]
+        return np.ones(box_shape(boxes[0]), np.float32), np.ones(box_shape(boxes[1]), np.float32)
+    if task is None:
+        return None, None
+    whole = np.ones(case.spec.shape, np.float32)
+    return (whole if rank in task.source_boxes else None), (whole.copy() if rank in task.target_boxes else None)
+
+
+def profile(
+    model: GptConfig,
+    global_batch: int,
+    cluster: Cluster,
+    transport: Transport,
+    kernels: Kernels,
+    *,
+    cases: Sequence[CollectiveCase],
+    combine: Callable[[float], float],
+    progress: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Measure ops and collectives on all ranks together.
+
+    `combine` agrees on one figure for all ranks (the mean or the largest); every rank returns the same rows.
+    """
+    rows = []
+    for case in op_cases(model, global_batch, transport.size):
+        progress(f"{case.features.kind} {case.features.nbytes} bytes")
+        transport.barrier()
+        seconds = combine(time_op(case, kernels, vocabulary=model.vocabulary))
+        rows.append(Measurement(case.features, seconds, SAMPLES, "profile"))
+    for found in cases if transport.size > 1 else ():
+        progress(f"{found.features.kind} {found.features.nbytes} bytes")
+        rows.append(Measurement(found.features, combine(time_collective(found, transport)), SAMPLES, "profile"))
+    return rows

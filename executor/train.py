@@ -1,0 +1,189 @@
+"""Train: one rank's part of a training run by a plan.
+
+The trainer owns the worker, the state of this rank and its way to and from checkpoints; it knows nothing of files of
+results or of the command line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from executor.checkpoint import Checkpoint, Piece, load
+from executor.data import Corpus, TextLoader
+from executor.initialize import initial_piece
+from executor.kernels.base import Kernels
+from executor.transport.base import Transport
+from executor.worker import Hooks, Worker
+from strategy.errors import InputError, PlanError
+from strategy.graph import Role, Value
+from strategy.layout import Home, home_of
+from strategy.lower import lower
+from strategy.ops import REGISTRY
+from strategy.plan import Plan
+from strategy.program import Program
+from strategy.sbp import local_box
+from strategy.tensor import Box
+from strategy.training import REPORT
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What the host learns of one step. `loss` is the mean over the tokens of the global batch."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    step_time_s: float
+    tokens_per_s: float
+
+
+def program_of(plan: Plan) -> Program:
+    """The program that every rank of a plan runs."""
+    return lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
+
+
+class Trainer:
+    """One rank of a training run.
+
+    Args:
+        plan: admitted and verified.
+        transport: of this rank, with the lanes of `program`.
+        kernels: what runs ops.
+        corpus: the text; its training part is read.
+        program: `program_of(plan)`, where the caller has it already.
+        checkpoint: where to go on from; else the training starts anew.
+        on_act: called before each act, with (actor, number).
+        record: whether to keep a record per act.
+
+    Raises:
+        InputError: the checkpoint is of another model, seed or text.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        transport: Transport,
+        kernels: Kernels,
+        corpus: Corpus,
+        *,
+        program: Program | None = None,
+        checkpoint: Checkpoint | None = None,
+        on_act: Callable[[int, int], None] | None = None,
+        record: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.program = program_of(plan) if program is None else program
+        self.corpus = corpus
+        self.step = 0
+        self.rank = transport.rank
+        if checkpoint is not None:
+            _check_meta(checkpoint, checkpoint_meta(plan, corpus))
+            self.step = checkpoint.step
+        graph, count = plan.graph, plan.training.num_micro_batches
+        shapes = {value.name: value.spec.shape for value in graph.with_role(Role.INPUT)}
+        self.reports = self._holds(REPORT)
+        self._report: NDArray[Any] | None = None
+        self.worker = Worker(
+            self.program,
+            graph,
+            self.rank,
+            transport,
+            kernels,
+            REGISTRY,
+            TextLoader(corpus.train, plan.training.seed, shapes, num_micro_batches=count),
+            reports=(REPORT,) if self.reports else (),
+            hooks=Hooks(on_act=on_act, on_step=self._on_step),
+            first_step=self.step,
+            record=record,
+        )
+        for value, box in self._variables():
+            if checkpoint is None:
+                self.worker.write(value.name, initial_piece(value, box, seed=plan.training.seed))
+            else:
+                self.worker.write(value.name, load(checkpoint, value.name, box))
+
+    def run(self) -> StepReport | None:
+        """One step; the report on ranks that hold it, None elsewhere."""
+        start = time.perf_counter()
+        self.worker.run(steps=1)
+        elapsed = time.perf_counter() - start
+        self.step += 1
+        if self._report is None:
+            return None
+        loss_sum, tokens, norm = (float(x) for x in self._report)
+        return StepReport(self.step, loss_sum / tokens, norm, elapsed, self.plan.tokens_per_step / elapsed)
+
+    def owned_pieces(self) -> list[Piece]:
+        """The parts of the state that this rank writes to a checkpoint: of several replicas, the lowest rank's."""
+        pieces = []
+        for value, box in self._variables():
+            if self.rank == min(rank for rank, other in self._boxes(value).items() if other == box):
+                pieces.append(Piece(value.name, value.spec.shape, box, self.worker.read(value.name)))
+        return pieces
+
+    def _on_step(self, step: int, reports: Mapping[str, NDArray[Any]]) -> None:
+        self._report = reports.get(REPORT)
+
+    def _holds(self, name: str) -> bool:
+        home = self._home(name)
+        return self.rank in self.plan.layout.stages.placements[home.stage].devices
+
+    def _home(self, name: str) -> Home:
+        layout = self.plan.layout
+        home = home_of(self.plan.graph, layout.stages, layout.signatures, name)
+        assert home is not None, "only graph inputs have no home"
+        return home
+
+    def _boxes(self, value: Value) -> dict[int, Box]:
+        home = self._home(value.name)
+        placement = self.plan.layout.stages.placements[home.stage]
+        return {
+            rank: local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(rank))
+            for rank in placement.devices
+        }
+
+    def _variables(self) -> list[tuple[Value, Box]]:
+        """The variables that this rank holds, each with its piece."""
+        found = ((value, self._boxes(value)) for value in self.plan.graph.with_role(Role.VARIABLE))
+        return [(value, boxes[self.rank]) for value, boxes in found if self.rank in boxes]
+
+
+def checkpoint_meta(plan: Plan, corpus: Corpus) -> dict[str, str | int | float]:
+    """What a checkpoint must share with a run that goes on from it (the plan may differ)."""
+    return {
+        "model": f"{plan.model}",
+        "optimiser": f"{plan.training.lr} {plan.training.beta1} {plan.training.beta2} {plan.training.weight_decay}",
+        "dtype": str(plan.training.dtype),
+        "global_batch": plan.training.global_batch,
+        "seed": plan.training.seed,
+        "data": corpus.digest,
+    }
+
+
+def _check_meta(checkpoint: Checkpoint, expected: Mapping[str, str | int | float]) -> None:
+    for key, value in expected.items():
+        found = checkpoint.meta.get(key)
+        if found != value:
+            raise InputError(
+                "the checkpoint is of another run", where=f"{checkpoint.folder}: {key}", got=found, expected=str(value)
+            )
+
+
+def check_world(plan: Plan, size: int) -> None:
+    """Refuse a number of processes that is not the plan's.
+
+    Raises:
+        PlanError: with both counts.
+    """
+    if size != plan.ranks:
+        raise PlanError(
+            "the plan is for another number of ranks",
+            got=f"{size} processes",
+            expected=f"{plan.ranks}",
+            hint=f"start it with mpiexec -n {plan.ranks}",
+        )
