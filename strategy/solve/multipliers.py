@@ -142,7 +142,6 @@ def _next_prices(planes: list[tuple[float, FloatArray]], center: FloatArray, rad
     """The prices within the trust region at which the planes promise the highest bound, and that promise."""
     from scipy.optimize import linprog
 
-    rows = center.size
     violated = np.flatnonzero(np.max([slope for _, slope in planes], axis=0) > 0)
     slopes = np.array([slope[violated] for _, slope in planes])
     levels = np.array([level for level, _ in planes])

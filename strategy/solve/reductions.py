@@ -7,6 +7,7 @@ degree-1 and degree-2 reductions of the partitioned boolean quadratic problem (S
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -201,7 +202,7 @@ def _joint_amounts(core: Core, node: int) -> list[tuple[int, IntArray]]:
     """(tightest row, amounts of the node there) for each stretch of rows over which its amounts are constant."""
     bounds = sorted({bound for rows in core.spans[node] for bound in rows})
     joint = []
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         held = [amounts for rows, amounts in core.spans[node].items() if rows[0] <= first and last <= rows[1]]
         if held:
             tightest = first + int(np.argmin(core.room[first:last]))

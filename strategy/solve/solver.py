@@ -20,20 +20,22 @@ import numpy as np
 from strategy.errors import InternalError
 from strategy.problem import FORBIDDEN, Problem, evaluate
 from strategy.solve.backends import solve_cp_sat, solve_highs
-from strategy.solve.core import Core, NoChoiceError, build_core
+from strategy.solve.core import Core, NoChoiceError, OutOfTimeError, build_core
 from strategy.solve.descent import descend
 from strategy.solve.elimination import Bucket, plan_elimination, sweep
 from strategy.solve.linear import Linear, linearise
 from strategy.solve.multipliers import raise_bound
 from strategy.solve.peak import find_legal
-from strategy.solve.reductions import reduce_core
+from strategy.solve.reductions import drop_forbidden, reduce_core
 from strategy.solve.solution import Solution, SolveStatus
 
 # Cells of all joined tables of one elimination: 128 MB of int64.
 ELIMINATION_CELLS = 1 << 24
 # Above this many columns CP-SAT is slow to find a first choice and HiGHS goes first.
 WIDE_COLUMNS = 20_000
-# HiGHS gets this share of the time that is left; CP-SAT gets the rest.
+# Shares of the time left: the relaxation without memory, the reductions with it, and HiGHS before CP-SAT.
+FREE_SHARE = 0.25
+REDUCTION_SHARE = 0.4
 HIGHS_SHARE = 0.5
 # Visits of each node when a choice met by the multipliers is repaired.
 REPAIR_SWEEPS = 8
@@ -59,6 +61,10 @@ class Progress:
     def left_s(self) -> float:
         """Time left."""
         return self.deadline_s - time.perf_counter()
+
+    def share(self, part: float) -> float:
+        """The deadline of a step that may use this part of the time left."""
+        return time.perf_counter() + part * self.left_s
 
     @property
     def done(self) -> bool:
@@ -113,6 +119,8 @@ def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequen
         for choice in starts:
             progress.offer(choice)
         _search(core, progress)
+    except OutOfTimeError:
+        pass  # what was found so far is the answer
     except NoChoiceError:
         # Choices that cannot beat the incumbent were dropped on the way: nothing left means that it is optimal.
         if progress.cost is None:
@@ -132,7 +140,7 @@ def _search(core: Core, progress: Progress) -> None:
     _solve_free(core, progress)
     if progress.done:
         return
-    reduce_core(core, deadline_s=progress.deadline_s)
+    reduce_core(core, deadline_s=progress.share(REDUCTION_SHARE))
     progress.raise_bound(core.constant, "reductions")
     if progress.cost is None:
         _find_first(core, progress)
@@ -155,7 +163,7 @@ def _size(core: Core) -> int:
 def _solve_free(core: Core, progress: Progress) -> None:
     """Solves the relaxation without memory by elimination; its choice may fit, and then it is the answer."""
     free = core.without_memory()
-    reduce_core(free, deadline_s=progress.deadline_s)
+    reduce_core(free, deadline_s=progress.share(FREE_SHARE))
     buckets = plan_elimination(free, max_cells=ELIMINATION_CELLS)
     if buckets is None:
         return
@@ -202,6 +210,8 @@ def _find_first(core: Core, progress: Progress) -> None:
 
 def _ask_solvers(core: Core, progress: Progress) -> None:
     """Asks HiGHS and CP-SAT about the remaining core; raises NoChoiceError where nothing cheaper is left."""
+    core.deadline_s = progress.deadline_s
+    drop_forbidden(core)
     program = linearise(core)
     if progress.cost is None or program.objective.size > WIDE_COLUMNS:
         _ask_highs(program, core, progress)
