@@ -150,8 +150,8 @@ class Core:
 
 def add(one: IntArray, other: IntArray) -> IntArray:
     """Broadcast sum in which forbidden entries stay forbidden."""
-    total: IntArray = np.minimum(one + other, FORBIDDEN)
-    return total
+    total: IntArray = np.asarray(one + other)
+    return np.minimum(total, FORBIDDEN, out=total)
 
 
 def build_core(problem: Problem) -> Core:

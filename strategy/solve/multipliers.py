@@ -42,7 +42,7 @@ def raise_bound(
     *,
     offer: Callable[[dict[int, int]], int | None],
     deadline_s: float,
-    max_rounds: int = 60,
+    max_rounds: int = 20,
 ) -> Bound:
     """Maximises the bound over the prices.
 
@@ -92,7 +92,8 @@ def raise_bound(
         if radius < 1e-6:
             break
     assert best is not None
-    costs, credit = penalise(core, best[1] * scale_cost / scale_bytes)
+    final = best[1] * scale_cost / scale_bytes
+    costs, credit = penalise(core, final)
     run = sweep(buckets, costs)
     offset = core.constant - credit
     by_choice = {

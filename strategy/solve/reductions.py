@@ -18,6 +18,8 @@ from strategy.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, a
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
 DOMINANCE_CELLS = 1 << 18
 TABLE_CELLS = 1 << 14
+# From this size of the work array on, finding the distinct columns first is cheaper than comparing all.
+UNIQUE_CELLS = 1 << 14
 
 
 def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:
@@ -101,7 +103,7 @@ def drop_dominated(core: Core, nodes: set[int] | None = None) -> bool:
         for amounts in core.spans[node].values():
             regret = np.where(amounts[:, None] > amounts[None, :], FORBIDDEN, regret)
         for table in core.tables[node].values():
-            lines = np.unique(table, axis=1) if table.shape[1] > 2 else table
+            lines = np.unique(table, axis=1) if size * table.size > UNIQUE_CELLS else table
             if size * size * lines.shape[1] > DOMINANCE_CELLS:
                 break
             worse = lines[:, None, :] - lines[None, :, :]
