@@ -313,7 +313,7 @@ def _read_manifest(path: Path) -> Manifest:
         manifest = msgspec.json.decode(signed.manifest, type=Manifest)
     except OSError as error:
         raise InputError("cannot be read", where=str(path), got=error.strerror) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("not a manifest of ours", where=str(path), got=str(error)) from error
     if manifest.version != _VERSION:
         raise InputError("unknown version", where=str(path), got=manifest.version, expected=str(_VERSION))

@@ -19,7 +19,7 @@ import msgspec
 from strategy.errors import InputError
 from strategy.problem import Edge, Node, Problem, Usage
 
-# Integers beyond int64 are read too: a cost above FORBIDDEN forbids like FORBIDDEN.
+# Faults that one message spells out; the rest are counted.
 MAX_SHOWN = 5
 
 

@@ -6,15 +6,27 @@ import argparse
 from pathlib import Path
 
 from experiments.arguments import add_json, positive_int
-from experiments.console import not_there_yet
+
+RUNS = Path("runs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan train` takes."""
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file")
-    parser.add_argument("--steps", type=positive_int, metavar="N", help="stop after so many steps")
-    parser.add_argument("--data", type=Path, metavar="PATH", help="tokens to train on (default: synthetic)")
+    parser.add_argument(
+        "--steps", type=positive_int, default=20, metavar="N", help="train until step N (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="PATH", help="text to train on (default: the sources of Python's standard library)"
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the training state in this folder")
+    parser.add_argument(
+        "--checkpoint-every",
+        type=positive_int,
+        default=10,
+        metavar="N",
+        help="and so often (default: %(default)s steps)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument(
         "--backend", choices=["numpy", "cupy"], default="numpy", help="what computes (default: %(default)s)"
@@ -24,5 +36,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan train'")
+    """Become a rank, or start the ranks."""
+    from executor.launch import job_name, run_rank
+
+    if args.launch:
+        return _launch(args)
+    # NumPy and MPI are imported under guard, in the rank's own process.
+    run_rank(lambda: _train(args), folder=RUNS / f"train-{job_name()}")
+
+
+def _train(args: argparse.Namespace) -> int:
+    from experiments.training import train
+
+    return train(args)
+
+
+def _launch(args: argparse.Namespace) -> int:
+    import os
+
+    from executor.launch import launch
+    from experiments.console import say
+    from experiments.ranks import rank_argv
+    from strategy.plan import read_plan
+
+    plan = read_plan(args.plan)
+    arguments = [str(args.plan), "--steps", str(args.steps), "--checkpoint-every", str(args.checkpoint_every)]
+    for flag, value in (("--data", args.data), ("--checkpoint", args.checkpoint), ("--backend", args.backend)):
+        arguments += [] if value is None else [flag, str(value)]
+    arguments += [flag for flag, given in (("--resume", args.resume), ("--json", args.json)) if given]
+    folder = RUNS / f"train-{os.getpid()}"
+    code = launch(rank_argv("train", arguments), plan.ranks, folder=folder)
+    if code:
+        say(f"sbplan: see {folder}")
+    return code

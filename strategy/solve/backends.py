@@ -8,12 +8,13 @@ is still wide, and asks the question of feasibility in a second way.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
+import numpy.typing as npt
 
+from strategy.errors import InternalError
 from strategy.solve.linear import Linear
 
 # HiGHS works to absolute tolerances of 1e-6 and less: coefficients beyond this are scaled down.
@@ -114,18 +115,20 @@ def solve_cp_sat(
     if not math.isinf(time_limit_s):
         solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
     status = solver.solve(wrapper)
+    if status == cp_model.MODEL_INVALID:
+        raise InternalError(f"CP-SAT calls our model invalid: {wrapper.validate()}")
     if status == cp_model.INFEASIBLE:
         return Answer(infeasible=True, picks=None, bound=None)
     picks = None
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         picks = _picks(program, solver.response_proto.solution)
     bound = None
-    if status != cp_model.MODEL_INVALID and math.isfinite(solver.best_objective_bound):
+    if math.isfinite(solver.best_objective_bound):
         bound = solver.response_proto.inner_objective_lower_bound
     return Answer(infeasible=False, picks=picks, bound=bound)
 
 
-def _picks(program: Linear, values: Sequence[float]) -> dict[int, int]:
+def _picks(program: Linear, values: npt.ArrayLike) -> dict[int, int]:
     """The largest entry of each node's columns."""
     bounds = [*program.first.values(), program.integral]
     array = np.asarray(values, np.float64)

@@ -9,6 +9,7 @@ Shapes: C_i choices of node i; a table between i and j is (C_i, C_j); a span's a
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -137,7 +138,7 @@ class Core:
             for (first, last), amounts in spans.items():
                 change[first] += amounts[picks[node]]
                 change[last] -= amounts[picks[node]]
-        return np.cumsum(change[:-1])
+        return change[:-1].cumsum()
 
     def lift(self, picks: dict[int, int]) -> dict[int, int]:
         """The full choice (original indices) that the choice `picks` of the live nodes stands for."""
@@ -149,7 +150,8 @@ class Core:
 
 def add(one: IntArray, other: IntArray) -> IntArray:
     """Broadcast sum in which forbidden entries stay forbidden."""
-    return np.minimum(one + other, FORBIDDEN)
+    total: IntArray = np.asarray(one + other)
+    return np.minimum(total, FORBIDDEN, out=total)
 
 
 def build_core(problem: Problem) -> Core:
@@ -247,7 +249,7 @@ def _add_memory(core: Core, problem: Problem, limit: int) -> None:
                 items.append((i, usage.begin, usage.end, amounts))
     begins, ends = {item[1] for item in items}, {item[2] for item in items}
     times = sorted(begins | ends)
-    peaks = [time for time, after in zip(times, times[1:], strict=False) if time in begins and after in ends]
+    peaks = [time for time, after in itertools.pairwise(times) if time in begins and after in ends]
     first = np.searchsorted(peaks, [item[1] for item in items])
     last = np.searchsorted(peaks, [item[2] for item in items])
     most = np.zeros(len(peaks) + 1, np.int64)

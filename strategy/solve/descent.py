@@ -10,9 +10,12 @@ import random
 import time
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.problem import FORBIDDEN
 from strategy.solve.core import Core, IntArray
+
+FloatArray = npt.NDArray[np.float64]
 
 
 def descend(
@@ -33,28 +36,29 @@ def descend(
     load = core.load(picks)
     pair_weight, row_weight = 1.0, np.ones(len(core.room))
     scale = np.maximum(core.room, 1).astype(np.float64)
-    legal = False
+    legal = late = False
     for _ in range(max_sweeps):
         rng.shuffle(nodes)
         moved = False
         broken_pairs = 0
         for k, node in enumerate(nodes):
-            if k % 64 == 0 and time.perf_counter() > deadline_s:
-                return None
+            late = k % 16 == 0 and time.perf_counter() > deadline_s
+            if late:
+                break
+            pick = picks[node]
             cost = core.costs[node]
-            broken = np.zeros(cost.size)
+            broken: FloatArray = np.where(cost >= FORBIDDEN, pair_weight, 0.0)
             for other, table in core.tables[node].items():
                 line = table[:, picks[other]]
                 forbidden = line >= FORBIDDEN
                 broken += pair_weight * forbidden
                 cost = cost + np.where(forbidden, 0, line)
-            pick = picks[node]
-            broken_pairs += broken[pick] > 0
+            broken_pairs += int(broken[pick] > 0)
             for (first, last), amounts in core.spans[node].items():
                 rows = slice(first, last)
                 others = load[rows] - amounts[pick]
                 excess = np.maximum(others[None, :] + amounts[:, None] - core.room[rows], 0)
-                broken += (excess * (row_weight[rows] / scale[rows])).sum(axis=1)
+                broken += excess @ (row_weight[rows] / scale[rows])
             best = _first_least(broken, cost, pick)
             if best != pick:
                 for (first, last), amounts in core.spans[node].items():
@@ -63,7 +67,7 @@ def descend(
                 moved = True
         excess_rows = load > core.room
         legal = not excess_rows.any() and _pairs_are_legal(core, picks)
-        if legal and not moved:
+        if late or (legal and not moved):
             break
         if not legal:
             row_weight = np.where(excess_rows, row_weight * 1.5, row_weight)
@@ -71,7 +75,7 @@ def descend(
     return picks if legal else None
 
 
-def _first_least(broken: np.typing.NDArray[np.float64], cost: IntArray, pick: int) -> int:
+def _first_least(broken: FloatArray, cost: IntArray, pick: int) -> int:
     """Least broken, then cheapest; the present pick wins ties."""
     least = broken <= broken.min() + 1e-12
     candidates = np.where(least, cost, np.iinfo(np.int64).max)
@@ -80,7 +84,7 @@ def _first_least(broken: np.typing.NDArray[np.float64], cost: IntArray, pick: in
 
 
 def _pairs_are_legal(core: Core, picks: dict[int, int]) -> bool:
-    return all(
+    return all(cost[picks[node]] < FORBIDDEN for node, cost in core.costs.items()) and all(
         table[picks[node], picks[other]] < FORBIDDEN
         for node, row in core.tables.items()
         for other, table in row.items()

@@ -73,7 +73,8 @@ def sweep(buckets: tuple[Bucket, ...], costs: dict[int, IntArray]) -> Sweep:
         if bucket.parent < 0:
             total += int(message)
         else:
-            joined[bucket.parent] = add(joined[bucket.parent], message[bucket.align])
+            above = joined[bucket.parent]
+            np.minimum(np.add(above, message[bucket.align], out=above), FORBIDDEN, out=above)
     picks: dict[int, int] = {}
     for bucket, table in zip(reversed(buckets), reversed(joined), strict=True):
         line = table[tuple(picks[other] for other in bucket.scope[:-1])]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray
+from strategy.solve.core import Core, IntArray, NoChoiceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,25 @@ class Linear:
 
 
 def linearise(core: Core) -> Linear:
-    """The program of a core; its optimum plus `core.constant` is the core's."""
+    """The program of a core; its optimum plus `core.constant` is the core's.
+
+    Raises:
+        NoChoiceError: even the least amounts exceed a memory row.
+    """
+    if core.room.min(initial=0) < 0:
+        raise NoChoiceError
     first: dict[int, int] = {}
     width = 0
     for node, cost in core.costs.items():
         first[node] = width
         width += cost.size
-    objective = [cost for cost in core.costs.values()]
-    rows: list[tuple[IntArray, IntArray, int, int]] = []
-    for node, cost in core.costs.items():
-        rows.append((first[node] + np.arange(cost.size), np.ones(cost.size, np.int64), 1, 1))
+    objective = list(core.costs.values())
+    rows: list[tuple[IntArray, IntArray, int, int]] = [
+        (first[node] + np.arange(cost.size), np.ones(cost.size, np.int64), 1, 1) for node, cost in core.costs.items()
+    ]
     integral = width
     for node, tables in core.tables.items():
+        core.check_time()
         for other, table in tables.items():
             if node > other:
                 continue
@@ -60,10 +67,13 @@ def linearise(core: Core) -> Linear:
             index = width + np.cumsum(legal).reshape(legal.shape) - 1
             width += int(legal.sum())
             objective.append(cells[legal])
-            for k in range(cells.shape[0]):
-                rows.append(_flow(index[k][legal[k]], first[node] + np.flatnonzero(row_class == k)))
-            for k in range(cells.shape[1]):
-                rows.append(_flow(index[:, k][legal[:, k]], first[other] + np.flatnonzero(column_class == k)))
+            rows.extend(
+                _flow(index[k][legal[k]], first[node] + np.flatnonzero(row_class == k)) for k in range(cells.shape[0])
+            )
+            rows.extend(
+                _flow(index[:, k][legal[:, k]], first[other] + np.flatnonzero(column_class == k))
+                for k in range(cells.shape[1])
+            )
     rows.extend(_memory_rows(core, first))
     return Linear(
         objective=np.concatenate(objective) if objective else np.zeros(0, np.int64),

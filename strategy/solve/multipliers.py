@@ -42,7 +42,7 @@ def raise_bound(
     *,
     offer: Callable[[dict[int, int]], int | None],
     deadline_s: float,
-    max_rounds: int = 60,
+    max_rounds: int = 20,
 ) -> Bound:
     """Maximises the bound over the prices.
 
@@ -92,7 +92,8 @@ def raise_bound(
         if radius < 1e-6:
             break
     assert best is not None
-    costs, credit = penalise(core, best[1] * scale_cost / scale_bytes)
+    final = best[1] * scale_cost / scale_bytes
+    costs, credit = penalise(core, final)
     run = sweep(buckets, costs)
     offset = core.constant - credit
     by_choice = {
@@ -142,7 +143,6 @@ def _next_prices(planes: list[tuple[float, FloatArray]], center: FloatArray, rad
     """The prices within the trust region at which the planes promise the highest bound, and that promise."""
     from scipy.optimize import linprog
 
-    rows = center.size
     violated = np.flatnonzero(np.max([slope for _, slope in planes], axis=0) > 0)
     slopes = np.array([slope[violated] for _, slope in planes])
     levels = np.array([level for level, _ in planes])

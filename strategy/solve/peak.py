@@ -7,6 +7,7 @@ columns are one class, and a class implies one of its columns.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Sequence
@@ -30,7 +31,10 @@ class PeakLimitError(SbplanError):
 
 @dataclass(frozen=True, slots=True)
 class Feasibility:
-    """`infeasible` is a proof; without it and without `choice` the time ran out. `peak_bound` holds for every choice."""
+    """What CP-SAT says: `infeasible` is a proof; with neither it nor `choice` the time ran out.
+
+    No choice has a peak below `peak_bound`.
+    """
 
     infeasible: bool
     choice: tuple[int, ...] | None
@@ -125,7 +129,7 @@ def _loads(problem: Problem, picks: Sequence[Sequence[Any]]) -> list[Any]:
     begins, ends = {usage.begin for usage, _ in spans}, {usage.end for usage, _ in spans}
     times = sorted(begins | ends)
     loads = []
-    for instant, after in zip(times, times[1:], strict=False):
+    for instant, after in itertools.pairwise(times):
         if instant in begins and after in ends:
             live = [(usage, row) for usage, row in spans if usage.begin <= instant < usage.end]
             variables = [pick for _, row in live for pick in row]

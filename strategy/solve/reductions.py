@@ -7,6 +7,7 @@ degree-1 and degree-2 reductions of the partitioned boolean quadratic problem (S
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -17,6 +18,8 @@ from strategy.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, a
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
 DOMINANCE_CELLS = 1 << 18
 TABLE_CELLS = 1 << 14
+# From this size of the work array on, finding the distinct columns first is cheaper than comparing all.
+UNIQUE_CELLS = 1 << 14
 
 
 def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:
@@ -100,7 +103,7 @@ def drop_dominated(core: Core, nodes: set[int] | None = None) -> bool:
         for amounts in core.spans[node].values():
             regret = np.where(amounts[:, None] > amounts[None, :], FORBIDDEN, regret)
         for table in core.tables[node].values():
-            lines = np.unique(table, axis=1) if table.shape[1] > 2 else table
+            lines = np.unique(table, axis=1) if size * table.size > UNIQUE_CELLS else table
             if size * size * lines.shape[1] > DOMINANCE_CELLS:
                 break
             worse = lines[:, None, :] - lines[None, :, :]
@@ -201,7 +204,7 @@ def _joint_amounts(core: Core, node: int) -> list[tuple[int, IntArray]]:
     """(tightest row, amounts of the node there) for each stretch of rows over which its amounts are constant."""
     bounds = sorted({bound for rows in core.spans[node] for bound in rows})
     joint = []
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         held = [amounts for rows, amounts in core.spans[node].items() if rows[0] <= first and last <= rows[1]]
         if held:
             tightest = first + int(np.argmin(core.room[first:last]))

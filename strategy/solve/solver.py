@@ -2,7 +2,8 @@
 
 1. Without memory, elimination gives the optimum; if it fits, it is the answer.
 2. With memory, one price per row bounds the optimum; the choices met on the way, repaired by descent, are the
-   incumbents; whatever cannot cost less than the incumbent is fixed away, and the smaller core is priced again.
+   incumbents. First we aim close to the bound: what could be that cheap is a small core, and CP-SAT finds the optimum
+   there or proves the aim a bound. Else what cannot beat the incumbent is fixed away, and the rest is priced again.
 3. CP-SAT proves on the remaining core that nothing is cheaper, or finds it.
 
 Every bound is in exact integers; `optimal` is never said on the word of a floating-point tolerance.
@@ -20,21 +21,25 @@ import numpy as np
 from strategy.errors import InternalError
 from strategy.problem import FORBIDDEN, Problem, evaluate
 from strategy.solve.backends import solve_cp_sat, solve_highs
-from strategy.solve.core import Core, NoChoiceError, build_core
+from strategy.solve.core import Core, NoChoiceError, OutOfTimeError, build_core
 from strategy.solve.descent import descend
 from strategy.solve.elimination import Bucket, plan_elimination, sweep
 from strategy.solve.linear import Linear, linearise
-from strategy.solve.multipliers import raise_bound
+from strategy.solve.multipliers import Bound, raise_bound
 from strategy.solve.peak import find_legal
-from strategy.solve.reductions import reduce_core
+from strategy.solve.reductions import drop_forbidden, reduce_core
 from strategy.solve.solution import Solution, SolveStatus
 
 # Cells of all joined tables of one elimination: 128 MB of int64.
 ELIMINATION_CELLS = 1 << 24
 # Above this many columns CP-SAT is slow to find a first choice and HiGHS goes first.
 WIDE_COLUMNS = 20_000
-# HiGHS gets this share of the time that is left; CP-SAT gets the rest.
+# Shares of the time left: the relaxation without memory, the reductions with it, and HiGHS before CP-SAT.
+FREE_SHARE = 0.25
+REDUCTION_SHARE = 0.4
 HIGHS_SHARE = 0.5
+# The aim lies at this part (1 / AIM) of the way from the bound to the incumbent.
+AIM = 2
 # Visits of each node when a choice met by the multipliers is repaired.
 REPAIR_SWEEPS = 8
 # Share of the choices that a round of fixing must remove to be worth another.
@@ -59,6 +64,10 @@ class Progress:
     def left_s(self) -> float:
         """Time left."""
         return self.deadline_s - time.perf_counter()
+
+    def share(self, part: float) -> float:
+        """The deadline of a step that may use this part of the time left."""
+        return time.perf_counter() + part * self.left_s
 
     @property
     def done(self) -> bool:
@@ -113,6 +122,8 @@ def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequen
         for choice in starts:
             progress.offer(choice)
         _search(core, progress)
+    except OutOfTimeError:
+        pass  # what was found so far is the answer
     except NoChoiceError:
         # Choices that cannot beat the incumbent were dropped on the way: nothing left means that it is optimal.
         if progress.cost is None:
@@ -132,17 +143,24 @@ def _search(core: Core, progress: Progress) -> None:
     _solve_free(core, progress)
     if progress.done:
         return
-    reduce_core(core, deadline_s=progress.deadline_s)
+    reduce_core(core, deadline_s=progress.share(REDUCTION_SHARE))
     progress.raise_bound(core.constant, "reductions")
     if progress.cost is None:
         _find_first(core, progress)
     while not progress.done:
-        size = _size(core)
         buckets = plan_elimination(core, max_cells=ELIMINATION_CELLS)
         if buckets is None:
             break
-        _price_and_fix(core, buckets, progress)
-        if _size(core) > (1 - WORTHWHILE) * size:
+        bound = _price(core, buckets, progress)
+        if progress.cost is None or progress.done:
+            break
+        _aim(core, bound, progress)
+        if progress.done:
+            return
+        smaller = _fixed(core, bound, progress.cost, progress)
+        stalled = _size(smaller) > (1 - WORTHWHILE) * _size(core)
+        core = smaller
+        if stalled:
             break
     if not progress.done:
         _ask_solvers(core, progress)
@@ -155,7 +173,7 @@ def _size(core: Core) -> int:
 def _solve_free(core: Core, progress: Progress) -> None:
     """Solves the relaxation without memory by elimination; its choice may fit, and then it is the answer."""
     free = core.without_memory()
-    reduce_core(free, deadline_s=progress.deadline_s)
+    reduce_core(free, deadline_s=progress.share(FREE_SHARE))
     buckets = plan_elimination(free, max_cells=ELIMINATION_CELLS)
     if buckets is None:
         return
@@ -166,8 +184,8 @@ def _solve_free(core: Core, progress: Progress) -> None:
     progress.offer_picks(free, run.picks)
 
 
-def _price_and_fix(core: Core, buckets: tuple[Bucket, ...], progress: Progress) -> None:
-    """Raises the bound by prices on memory, and drops the choices that cannot be part of anything cheaper."""
+def _price(core: Core, buckets: tuple[Bucket, ...], progress: Progress) -> Bound:
+    """Raises the bound by prices on memory; the choices met on the way, repaired, are offered."""
 
     def offer(picks: dict[int, int]) -> int | None:
         progress.offer_picks(core, picks)
@@ -178,13 +196,33 @@ def _price_and_fix(core: Core, buckets: tuple[Bucket, ...], progress: Progress) 
 
     bound = raise_bound(core, buckets, offer=offer, deadline_s=progress.deadline_s)
     progress.raise_bound(bound.lower_bound, "multipliers")
-    if progress.cost is None or progress.done:
-        return
+    return bound
+
+
+def _fixed(core: Core, bound: Bound, below: int, progress: Progress) -> Core:
+    """The core without the choices that no answer cheaper than `below` can take."""
+    smaller = core.copy()
     for node, by_choice in bound.by_choice.items():
-        cheaper = np.flatnonzero(by_choice < progress.cost)
+        cheaper = np.flatnonzero(by_choice < below)
         if cheaper.size < by_choice.size:
-            core.keep(node, cheaper)
-    reduce_core(core, deadline_s=progress.deadline_s)
+            smaller.keep(node, cheaper)
+    reduce_core(smaller, deadline_s=progress.deadline_s)
+    return smaller
+
+
+def _aim(core: Core, bound: Bound, progress: Progress) -> None:
+    """Asks for an answer close to the bound, which leaves few choices.
+
+    What is found is the optimum, since whatever is cheaper than the aim is in that core; otherwise the aim is a bound.
+    """
+    assert progress.cost is not None, "aiming needs an incumbent"
+    assert progress.lower_bound is not None, "aiming needs a bound"
+    aim = progress.lower_bound + max((progress.cost - progress.lower_bound) // AIM, 1)
+    try:
+        near = _fixed(core, bound, aim, progress)
+        _ask_cp_sat(linearise(near), near, aim, progress)
+    except NoChoiceError:
+        progress.raise_bound(aim, "cp-sat")
 
 
 def _find_first(core: Core, progress: Progress) -> None:
@@ -202,20 +240,28 @@ def _find_first(core: Core, progress: Progress) -> None:
 
 def _ask_solvers(core: Core, progress: Progress) -> None:
     """Asks HiGHS and CP-SAT about the remaining core; raises NoChoiceError where nothing cheaper is left."""
+    core.deadline_s = progress.deadline_s
+    drop_forbidden(core)
     program = linearise(core)
     if progress.cost is None or program.objective.size > WIDE_COLUMNS:
         _ask_highs(program, core, progress)
-    below = None if progress.cost is None else progress.cost - core.constant
-    if below is not None and below <= 0:
+    _ask_cp_sat(program, core, progress.cost, progress)
+
+
+def _ask_cp_sat(program: Linear, core: Core, below: int | None, progress: Progress) -> None:
+    """The exact word on what is cheaper than `below`; raises NoChoiceError where nothing is."""
+    room = None if below is None else below - core.constant
+    if room is not None and room <= 0:
         raise NoChoiceError
-    answer = solve_cp_sat(program, below=below, time_limit_s=progress.left_s)
+    answer = solve_cp_sat(program, below=room, time_limit_s=progress.left_s)
     if answer.infeasible:
         progress.method = "cp-sat"
         raise NoChoiceError
     if answer.picks is not None:
         progress.offer_picks(core, answer.picks)
     if answer.bound is not None:
-        progress.raise_bound(answer.bound + core.constant, "cp-sat")
+        bound = answer.bound + core.constant
+        progress.raise_bound(bound if below is None else min(bound, below), "cp-sat")
 
 
 def _ask_highs(program: Linear, core: Core, progress: Progress) -> None:

@@ -53,8 +53,8 @@ def random_problem(rng: random.Random) -> Problem:
         return problem
     least = evaluate(problem, [min(range(len(node.costs)), key=_held(node)) for node in nodes]).peak
     likely = evaluate(problem, [rng.randrange(len(node.costs)) for node in nodes]).peak
-    # One in eight below what is possible, the rest mostly binding.
-    limit = max(least - 1, 0) if kind == 1 else rng.randint(min(least, likely), max(least, likely))
+    # One in four below what is possible, the rest mostly binding.
+    limit = max(least - 1, 0) if kind <= 2 else rng.randint(min(least, likely), max(least, likely))
     return replace(problem, limit=limit)
 
 
@@ -96,8 +96,10 @@ def ladder(*, rungs: int = 60, seed: int = 0, limit: int | None = None) -> Probl
         native = rng.randrange(3)
         nodes.append(Node(f"conversion{conversion}", (0, rng.randrange(1_000, 10**5), rng.randrange(10**5, 10**8))))
         edges.append(Edge(producer, conversion, tuple(_classes(rng, sizes[producer], native))))
-        for consumer in consumers:
-            edges.append(Edge(conversion, consumer, tuple(_transposed(_classes(rng, sizes[consumer], native), 3))))
+        edges.extend(
+            Edge(conversion, consumer, tuple(_transposed(_classes(rng, sizes[consumer], native), 3)))
+            for consumer in consumers
+        )
 
     for op in range(ops - 1):
         link(op, [op + 1])

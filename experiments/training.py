@@ -1,0 +1,177 @@
+"""Training: what one rank of `sbplan train` does, from reading the plan to the summary."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from statistics import median
+from typing import TYPE_CHECKING
+
+from executor.checkpoint import Checkpoint, latest, save
+from executor.data import Corpus, read_corpus, standard_library
+from executor.heartbeat import Heartbeat, heartbeat_path
+from executor.kernels.base import open_kernels
+from executor.launch import run_folder
+from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of
+from executor.transport.base import lanes_of
+from executor.transport.mpi import MpiTransport
+from executor.watchdog import write_actors
+from experiments.console import emit, say
+from experiments.ranks import agree, all_ok, gather_timeline, world
+from experiments.store import Run, RunStatus, RunStore
+from strategy.calibrate import write_measurements
+from strategy.errors import InputError, PlanError
+from strategy.observe import features_by_action, observe
+from strategy.plan import Plan, read_plan, write_plan
+from strategy.timeline import write_timeline
+from strategy.verify import verify
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mpi4py import MPI
+
+RECORDED_STEPS = 30
+"""Steps whose acts are recorded; a longer run would fill the memory with records."""
+WARM_UP_STEPS = 2
+"""First steps, left out of the measured step time: pages and caches are cold."""
+
+
+def train(args: argparse.Namespace) -> int:
+    """One rank of a training run; returns the exit code."""
+    comm = world()
+    plan = read_plan(args.plan)
+    check_world(plan, comm.size)
+    agree(comm, "plan", plan.plan_hash)
+    problems = comm.bcast(verify(plan) if comm.rank == 0 else None)
+    if problems:
+        raise PlanError(problems[0], where=str(args.plan))
+    kernels = open_kernels(args.backend)
+    corpus = standard_library() if args.data is None else read_corpus(args.data)
+    checkpoint = _find_checkpoint(args.checkpoint, resume=args.resume)
+    agree(comm, "checkpoint", "" if checkpoint is None else str(checkpoint.folder))
+    program = program_of(plan)
+    transport = MpiTransport(comm, lanes_of(program))
+    folder = run_folder()
+    run = None
+    if comm.rank == 0:
+        write_actors(folder, program)
+        run = RunStore(folder.parent).create("train", _inputs(args), name=folder.name)
+    comm.barrier()
+    heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
+    trainer = Trainer(
+        plan,
+        transport,
+        kernels,
+        corpus,
+        program=program,
+        checkpoint=checkpoint,
+        on_act=heartbeat.beat,
+        record=True,
+    )
+    reports = _loop(args, comm, trainer, corpus)
+    _finish(args, comm, trainer, reports, run)
+    transport.close()
+    return 0
+
+
+def _inputs(args: argparse.Namespace) -> dict[str, object]:
+    return {key: str(value) if value is not None else None for key, value in sorted(vars(args).items())}
+
+
+def _find_checkpoint(folder: Path | None, *, resume: bool) -> Checkpoint | None:
+    """Where to go on from.
+
+    Raises:
+        InputError: nothing to resume from, or a fresh start in a folder that holds checkpoints.
+    """
+    if folder is None:
+        if resume:
+            raise InputError("nothing to resume from", where="--resume", hint="name the folder with --checkpoint DIR")
+        return None
+    found = latest(folder) if folder.exists() else None
+    if resume and found is None:
+        raise InputError("no checkpoint to resume from", where=f"--checkpoint {folder}", hint="leave out --resume")
+    if not resume and found is not None:
+        raise InputError(
+            f"the folder holds a checkpoint of step {found.step}",
+            where=f"--checkpoint {folder}",
+            hint="add --resume to go on from it, or name another folder",
+        )
+    return found
+
+
+def _loop(args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, corpus: Corpus) -> list[StepReport]:
+    """Step by step until the last, saving on the way; the reports, on ranks that have them."""
+    reports = []
+    first = trainer.step
+    while trainer.step < args.steps:
+        report = trainer.run()
+        if trainer.step - first == RECORDED_STEPS:
+            trainer.worker.stop_recording()
+        if report is not None:
+            reports.append(report)
+            if comm.rank == 0:
+                _tell(report, json=args.json)
+        due = trainer.step % args.checkpoint_every == 0 or trainer.step == args.steps
+        if args.checkpoint is not None and due:
+            meta = {**checkpoint_meta(trainer.plan, corpus), "plan_hash": trainer.plan.plan_hash}
+            pieces = trainer.owned_pieces()
+            save(args.checkpoint, trainer.step, pieces, meta, rank=comm.rank, ranks=comm.size, all_ok=all_ok(comm))
+    return reports
+
+
+def _tell(report: StepReport, *, json: bool) -> None:
+    if json:
+        emit(asdict(report))
+    else:
+        say(f"step {report.step:4d}  loss {report.loss:.4f}  {report.step_time_s * 1e3:.1f} ms")
+
+
+def _finish(
+    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, reports: list[StepReport], run: Run | None
+) -> None:
+    """Gather what was measured; rank 0 writes the run folder and the summary."""
+    plan, folder = trainer.plan, run_folder()
+    recorded = min(len(reports), RECORDED_STEPS) if comm.rank == 0 else 0
+    recorded = comm.bcast(recorded)
+    timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded) if recorded else None
+    sent = comm.gather(sum(trainer.worker.transport.bytes_sent.values()))
+    registers = comm.gather(trainer.worker.registers.nbytes)
+    if run is None:
+        return
+    assert sent is not None
+    steps = max(len(reports), 1)
+    summary = _summary(plan, reports, trainer.step) | {
+        "sent_bytes_per_step": [total // steps for total in sent],
+        "register_bytes": registers,
+        "run": str(folder),
+    }
+    write_plan(plan, folder / "plan.json")
+    if timeline is not None:
+        write_timeline(timeline, folder / "timeline.json.gz")
+        if recorded > WARM_UP_STEPS:
+            rows = observe(
+                timeline, trainer.program, features_by_action(plan), source=folder.name, skip_steps=WARM_UP_STEPS
+            )
+            write_measurements(rows, folder / "measurements.json")
+    RunStore(folder.parent).finish(run, RunStatus.DONE, summary)
+    if args.json:
+        emit(summary)
+    else:
+        say(f"run folder: {folder}")
+
+
+def _summary(plan: Plan, reports: list[StepReport], step: int) -> dict[str, object]:
+    times = [report.step_time_s for report in reports]
+    measured = median(times[WARM_UP_STEPS:] or times) if times else None
+    predicted = plan.claims.step_time_s
+    return {
+        "steps": step,
+        "predicted_step_time_s": predicted,
+        "measured_step_time_s": measured,
+        "error": None if measured is None else abs(predicted - measured) / measured,
+        "final_loss": reports[-1].loss if reports else None,
+        "peak_memory_bytes": list(plan.claims.peak_memory_bytes),
+        "plan_hash": plan.plan_hash,
+    }
