@@ -16,7 +16,8 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
     """Append the backward pass of `loss`; gives variable name -> gradient name, in variable order.
 
     Raises:
-        GraphError: an op between a variable and the loss has no gradient.
+        GraphError: an op between a variable and the loss has no gradient, or none through the output that is used; or
+            the loss is not what a loss op writes.
     """
     forward = list(graph.ops)
     depends = {value.name for value in graph.variables()}
@@ -30,6 +31,11 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
     needed = frozenset(depends & reaches_loss)
     gradients: dict[str, list[str]] = {}
     for op in reversed(forward):
+        for name in op.outputs[1:]:
+            if name == loss or name in gradients:
+                raise GraphError(
+                    [f"op {op.name}: {op.kind} has a gradient through {op.outputs[0]}, not through {name}"]
+                )
         if loss not in op.outputs and op.outputs[0] not in gradients:
             continue
         rule = op_definition(op.kind).gradient

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from strategy.errors import GraphError
 from strategy.graph import Attrs, Op, Phase
 from strategy.tensor import TensorSpec
 
@@ -27,7 +28,13 @@ class GradientBuilder:
         return self.summed(self.op.outputs[position])
 
     def summed(self, name: str) -> str:
-        """The one gradient of value `name`."""
+        """The one gradient of value `name`.
+
+        Raises:
+            GraphError: it has none, for it is called the loss and no loss op writes it.
+        """
+        if name not in self.gradients:
+            raise GraphError([f"value {name}: cannot be the loss, because {self.op.kind} is no loss op"])
         parts = self.gradients[name]
         if len(parts) > 1:
             total, *_ = self.graph.add(f"{name}:grad", "add_n", parts, phase=Phase.BACKWARD, layer=self.op.layer)
