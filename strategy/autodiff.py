@@ -9,6 +9,7 @@ from __future__ import annotations
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
 from strategy.gradient import GradientBuilder
+from strategy.graph import Op
 from strategy.ops import op_definition
 
 
@@ -30,6 +31,7 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
             reaches_loss.update(op.inputs)
     needed = frozenset(depends & reaches_loss)
     gradients: dict[str, list[str]] = {}
+    last: dict[str, tuple[Op, int]] = {}
     for op in reversed(forward):
         for name in op.outputs[1:]:
             if name == loss or name in gradients:
@@ -41,6 +43,6 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
         rule = op_definition(op.kind).gradient
         if rule is None:
             raise GraphError([f"op {op.name}: {op.kind} has no gradient, yet lies between a parameter and the loss"])
-        rule(GradientBuilder(graph, op, needed, gradients))
-    walk_end = GradientBuilder(graph, forward[0], needed, gradients)
+        rule(GradientBuilder(graph, op, needed, gradients, last))
+    walk_end = GradientBuilder(graph, forward[0], needed, gradients, last)
     return {value.name: walk_end.summed(value.name) for value in graph.variables() if value.name in gradients}

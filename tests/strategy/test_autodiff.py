@@ -214,3 +214,17 @@ def test_backward_ops_stay_in_the_layer_of_their_forward_op() -> None:
             origin = graph.by_name.get(op.name.split(":")[0])
             if origin is not None:
                 assert op.layer == origin.layer, op.name
+
+
+def test_one_gradient_crosses_from_layer_to_layer() -> None:
+    """The gradients of a layer's input are added in the layer that reads it; a pipeline sends their sum."""
+    graph = training_graph(GptConfig(3, 8, 2, 5, 11), TRAINING)
+    for upper in range(1, 3):
+        crossing = {
+            name
+            for op in graph.ops
+            if op.phase is Phase.BACKWARD and op.layer == upper - 1
+            for name in op.inputs
+            if name in graph.producer and graph.producer[name].layer == upper
+        }
+        assert len(crossing) == 1, crossing
