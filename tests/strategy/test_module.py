@@ -106,7 +106,7 @@ class Misspelt(Module):
         self.weight = Parameter((4, 4))
 
     def forward(self, *inputs: Tensor) -> Any:
-        return inputs[0].apply("fc", "matmul", self.parameter("wieght", inputs[0]))
+        return inputs[0].apply("fc", "matmul", self.parameter("weighty", inputs[0]))
 
 
 class MadeLate(Module):
@@ -137,7 +137,7 @@ class WrongWidth(Module):
         (InAList, "a Block is called that is no attribute of the traced module"),
         (MadeInForward, "a Block is called that is no attribute of the traced module"),
         (CalledTwice, "fc.matmul: the name is used twice"),
-        (Misspelt, "Misspelt has no parameter wieght; did you mean 'weight'"),
+        (Misspelt, "Misspelt has no parameter weighty; did you mean 'weight'"),
         (MadeLate, "MadeLate.weight does not belong to the module that is traced"),
         (NoParameter, "NoParameter has no parameter width"),
         (WrongWidth, r"op fc.matmul \(x, fc.weight\): .*\(\(2, 4\), \(5, 4\)\)"),

@@ -121,6 +121,17 @@ def test_flop_of_products_is_twice_their_multiplications() -> None:
         assert op_definition(kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), {}) == 2 * 3 * 4 * 5 * 7
 
 
+def test_flop_of_attention_is_that_of_its_products() -> None:
+    """Two forward: scores and mixing. Five backward: scores again, then dv, dp, dk and dq."""
+    b, s, h, d = 2, 5, 3, 4
+    product = 2 * b * h * s * s * d
+    qkv, out, lse = (b, s, h, 3, d), (b, s, h, d), (b, h, s)
+    for kind, inputs, products in (("attention", (qkv,), 2), ("attention_grad", (qkv, out, lse, out), 5)):
+        graph = Case(kind, inputs).graph()
+        (op,) = graph.ops
+        assert op_definition(kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), {}) == products * product
+
+
 def test_every_kind_has_a_case() -> None:
     assert {case.kind for case in cases(5, 6)} == set(REGISTRY)
 

@@ -33,7 +33,16 @@ PARSERS = {
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("80 GiB", 80 * 2**30), ("1 B", 1), ("1.5kB", 1500), ("2 KiB", 2048), ("  3 MB ", 3_000_000), ("1e3 B", 1000)],
+    [
+        ("80 GiB", 80 * 2**30),
+        ("1 B", 1),
+        ("1.5kB", 1500),
+        ("2 KiB", 2048),
+        ("  3 MB ", 3_000_000),
+        ("1e3 B", 1000),
+        ("3 MiB", 3 * 1024**2),
+        ("2 TiB", 2 * 1024**4),
+    ],
 )
 def test_sizes(text: str, nbytes: int) -> None:
     assert parse_bytes(text) == nbytes
