@@ -9,6 +9,7 @@ report                              loss sum, token count, gradient norm: what t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from strategy.autodiff import differentiate
@@ -38,7 +39,19 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_micro_batches < 1 or self.global_batch % self.num_micro_batches:
+        possible = {
+            "lr": (0 <= self.lr < math.inf, "a finite figure >= 0"),
+            "beta1": (0 <= self.beta1 < 1, "a figure in [0, 1)"),
+            "beta2": (0 <= self.beta2 < 1, "a figure in [0, 1)"),
+            "epsilon": (0 < self.epsilon < math.inf, "a finite figure above zero"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "a finite figure >= 0"),
+            "max_norm": (self.max_norm > 0, "a figure above zero; infinity does not clip"),
+            "dtype": (self.dtype.is_float, "a type of floating-point numbers"),
+        }
+        for name, (holds, expected) in possible.items():
+            if not holds:
+                raise InputError("not possible", where=f"training: {name}", got=getattr(self, name), expected=expected)
+        if self.num_micro_batches < 1 or self.global_batch < 1 or self.global_batch % self.num_micro_batches:
             raise InputError(
                 "the global batch does not divide into micro-batches",
                 got=(self.global_batch, self.num_micro_batches),
