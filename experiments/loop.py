@@ -234,7 +234,7 @@ def half_widths(contenders: Sequence[Contender], chosen: str) -> dict[str, float
 def loss_difference(contenders: Sequence[Contender]) -> float:
     """The largest difference of losses between two plans at one step."""
     steps = zip(*(contender.losses for contender in contenders), strict=True)
-    return max(max(losses) - min(losses) for losses in steps)
+    return max((max(losses) - min(losses) for losses in steps), default=0.0)
 
 
 def describe(config: PlanConfig) -> str:

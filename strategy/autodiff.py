@@ -1,6 +1,6 @@
 """Reverse-mode differentiation of a graph: for every op, its `gradient` rule appends the backward ops.
 
-Gradients of a value with several consumers are added. The loss is a sum and its own gradient is one, so the loss op
+Gradients of a computed value with several consumers are added. The loss is a sum and its own gradient is one, so the loss op
 starts the walk without reading an output gradient.
 """
 
@@ -13,8 +13,10 @@ from strategy.graph import Op
 from strategy.ops import op_definition
 
 
-def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
-    """Append the backward pass of `loss`; gives variable name -> gradient name, in variable order.
+def differentiate(graph: GraphBuilder, loss: str) -> dict[str, tuple[str, ...]]:
+    """Append the backward pass of `loss`; gives variable name -> the terms of its gradient, in variable order.
+
+    A variable that is used several times has a term per use; whoever wants the gradient adds them up.
 
     Raises:
         GraphError: an op between a variable and the loss has no gradient, or none through the output that is used; or
@@ -44,5 +46,4 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
         if rule is None:
             raise GraphError([f"op {op.name}: {op.kind} has no gradient, yet lies between a parameter and the loss"])
         rule(GradientBuilder(graph, op, needed, gradients, last))
-    walk_end = GradientBuilder(graph, forward[0], needed, gradients, last)
-    return {value.name: walk_end.summed(value.name) for value in graph.variables() if value.name in gradients}
+    return {value.name: tuple(gradients[value.name]) for value in graph.variables() if value.name in gradients}

@@ -78,7 +78,7 @@ def training_graph(config: GptConfig, training: Training) -> Graph:
     builder = tracer.graph
     gradients = differentiate(builder, loss.name)
     layer_of = {name: op.layer for op in builder.ops for name in op.inputs}
-    totals = {name: _accumulated(builder, grad, layer_of[name], training) for name, grad in gradients.items()}
+    totals = {name: _total(builder, name, terms, layer_of[name], training) for name, terms in gradients.items()}
     loss_sum, token_count = (_accumulated(builder, t.name, None, training) for t in (loss, count))
     factor, norm = _clip(builder, totals, layer_of, token_count, training)
     for name, total in totals.items():
@@ -86,6 +86,16 @@ def training_graph(config: GptConfig, training: Training) -> Graph:
     builder.add(REPORT, "report", (loss_sum, token_count, norm), phase=Phase.UPDATE)
     builder.ops = _accumulate_early(builder.ops)
     return builder.build(loss=loss.name)
+
+
+def _total(builder: GraphBuilder, name: str, terms: tuple[str, ...], layer: int | None, training: Training) -> str:
+    """A parameter's gradient of the step. Each use of it is accumulated where it is, so that the terms of a parameter
+    that two pipeline stages use meet once per step.
+    """
+    sums = [_accumulated(builder, term, layer, training) for term in terms]
+    if len(sums) == 1:
+        return sums[0]
+    return builder.add(f"{name}:grad", "add_n", sums, phase=Phase.UPDATE, layer=layer)[0]
 
 
 def _accumulate_early(ops: list[Op]) -> list[Op]:
