@@ -8,6 +8,7 @@ from pathlib import Path
 from executor.train import program_of
 from experiments.loop import Outcome, document
 from simulator.engine import run as simulate_acts
+from strategy.program import ActKind
 from strategy.timeline import Timeline, from_zero, step_of
 
 
@@ -54,6 +55,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
 
 
 def last_step(timeline: Timeline) -> Timeline:
-    """The acts of the last step alone, from time 0."""
-    records = tuple(r for r in timeline.records if step_of(timeline, r) == timeline.steps - 1)
-    return from_zero(replace(timeline, records=records))
+    """The acts of the last step alone, from time 0; what was loaded ahead of the step is left out."""
+    records = [r for r in timeline.records if step_of(timeline, r) == timeline.steps - 1]
+    begun = min(r.start_ns for r in records if timeline.actors[r.actor].kind is not ActKind.LOAD)
+    return from_zero(replace(timeline, records=tuple(r for r in records if r.start_ns >= begun)))
