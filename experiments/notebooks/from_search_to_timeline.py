@@ -18,6 +18,8 @@
 # %%
 from pathlib import Path
 
+from IPython.display import Image
+
 from executor.launch import launch, rank_environment
 from executor.train import program_of
 from experiments.demo_report import last_step
@@ -82,4 +84,4 @@ measured = read_timeline(folder / "timeline.json.gz")
 # %%
 picture = figure(last_step(simulated), last_step(measured))
 picture.savefig(folder / "timelines.png", dpi=150)
-picture
+Image(folder / "timelines.png")
