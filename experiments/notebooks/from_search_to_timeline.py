@@ -84,4 +84,4 @@ measured = read_timeline(folder / "timeline.json.gz")
 # %%
 picture = figure(last_step(simulated), last_step(measured))
 picture.savefig(folder / "timelines.png", dpi=150)
-Image(folder / "timelines.png")
+Image(folder / "timelines.png")  # type: ignore[no-untyped-call]
