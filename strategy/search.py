@@ -14,6 +14,7 @@ a candidate's bound holds for all multiples of its number of micro-batches, and 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,13 +23,13 @@ from enum import StrEnum
 from strategy.arrangement import Pipeline, arrange
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
-from strategy.errors import InfeasibleError, InputError
+from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.graph import Graph, Op
 from strategy.layout import Layout, Stages, assign_stages
 from strategy.layout_problem import Keep, SearchSpace, layout_problem
 from strategy.lower import lower
 from strategy.measurement import Features
-from strategy.memory import peak_memory_bytes
+from strategy.memory import memory_peak, peak_memory_bytes
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
@@ -38,7 +39,7 @@ from strategy.rules import along_axes, pinned
 from strategy.sbp import NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import Signature
-from strategy.solve import SolveStatus, smallest_limit, solve
+from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
 from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
 
@@ -88,6 +89,12 @@ class Request:
         return self.cost.cluster.devices
 
 
+class OutOfTimeError(SbplanError):
+    """The time limit was reached before there was any plan."""
+
+    exit_code = 4
+
+
 class SearchStatus(StrEnum):
     """How a search ended."""
 
@@ -133,7 +140,8 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
 
     Raises:
         InputError: the pins leave no candidate.
-        InfeasibleError: no candidate fits the memory limit; names the smallest limit that would do.
+        InfeasibleError: no candidate fits the memory limit (names the smallest limit that would do) or its pins.
+        OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
     deadline = start + time_limit_s
@@ -147,6 +155,7 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
     settled: set[tuple[int, int, int]] = set()
     best = None
     complete = True
+    conflict: InfeasibleError | None = None
     for candidate in candidates:
         shape = (candidate.pp, candidate.dp, candidate.tp)
         quick = quick_bound_ns(request, candidate)
@@ -157,9 +166,17 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
             complete = False
             bounds.append(quick)
             continue
-        found = solve_candidate(
-            request, candidate, rules=FREE, time_limit_s=deadline - time.monotonic(), cutoff_ns=best
-        )
+        try:
+            found = solve_candidate(
+                request, candidate, rules=FREE, time_limit_s=deadline - time.monotonic(), cutoff_ns=best
+            )
+        except OutOfTimeError:
+            complete = False
+            bounds.append(quick)
+            continue
+        except InfeasibleError as error:
+            conflict = error
+            continue
         if found is None:
             continue
         solved.append(found)
@@ -168,7 +185,9 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
         if candidate.pp == 1:
             settled.add(shape)
     if not solved:
-        raise _infeasible(request, candidates)
+        if not complete:
+            raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
+        raise _infeasible(request, candidates, deadline) if conflict is None else conflict
     solved.sort(key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     assert best is not None
     bound = min(*bounds, best) if bounds else best
@@ -234,23 +253,29 @@ def solve_candidate(
     time_limit_s: float | None = None,
     cutoff_ns: int | None = None,
 ) -> Solved | None:
-    """The best layout of one candidate under one rule per axis; None if none fits the memory limit."""
+    """The best layout of one candidate under one rule per axis; None if none fits the memory limit.
+
+    Raises:
+        InfeasibleError: the pins leave some op without signature.
+        OutOfTimeError: the time ran out before there was any layout.
+    """
+    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
     ground = _ground(request, config)
     keep = _keep(request, ground, rules)
     weights = (1,) * config.pp
-    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=None, time_limit_s=time_limit_s)
+    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=None, deadline=deadline)
     assert signatures is not None
     found = _evaluate(request, config, ground, signatures, bound)
     fits = max(found.peaks) <= request.memory_limit_bytes
     if not fits:
         bound, signatures = _solve_weighted(
-            request, ground, keep, weights, limit=request.memory_limit_bytes, time_limit_s=time_limit_s
+            request, ground, keep, weights, limit=request.memory_limit_bytes, deadline=deadline
         )
         if signatures is None:
             return None
         found = _evaluate(request, config, ground, signatures, max(bound, found.bound_ns))
     if config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
-        found = _focus_on_slowest(request, config, ground, keep, found, time_limit_s, fits=fits)
+        found = _focus_on_slowest(request, config, ground, keep, found, deadline, fits=fits)
     return found
 
 
@@ -260,7 +285,7 @@ def _focus_on_slowest(
     ground: _Ground,
     keep: Keep,
     found: Solved,
-    time_limit_s: float | None,
+    deadline: float,
     *,
     fits: bool,
 ) -> Solved:
@@ -269,7 +294,10 @@ def _focus_on_slowest(
     slowest = times.index(max(times))
     weights = tuple(int(stage == slowest) for stage in range(config.pp))
     limit = None if fits else request.memory_limit_bytes
-    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=limit, time_limit_s=time_limit_s)
+    try:
+        bound, signatures = _solve_weighted(request, ground, keep, weights, limit=limit, deadline=deadline)
+    except OutOfTimeError:
+        return found
     bound = max(bound, found.bound_ns)
     if signatures is not None:
         other = _evaluate(request, config, ground, signatures, bound)
@@ -308,18 +336,23 @@ def _solve_weighted(
     weights: tuple[int, ...],
     *,
     limit: int | None,
-    time_limit_s: float | None,
+    deadline: float,
 ) -> tuple[int, dict[str, Signature] | None]:
-    """(bound on the objective in ns, signatures) of one weighted problem; no signatures if it is infeasible."""
+    """(bound on the objective in ns, signatures) of one weighted problem; no signatures if it is infeasible.
+
+    Raises:
+        OutOfTimeError: neither a choice nor the proof that there is none was found in time.
+    """
     space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
     problem = layout_problem(space, limit=limit)
-    solution = solve(problem.problem, time_limit_s=time_limit_s)
+    left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+    solution = solve(problem.problem, time_limit_s=left_s)
     bound = -(-solution.lower_bound // sum(weights))
-    if solution.choice is None:
-        if solution.status is not SolveStatus.INFEASIBLE and limit is None:
-            raise InfeasibleError("the layout problem found no choice in time", hint="raise the time limit")
+    if solution.choice is not None:
+        return bound, problem.signatures(solution.choice)
+    if solution.status is SolveStatus.INFEASIBLE:
         return bound, None
-    return bound, problem.signatures(solution.choice)
+    raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
 
 
 def _times(request: Request, ground: _Ground, layout: Layout) -> tuple[int, ...]:
@@ -381,33 +414,61 @@ def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], sim
     return simulated_plan(request, solved, simulate)
 
 
-def _infeasible(request: Request, candidates: Sequence[PlanConfig]) -> InfeasibleError:
-    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and the largest tensor."""
-    smallest = None
+def _infeasible(request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf) -> InfeasibleError:
+    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and its largest tensor."""
+    smallest: tuple[int, PlanConfig] | None = None
+    complete = True
     for config in candidates:
         ground = _ground(request, config)
-        space = SearchSpace(
-            ground.graph,
-            ground.stages,
-            ground.pipeline,
-            request.cost,
-            ground.converter,
-            (1,) * config.pp,
-            _keep(request, ground, FREE),
+        keep = _keep(request, ground, FREE)
+        weights = (1,) * config.pp
+        space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
+        left_s = None if deadline == math.inf else max(1.0, deadline - time.monotonic())
+        try:
+            found = smallest_limit(layout_problem(space, limit=request.memory_limit_bytes).problem, time_limit_s=left_s)
+        except PeakLimitError as error:
+            complete = False
+            found = error.upper
+        if found is not None and (smallest is None or found < smallest[0]):
+            smallest = found, config
+        if time.monotonic() >= deadline:
+            complete = False
+            break
+    problem = f"no plan fits {request.memory_limit_bytes} bytes per device"
+    if smallest is None:
+        return InfeasibleError(problem, hint="the time ran out before a limit that works was found")
+    limit, config = smallest
+    word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
+    hint = f"{word} {limit} bytes, with {_largest(request, config, limit)}"
+    return InfeasibleError(problem, smallest_limit=limit, hint=hint)
+
+
+def _largest(request: Request, config: PlanConfig, limit: int) -> str:
+    """What fills the memory of a candidate that just fits into `limit`."""
+    degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, {config.num_micro_batches} micro-batches"
+    try:
+        solved = solve_candidate(
+            replace(request, memory_limit_bytes=limit), config, rules=FREE, time_limit_s=EXPLANATION_S
         )
-        found = smallest_limit(layout_problem(space, limit=request.memory_limit_bytes).problem)
-        if found is not None and (smallest is None or found < smallest):
-            smallest = found
-    return InfeasibleError(
-        f"no plan fits {request.memory_limit_bytes} bytes per device",
-        smallest_limit=smallest,
-        hint=f"the smallest limit that works is {smallest} bytes",
-    )
+    except OutOfTimeError:
+        solved = None
+    if solved is None:
+        return degrees
+    ground = _ground(request, config)
+    rank = solved.peaks.index(max(solved.peaks))
+    arrangement = arrange(ground.graph, solved.layout, ground.pipeline)
+    name, nbytes = memory_peak(ground.graph, ground.stages, arrangement, rank).tensors[0]
+    return f"{degrees}, where the biggest item is {name} with {nbytes} bytes"
+
+
+EXPLANATION_S = 5.0
+"""Seconds to spend on saying what fills the memory."""
 
 
 __all__ = [
     "BY_HAND",
     "FREE",
+    "OutOfTimeError",
     "Pins",
     "Request",
     "SearchResult",
