@@ -36,10 +36,11 @@ from strategy.placement import Placement
 from strategy.plan import Claims, Plan, PlanConfig
 from strategy.program import Program
 from strategy.rules import along_axes, pinned
-from strategy.sbp import NdSbp
+from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import Signature
 from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
+from strategy.tensor import Shape
 from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
 
@@ -57,16 +58,19 @@ class SimulatedStep:
 
 
 Simulate = Callable[[Program], SimulatedStep]
+Watch = Callable[[int, int, PlanConfig], None]
+"""(number of the candidate, candidates in all, the candidate): for progress bars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a user fixes: any of the degrees, and the layout of any value."""
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern)."""
 
     dp: int | None = None
     tp: int | None = None
     pp: int | None = None
     micro_batch: int | None = None
+    num_micro_batches: int | None = None
     schedule: Schedule | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
@@ -135,8 +139,22 @@ class _Ground:
     converter: Converter
 
 
-def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, simulated: int = 6) -> SearchResult:
+def search(
+    request: Request,
+    *,
+    simulate: Simulate,
+    time_limit_s: float = 55.0,
+    simulated: int = 6,
+    watch: Watch | None = None,
+) -> SearchResult:
     """The fastest plan found, with its bound.
+
+    Args:
+        request: what is searched for.
+        simulate: gives the simulated time of a program.
+        time_limit_s: wall time for solving; what is found by then is simulated afterwards.
+        simulated: how many leading candidates are simulated.
+        watch: is told of every candidate before it is solved.
 
     Raises:
         InputError: the pins leave no candidate.
@@ -156,7 +174,7 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
     best = None
     complete = True
     conflict: InfeasibleError | None = None
-    for candidate in candidates:
+    for number, candidate in enumerate(candidates):
         shape = (candidate.pp, candidate.dp, candidate.tp)
         quick = quick_bound_ns(request, candidate)
         if shape in settled or (best is not None and quick >= best):
@@ -166,6 +184,8 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
             complete = False
             bounds.append(quick)
             continue
+        if watch is not None:
+            watch(number, len(candidates), candidate)
         try:
             found = solve_candidate(
                 request, candidate, rules=FREE, time_limit_s=deadline - time.monotonic(), cutoff_ns=best
@@ -210,7 +230,7 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
     for pp in _divisors(devices):
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp):
+        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= max(pins.stages.values(), default=0):
             continue
         for tp in _divisors(devices // pp):
             dp = devices // pp // tp
@@ -218,7 +238,7 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 continue
             for count in _divisors(batch // dp):
                 micro = batch // dp // count
-                if pins.micro_batch not in (None, micro):
+                if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
                 schedule = pins.schedule or Schedule.ONE_F_ONE_B
                 yield PlanConfig(dp, tp, pp, micro, count, schedule)
@@ -314,19 +334,26 @@ def _ground(request: Request, config: PlanConfig) -> _Ground:
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
     pipeline = Pipeline(config.num_micro_batches, config.schedule)
-    return _Ground(graph, assign_stages(graph, placements), pipeline, Converter(request.cost, placements))
+    stages = assign_stages(graph, placements, pins=request.pins.stages)
+    return _Ground(graph, stages, pipeline, Converter(request.cost, placements))
 
 
 def _keep(request: Request, ground: _Ground, rules: Sequence[str]) -> Keep:
-    by_rule = along_axes(ground.graph, ground.stages.placements[0].mesh, rules)
+    mesh = ground.stages.placements[0].mesh
+    by_rule = along_axes(ground.graph, mesh, rules)
     if not request.pins.layouts:
         return by_rule
-    by_pin = pinned(ground.graph, request.pins.layouts)
+    by_pin = pinned(ground.graph, {name: _on_mesh(nd, mesh) for name, nd in request.pins.layouts.items()})
 
     def keep(op: Op, signature: Signature) -> bool:
         return by_rule(op, signature) and by_pin(op, signature)
 
     return keep
+
+
+def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:
+    """The layout as signatures write it: along an axis of one rank there is nothing to lay out."""
+    return tuple(B if parts == 1 else sbp for sbp, parts in zip(nd_sbp, mesh, strict=True))
 
 
 def _solve_weighted(
@@ -475,6 +502,7 @@ __all__ = [
     "SearchStatus",
     "SimulatedStep",
     "Solved",
+    "Watch",
     "candidates_of",
     "plan_by_rule",
     "search",
