@@ -118,7 +118,7 @@ def probe(command: list[str]) -> str:
     said = done.stdout.replace("\0", "").strip()
     if not said:
         raise subprocess.SubprocessError("nothing found")
-    return said.splitlines()[0]
+    return " ".join(said.splitlines()[0].split())
 
 
 def mpiexec_version() -> str:

@@ -1,7 +1,7 @@
 """Fit the time model to measured runs.
 
-A run is a folder with plan.json, measurements.json and timeline.json.gz, as `sbplan train` leaves it. Kinds of acts that
-no run measured keep their constants.
+A run is a folder with plan.json, measurements.json and timeline.json.gz, as `sbplan train` leaves it. Kinds of acts
+that no run measured keep their constants.
 """
 
 from __future__ import annotations
@@ -34,6 +34,25 @@ class Run:
     timeline: Timeline
 
 
+@dataclass(frozen=True, slots=True)
+class Misprediction:
+    """Predicted over measured step time of a run, less one, under the old and the new calibration."""
+
+    run: str
+    measured_s: float
+    before: float
+    after: float
+
+    def document(self) -> dict[str, object]:
+        """The entry of the JSON document."""
+        return {
+            "run": self.run,
+            "measured_step_time_s": self.measured_s,
+            "error_before": self.before,
+            "error_after": self.after,
+        }
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan refine` takes."""
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="folders of measured runs")
@@ -56,13 +75,13 @@ def run(args: argparse.Namespace) -> int:
     write_calibration(new, args.out)
     errors = [error_of(found, old, new) for found in runs]
     for found in errors:
-        measured = format_seconds(float(str(found["measured_step_time_s"])))
-        say(
-            f"{found['run']}: {measured} a step, error {found['error_before']:+.1%} before, {found['error_after']:+.1%}"
-        )
+        measured = format_seconds(found.measured_s)
+        say(f"{found.run}: {measured} a step, error {found.before:+.1%} before, {found.after:+.1%} after")
     say(f"{args.out}: {len(new.fitted)} kinds, {len(new.fitted.keys() - old.fitted.keys())} of them new")
     if args.json:
-        emit({"calibration": str(args.out), "kinds": sorted(new.fitted), "runs": errors})
+        emit(
+            {"calibration": str(args.out), "kinds": sorted(new.fitted), "runs": [found.document() for found in errors]}
+        )
     return 0
 
 
@@ -119,19 +138,14 @@ def refined(old: Calibration, runs: Sequence[Run]) -> Calibration:
     return Calibration(new.cluster, {**old.fitted, **new.fitted}, new.act_overhead_s)
 
 
-def error_of(found: Run, old: Calibration, new: Calibration) -> dict[str, object]:
-    """Predicted over measured step time, less one, under both calibrations."""
+def error_of(found: Run, old: Calibration, new: Calibration) -> Misprediction:
+    """How wrong a run's prediction was and is."""
     from experiments.verbs.simulate import program_of
     from simulator.simulate import simulate
 
     measured_s = measured_step_s(found)
     before_s, after_s = (simulate(program_of(found.plan, calibration)).step_time_s for calibration in (old, new))
-    return {
-        "run": str(found.folder),
-        "measured_step_time_s": measured_s,
-        "error_before": before_s / measured_s - 1,
-        "error_after": after_s / measured_s - 1,
-    }
+    return Misprediction(str(found.folder), measured_s, before_s / measured_s - 1, after_s / measured_s - 1)
 
 
 def measured_step_s(found: Run) -> float:

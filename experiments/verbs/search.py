@@ -31,7 +31,7 @@ GLOBAL_BATCHES: Mapping[str, int] = {
     "gpt3-175b": 1536,
     "gpt-1t": 3072,
 }
-"""Samples per step: Radford et al. 2019, section 2; Narayanan et al. 2021 (arXiv:2104.04473), table 1; gpt-tiny ours."""
+"""Samples per step: Radford et al. 2019; Narayanan et al. 2021 (arXiv:2104.04473), table 1; gpt-tiny is ours."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file")
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--trace", type=Path, metavar="F.json.gz", help="write the timeline for Perfetto")
-    parser.add_argument(
-        "--figure", type=Path, metavar="F.png", help="draw the timeline, and the memory in F-memory.png"
-    )
+    parser.add_argument("--figure", type=Path, metavar="F.png", help="draw the timeline, and F-memory.png")
     add_json(parser)
 
 
