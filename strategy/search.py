@@ -26,7 +26,7 @@ from strategy.cost import CostModel
 from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.graph import Graph, Op
 from strategy.layout import Layout, Stages, assign_stages
-from strategy.layout_problem import Keep, SearchSpace, layout_problem
+from strategy.layout_problem import Keep, LayoutProblem, SearchSpace, layout_problem
 from strategy.lower import lower
 from strategy.measurement import Features
 from strategy.memory import memory_peak, peak_memory_bytes
@@ -40,6 +40,7 @@ from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import Signature
 from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
+from strategy.solve.peak import find_legal
 from strategy.tensor import Shape
 from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
@@ -442,17 +443,14 @@ def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], sim
 
 
 def _infeasible(request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf) -> InfeasibleError:
-    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and its largest tensor."""
+    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and its biggest item."""
     smallest: tuple[int, PlanConfig] | None = None
     complete = True
     for config in candidates:
-        ground = _ground(request, config)
-        keep = _keep(request, ground, FREE)
-        weights = (1,) * config.pp
-        space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
         left_s = None if deadline == math.inf else max(1.0, deadline - time.monotonic())
         try:
-            found = smallest_limit(layout_problem(space, limit=request.memory_limit_bytes).problem, time_limit_s=left_s)
+            problem = _limited_problem(request, config, request.memory_limit_bytes)[1].problem
+            found = smallest_limit(problem, time_limit_s=left_s)
         except PeakLimitError as error:
             complete = False
             found = error.upper
@@ -461,31 +459,35 @@ def _infeasible(request: Request, candidates: Sequence[PlanConfig], deadline: fl
         if time.monotonic() >= deadline:
             complete = False
             break
-    problem = f"no plan fits {request.memory_limit_bytes} bytes per device"
+    problem_text = f"no plan fits {request.memory_limit_bytes} bytes per device"
     if smallest is None:
-        return InfeasibleError(problem, hint="the time ran out before a limit that works was found")
+        return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
     limit, config = smallest
     word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
-    hint = f"{word} {limit} bytes, with {_largest(request, config, limit)}"
-    return InfeasibleError(problem, smallest_limit=limit, hint=hint)
+    hint = f"{word} {limit} bytes, with {_biggest_item(request, config, limit)}"
+    return InfeasibleError(problem_text, smallest_limit=limit, hint=hint)
 
 
-def _largest(request: Request, config: PlanConfig, limit: int) -> str:
-    """What fills the memory of a candidate that just fits into `limit`."""
-    degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, {config.num_micro_batches} micro-batches"
-    try:
-        solved = solve_candidate(
-            replace(request, memory_limit_bytes=limit), config, rules=FREE, time_limit_s=EXPLANATION_S
-        )
-    except OutOfTimeError:
-        solved = None
-    if solved is None:
-        return degrees
+def _limited_problem(request: Request, config: PlanConfig, limit: int) -> tuple[_Ground, LayoutProblem]:
     ground = _ground(request, config)
-    rank = solved.peaks.index(max(solved.peaks))
-    arrangement = arrange(ground.graph, solved.layout, ground.pipeline)
+    weights, keep = (1,) * config.pp, _keep(request, ground, FREE)
+    space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
+    return ground, layout_problem(space, limit=limit)
+
+
+def _biggest_item(request: Request, config: PlanConfig, limit: int) -> str:
+    """What fills the memory of a candidate that just fits into `limit`."""
+    degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+    ground, problem = _limited_problem(request, config, limit)
+    legal = find_legal(problem.problem, time_limit_s=EXPLANATION_S)
+    if legal.choice is None:
+        return degrees
+    layout = lay_out(ground.graph, ground.stages, problem.signatures(legal.choice), ground.converter)
+    arrangement = arrange(ground.graph, layout, ground.pipeline)
+    peaks = peak_memory_bytes(ground.graph, ground.stages, arrangement)
+    rank = peaks.index(max(peaks))
     name, nbytes = memory_peak(ground.graph, ground.stages, arrangement, rank).tensors[0]
-    return f"{degrees}, where the biggest item is {name} with {nbytes} bytes"
+    return f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
 
 
 EXPLANATION_S = 5.0
