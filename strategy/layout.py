@@ -90,15 +90,13 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapp
     stage_of: dict[str, int] = {}
     seen_layer = False
     for op in graph.ops:
-        if op.layer is not None:
+        if op.phase is not Phase.FORWARD:
+            stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
+        elif op.layer is not None:
             stage_of[op.name] = op.layer * count // layers
             seen_layer = True
-        elif op.phase is Phase.FORWARD:
-            stage_of[op.name] = count - 1 if seen_layer else 0
         else:
-            stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
-        if op.phase is not Phase.FORWARD and _origin(graph, op) in pinned:
-            stage_of[op.name] = pinned[_origin(graph, op)]
+            stage_of[op.name] = count - 1 if seen_layer else 0
         stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
     if pinned:
         _check_order(graph, stage_of)
@@ -136,17 +134,17 @@ def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
 
 
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
-    """Stage of the forward op that a backward or update op follows; else the first."""
-    return stage_of.get(_origin(graph, op), 0)
+    """Stage of the forward op, value or variable that a backward or update op is named after.
 
-
-def _origin(graph: Graph, op: Op) -> str:
-    """The op of the value, or the first reader of the variable, that a backward or update op is named after."""
+    Else, for an op of a layer, that of what it reads; else the first.
+    """
     origin = op.name.split(":", 1)[0]
     if origin in graph.values and graph.values[origin].role is Role.VARIABLE:
-        return graph.consumers[origin][0].name
+        return stage_of[graph.consumers[origin][0].name]
     producer = graph.producer.get(origin)
-    return producer.name if producer is not None else origin
+    if producer is None and origin not in stage_of and op.layer is not None:
+        producer = graph.producer.get(op.inputs[0])
+    return stage_of.get(producer.name if producer is not None else origin, 0)
 
 
 def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:
