@@ -153,7 +153,7 @@ def search(
     Args:
         request: what is searched for.
         simulate: gives the simulated time of a program.
-        time_limit_s: wall time for solving; what is found by then is simulated afterwards.
+        time_limit_s: wall time; most of it for solving, the rest for simulating, at least one plan.
         simulated: how many leading candidates are simulated.
         watch: is told of every candidate before it is solved.
 
@@ -163,7 +163,7 @@ def search(
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
-    deadline = start + time_limit_s
+    deadline = start + SOLVING_SHARE * time_limit_s
     candidates = sorted(
         candidates_of(request), key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches)
     )
@@ -212,7 +212,11 @@ def search(
     solved.sort(key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     assert best is not None
     bound = min(*bounds, best) if bounds else best
-    plans = [simulated_plan(request, s, simulate, bound_ns=min(bound, s.objective_ns)) for s in solved[:simulated]]
+    plans: list[Plan] = []
+    for one in solved[:simulated]:
+        if plans and time.monotonic() >= start + time_limit_s:
+            break
+        plans.append(simulated_plan(request, one, simulate, bound_ns=min(bound, one.objective_ns)))
     plans.sort(key=lambda plan: plan.claims.step_time_s)
     chosen = plans[0]
     status = (
@@ -261,6 +265,9 @@ def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     fixed = cost.seconds(Features("matmul", 0, 0)) * ACTS_PER_LAYER * (model.layers // config.pp)
     return int((spread * rate * 0.999 + fixed * slots) * 1e9)
 
+
+SOLVING_SHARE = 0.9
+"""Share of the time limit after which nothing more is solved, so that there is time to simulate."""
 
 ACTS_PER_LAYER = 8
 """Matrix products and attention of a layer, forward and backward, counted low."""
