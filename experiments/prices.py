@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from strategy.program import Program
     from strategy.search import SimulatedStep
 
+STEPS = 2
+"""Steps that are simulated: the time of the last one counts, as in `simulator.simulate`."""
+
 
 def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
     """A calibration file; says so if it is of another cluster.
@@ -44,11 +47,11 @@ def simulated_step(program: Program) -> SimulatedStep:
     A stream does its acts of a step one after another, so no steady period is shorter than their sum. The bound is cut
     at the time found: of two steps, the second may have begun before the first one's end.
     """
-    from simulator.simulate import simulate
+    from simulator.engine import run
     from strategy.search import SimulatedStep
-    from strategy.timeline import by_stream
+    from strategy.timeline import by_stream, step_time_ns
 
-    found = simulate(program)
-    busy_ns = max(sum(r.end_ns - r.start_ns for r in records) for records in by_stream(found.timeline))
-    busiest_s = busy_ns / found.timeline.steps / 1e9
-    return SimulatedStep(found.step_time_s, min(busiest_s, found.step_time_s))
+    timeline = run(program, STEPS).timeline
+    busiest_ns = max(sum(r.end_ns - r.start_ns for r in records) for records in by_stream(timeline)) / STEPS
+    step_ns = step_time_ns(timeline)
+    return SimulatedStep(step_ns / 1e9, min(busiest_ns, step_ns) / 1e9)

@@ -57,7 +57,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[confg]\ndp = 2", "pins.toml: unknown key (got 'confg'); did you mean 'config'?"),
+        ("[confi]\ndp = 2", "pins.toml: unknown key (got 'confi'); did you mean 'config'?"),
         ("[config]\nmicrobatch = 2", "[config]: unknown key (got 'microbatch'); did you mean 'micro_batch'?"),
         ("[config]\ndp = 0", "[config] dp: not a count (got 0, expected a whole number >= 1)"),
         ('[config]\ndp = "2"', "[config] dp: not a count (got '2'"),
