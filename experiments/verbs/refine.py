@@ -116,7 +116,7 @@ def check_one_cluster(runs: Sequence[Run]) -> None:
     """
     first = runs[0]
     for other in runs[1:]:
-        if other.plan.cluster != first.plan.cluster:
+        if other.plan.cluster.name != first.plan.cluster.name:
             raise InputError(
                 f"not of the same cluster as {first.folder}",
                 where=str(other.folder),
@@ -126,16 +126,15 @@ def check_one_cluster(runs: Sequence[Run]) -> None:
 
 
 def refined(old: Calibration, runs: Sequence[Run]) -> Calibration:
-    """The runs' own constants, and the old ones of what they lack."""
+    """The old calibration, corrected by what the runs measured."""
     from statistics import median
 
-    from strategy.calibrate import Calibration, calibrate
+    from strategy.calibrate import refine
     from strategy.observe import act_overhead_s
 
     rows = [row for found in runs for row in found.measurements]
     overhead_s = median(act_overhead_s(found.timeline) for found in runs)
-    new = calibrate(rows, runs[0].plan.cluster, act_overhead_s=overhead_s)
-    return Calibration(new.cluster, {**old.fitted, **new.fitted}, new.act_overhead_s)
+    return refine(old, rows, runs[0].plan.cluster, act_overhead_s=overhead_s)
 
 
 def error_of(found: Run, old: Calibration, new: Calibration) -> Misprediction:

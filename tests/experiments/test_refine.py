@@ -62,7 +62,7 @@ def test_the_new_constants_explain_the_run(command: Command, tmp_path: Path, run
     assert f"{run_folder}: " in said.err
     calibration = read_calibration(out)
     assert calibration.fitted["rare"] == read_calibration(old).fitted["rare"]
-    assert calibration.fitted["matmul"].sources == ("run",)
+    assert calibration.fitted["matmul"].sources == ("run", "sheet")
     assert calibration.cluster == "two-cores"
 
 
