@@ -266,7 +266,7 @@ def test_wrong_arguments(command: Command, cluster_file: Path, argv: list[str], 
         ('bandwidth = "4 GB/s"', 'bandwidth = "-4 GB/s"', "not a possible figure"),
         ('bandwidth = "4 GB/s"', "bandwidth = 4", "not a figure with a unit"),
         ("devices_per_node = 2", "devices_per_node = 0", "devices_per_node: not a count"),
-        ('memory = "1 GiB"', 'memry = "1 GiB"', "memory: the key is missing"),
+        ('memory = "1 GiB"', 'memry = "1 GiB"', "[device]: memry: unknown key; did you mean 'memory'?"),
     ],
 )
 def test_a_wrong_cluster(command: Command, tmp_path: Path, line: str, instead: str, message: str) -> None:
