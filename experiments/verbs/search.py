@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, not_there_yet, say
-from experiments.outputs import check_place
+from experiments.outputs import check_place, clean_stdout
 from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
+    from experiments.prices import simulated_step
     from strategy.plan import write_plan
     from strategy.search import OutOfTimeError, search
 
@@ -79,9 +80,7 @@ def run(args: argparse.Namespace) -> int:
     request, calibration = request_of(args)
     left_s = max(0.0, args.time_limit - (time.perf_counter() - started))
     try:
-        with progress() as watch:
-            from experiments.prices import simulated_step
-
+        with progress() as watch, clean_stdout():
             result = search(request, simulate=simulated_step, time_limit_s=left_s, watch=watch)
     except InfeasibleError as error:
         if args.json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ from strategy.cluster import read_cluster
 from strategy.measurement import Features, Measurement
 from strategy.plan import read_plan
 from strategy.verify import verify
-from tests.conftest import Sbplan
+from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import CLUSTER, PINS, Command
 
 KEYS = [
@@ -264,7 +266,7 @@ def test_wrong_arguments(command: Command, cluster_file: Path, argv: list[str], 
         ('bandwidth = "4 GB/s"', 'bandwidth = "-4 GB/s"', "not a possible figure"),
         ('bandwidth = "4 GB/s"', "bandwidth = 4", "not a figure with a unit"),
         ("devices_per_node = 2", "devices_per_node = 0", "devices_per_node: not a count"),
-        ('memory = "1 GiB"', 'memry = "1 GiB"', "memry: unknown key; did you mean 'memory'?"),
+        ('memory = "1 GiB"', 'memry = "1 GiB"', "[device]: memry: unknown key; did you mean 'memory'?"),
     ],
 )
 def test_a_wrong_cluster(command: Command, tmp_path: Path, line: str, instead: str, message: str) -> None:
@@ -278,3 +280,19 @@ def test_an_unknown_cluster(command: Command) -> None:
     said = command("search", "gpt-tiny", "--cluster", "dgx-a10:1")
     assert said.code == 2
     assert "unknown cluster" in said.err
+
+
+def test_what_native_code_prints_is_kept_off_stdout() -> None:
+    code = """
+import ctypes
+from experiments.outputs import clean_stdout
+native = ctypes.CDLL(None)
+print("before")
+with clean_stdout():
+    native.puts(b"chatter")
+print("after")
+native.puts(b"ours again")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split("\n")) == ["", "after", "before", "ours again"]
+    assert done.stderr == "chatter\n"
