@@ -105,7 +105,7 @@ class _Builder:
         self.space, self.limit = space, limit
         self.graph = space.graph
         self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
-        self.classes: dict[str, _Class] = {}
+        self.classes: list[_Class] = []
         self.class_of: dict[str, _Class] = {}
         self.costs: list[list[int]] = []
         self.usages: list[list[Usage]] = []
@@ -115,7 +115,7 @@ class _Builder:
     def build(self) -> LayoutProblem:
         """Nodes for ops, then copies with their edges."""
         self._classify()
-        for found in self.classes.values():
+        for found in self.classes:
             self._price_ops(found)
         for bundle in self._bundles():
             self._copies(bundle)
@@ -124,22 +124,29 @@ class _Builder:
             for name, costs, usages in zip(self.names, self.costs, self.usages, strict=True)
         )
         edges = tuple(Edge(tail, head, tuple(costs)) for (tail, head), costs in self.edges.items())
-        classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes.values())
+        classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes)
         return LayoutProblem(Problem("layout", nodes, edges, self.limit), classes)
 
     def _classify(self) -> None:
         mesh = self.space.mesh
+        by_template: dict[str, list[_Class]] = {}
         for op in self.graph.ops:
-            key = template_name(op.name, op.layer)
             options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
-            if key in self.classes and self.classes[key].options != options:
-                key = op.name
-            if key not in self.classes:
-                if not options:
-                    raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
-                self.classes[key] = _Class(len(self.classes), [], options)
-            self.classes[key].ops.append(op)
-            self.class_of[op.name] = self.classes[key]
+            if not options:
+                raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
+            known = by_template.setdefault(template_name(op.name, op.layer), [])
+            found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
+            if found is None:
+                found = _Class(len(self.classes), [], options)
+                known.append(found)
+                self.classes.append(found)
+            found.ops.append(op)
+            self.class_of[op.name] = found
+
+    def _alike(self, one: Op, other: Op) -> bool:
+        """Whether two ops of a template cost the same under every signature; layers may differ in width."""
+        shapes = [self.graph.specs((*op.inputs, *op.outputs, *op.updates)) for op in (one, other)]
+        return (one.kind, one.attrs, shapes[0]) == (other.kind, other.attrs, shapes[1])
 
     def _add_node(self, name: str, costs: list[int], usages: list[Usage]) -> int:
         self.names.append(name)
