@@ -88,7 +88,7 @@ class _Bundle:
     spec: TensorSpec
     instances: list[tuple[str, int, int]] = field(default_factory=list)
     moves: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(home stage, reader's stage) -> what one nanosecond of that conversion counts."""
+    """(home stage, reader's stage) -> how often a step of the pipeline makes that conversion."""
 
 
 def layout_problem(space: SearchSpace, *, limit: int | None = None) -> LayoutProblem:
@@ -202,8 +202,8 @@ class _Builder:
                 key = (source, wanted, home == stage, value.spec, value.role)
                 bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
                 bundle.instances.append((name, home, stage))
-                weight = 0 if writer is None else self.space.weight(home, value.rate)
-                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + weight
+                times = rate_weight(value.rate, self.space.pipeline, len(self.space.stages.placements))
+                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + times
         return list(bundles.values())
 
     def _writer_op(self, name: str) -> Op:
@@ -234,12 +234,12 @@ class _Builder:
         return [(option.updates if updates else option.outputs)[position] for option in writer.options]
 
     def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
-        total = 0
-        for (home, stage), weight in bundle.moves.items():
-            price = self.space.converter.price_ns(bundle.spec, Home(home, source), stage, layout)
-            if price == float("inf"):
+        total, weights = 0, self.space.weights
+        for (home, stage), times in bundle.moves.items():
+            leaving, arriving = self.space.converter.prices_ns(bundle.spec, Home(home, source), stage, layout)
+            if leaving + arriving == float("inf"):
                 return FORBIDDEN
-            total += weight * int(price)
+            total += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
         return total
 
     def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
