@@ -192,9 +192,11 @@ class _Builder:
             writer = self._writer(name)
             by_stage: dict[int, dict[int, tuple[_Class, tuple[int, ...]]]] = {}
             for op in self.graph.consumers[name]:
-                positions = tuple(i for i, read in enumerate(op.inputs) if read == name)
                 reader = self.class_of[op.name]
-                by_stage.setdefault(stage_of[op.name], {})[reader.index] = (reader, positions)
+                found = by_stage.setdefault(stage_of[op.name], {})
+                known = found[reader.index][1] if reader.index in found else ()
+                positions = {i for i, read in enumerate(op.inputs) if read == name}
+                found[reader.index] = (reader, tuple(sorted(positions.union(known))))
             home = -1 if writer is None else stage_of[self._writer_op(name).name]
             for stage, readers in by_stage.items():
                 wanted = tuple((index, positions) for index, (_, positions) in readers.items())
