@@ -24,8 +24,8 @@ from executor.launch import launch, rank_environment
 from executor.train import program_of
 from experiments.demo_report import last_step
 from experiments.figures.timelines import figure
-from experiments.loop import simulated_step
 from experiments.machine import local_cluster
+from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from simulator.engine import run as simulate_acts
 from strategy.cost import CostModel
