@@ -171,14 +171,18 @@ def search(
         raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
     solved: list[Solved] = []
     bounds: list[int] = []
-    settled: set[tuple[int, int, int]] = set()
+    settled: dict[tuple[int, int, int], Solved] = {}
     best = None
     complete = True
     conflict: InfeasibleError | None = None
     for number, candidate in enumerate(candidates):
         shape = (candidate.pp, candidate.dp, candidate.tp)
         quick = quick_bound_ns(request, candidate)
-        if shape in settled or (best is not None and quick >= best):
+        fewer = settled.get(shape)
+        if fewer is not None and candidate.num_micro_batches % fewer.config.num_micro_batches == 0:
+            bounds.append(fewer.bound_ns)
+            continue
+        if best is not None and quick >= best:
             bounds.append(quick)
             continue
         if time.monotonic() >= deadline:
@@ -204,7 +208,7 @@ def search(
         bounds.append(found.bound_ns)
         best = found.objective_ns if best is None else min(best, found.objective_ns)
         if candidate.pp == 1:
-            settled.add(shape)
+            settled.setdefault(shape, found)
     if not solved:
         if not complete:
             raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
