@@ -149,7 +149,7 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
 
     Args:
         main: the code of the rank; imports what it needs; returns an exit code.
-        folder: the run folder where `launch` named none; by default one of this job in the temporary folder.
+        folder: the run folder, unless the launcher has named one; by default one of this job in the temporary folder.
         limits: when the watcher takes the rank for stalled.
     """
     rank_environment()

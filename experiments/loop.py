@@ -18,8 +18,8 @@ from typing import Any
 from executor.launch import launch
 from executor.train import program_of
 from experiments.machine import local_cluster
+from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
-from simulator.simulate import simulate
 from strategy.calibrate import Calibration, read_calibration, refine, write_calibration
 from strategy.cluster import Cluster
 from strategy.cost import CostModel
@@ -30,9 +30,8 @@ from strategy.measurement import Measurement
 from strategy.models import find_model
 from strategy.observe import act_overhead_s, features_by_action, observe
 from strategy.plan import Plan, PlanConfig, write_plan
-from strategy.program import Program
 from strategy.schedule import Schedule
-from strategy.search import Request, SearchResult, SimulatedStep, plan_by_rule, search
+from strategy.search import Request, SearchResult, plan_by_rule, search
 from strategy.timeline import Timeline, read_timeline
 from strategy.training import Training
 
@@ -80,12 +79,6 @@ class Outcome:
     again: SearchResult
     calibration: Calibration
     half_width: Mapping[str, float] = field(default_factory=dict)
-
-
-def simulated_step(program: Program) -> SimulatedStep:
-    """The simulator, as the search wants it."""
-    found = simulate(program, steps=3)
-    return SimulatedStep(found.step_time_s, found.makespan_lower_bound_s / 3)
 
 
 def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Progress) -> Outcome:

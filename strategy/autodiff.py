@@ -1,7 +1,7 @@
 """Reverse-mode differentiation of a graph: for every op, its `gradient` rule appends the backward ops.
 
-Gradients of a computed value with several consumers are added. The loss is a sum and its own gradient is one, so the loss op
-starts the walk without reading an output gradient.
+Gradients of a computed value with several consumers are added. The loss is a sum and its own gradient is one, so the
+loss op starts the walk without reading an output gradient.
 """
 
 from __future__ import annotations

@@ -16,6 +16,9 @@ from strategy.sbp import B, NdSbp, Partial, Sbp, Split, has_partial, is_legal_la
 from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
 
+_Crossing = tuple[tuple[float, float], tuple[BoxingStep, ...]]
+"""Prices at home and after the transfer, and the steps, of a conversion between stages."""
+
 
 @dataclass(slots=True)
 class Converter:
@@ -24,7 +27,7 @@ class Converter:
     cost: CostModel
     placements: tuple[Placement, ...]
     boxings: list[Boxing] = field(init=False)
-    found: dict[object, tuple[float, tuple[BoxingStep, ...]]] = field(default_factory=dict)
+    found: dict[object, _Crossing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.boxings = [Boxing(p, self._step_price(p)) for p in self.placements]
@@ -37,10 +40,13 @@ class Converter:
 
         return price_ns
 
-    def price_ns(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> float:
-        """Nanoseconds of the cheapest conversion; infinite where there is none."""
+    def prices_ns(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[float, float]:
+        """Nanoseconds that the cheapest conversion takes at home and, after a transfer, on `stage`.
+
+        Infinite where there is no conversion.
+        """
         if home.stage == stage:
-            return self.boxings[stage].seconds(spec, home.layout, layout)
+            return self.boxings[stage].seconds(spec, home.layout, layout), 0.0
         return self._across(spec, home, stage, layout)[0]
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:
@@ -51,28 +57,28 @@ class Converter:
         """
         if home.stage == stage:
             return self.boxings[stage].chain(spec, home.layout, layout)
-        price, steps = self._across(spec, home, stage, layout)
-        if price == float("inf"):
+        prices, steps = self._across(spec, home, stage, layout)
+        if sum(prices) == float("inf"):
             raise SbpError("no conversion leads to another stage", got=(home, stage, layout))
         return steps
 
-    def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[float, tuple[BoxingStep, ...]]:
+    def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> _Crossing:
         """Convert at home, transfer, convert at the destination: the cheapest of a few obvious meeting layouts."""
         sender, receiver = self.placements[home.stage], self.placements[stage]
         key = (spec, home.layout, layout, self._pair(home.stage, stage))
         if key not in self.found:
-            best: tuple[float, tuple[BoxingStep, ...]] = (float("inf"), ())
+            best: _Crossing = ((float("inf"), 0.0), ())
             arrivals = _whole_terms(spec, layout, receiver.mesh)
             for left in _whole_terms(spec, home.layout, sender.mesh):
                 before = self.boxings[home.stage].seconds(spec, home.layout, left)
                 same = [left] if sender.mesh == receiver.mesh else []
                 for right in dict.fromkeys([*arrivals, *same]):
                     moved = to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver))
-                    price = before + moved + self.boxings[stage].seconds(spec, right, layout)
-                    if price < best[0]:
+                    prices = (before + moved, self.boxings[stage].seconds(spec, right, layout))
+                    if sum(prices) < sum(best[0]):
                         transfer = BoxingStep(ActKind.TRANSFER, TRANSFER_AXIS, right)
                         head = self.boxings[home.stage].chain(spec, home.layout, left)
-                        best = (price, (*head, transfer, *self.boxings[stage].chain(spec, right, layout)))
+                        best = (prices, (*head, transfer, *self.boxings[stage].chain(spec, right, layout)))
             self.found[key] = best
         return self.found[key]
 

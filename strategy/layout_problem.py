@@ -88,7 +88,7 @@ class _Bundle:
     spec: TensorSpec
     instances: list[tuple[str, int, int]] = field(default_factory=list)
     moves: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(home stage, reader's stage) -> what one nanosecond of that conversion counts."""
+    """(home stage, reader's stage) -> how often a step of the pipeline makes that conversion."""
 
 
 def layout_problem(space: SearchSpace, *, limit: int | None = None) -> LayoutProblem:
@@ -105,7 +105,7 @@ class _Builder:
         self.space, self.limit = space, limit
         self.graph = space.graph
         self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
-        self.classes: dict[str, _Class] = {}
+        self.classes: list[_Class] = []
         self.class_of: dict[str, _Class] = {}
         self.costs: list[list[int]] = []
         self.usages: list[list[Usage]] = []
@@ -115,7 +115,7 @@ class _Builder:
     def build(self) -> LayoutProblem:
         """Nodes for ops, then copies with their edges."""
         self._classify()
-        for found in self.classes.values():
+        for found in self.classes:
             self._price_ops(found)
         for bundle in self._bundles():
             self._copies(bundle)
@@ -124,22 +124,29 @@ class _Builder:
             for name, costs, usages in zip(self.names, self.costs, self.usages, strict=True)
         )
         edges = tuple(Edge(tail, head, tuple(costs)) for (tail, head), costs in self.edges.items())
-        classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes.values())
+        classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes)
         return LayoutProblem(Problem("layout", nodes, edges, self.limit), classes)
 
     def _classify(self) -> None:
         mesh = self.space.mesh
+        by_template: dict[str, list[_Class]] = {}
         for op in self.graph.ops:
-            key = template_name(op.name, op.layer)
             options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
-            if key in self.classes and self.classes[key].options != options:
-                key = op.name
-            if key not in self.classes:
-                if not options:
-                    raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
-                self.classes[key] = _Class(len(self.classes), [], options)
-            self.classes[key].ops.append(op)
-            self.class_of[op.name] = self.classes[key]
+            if not options:
+                raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
+            known = by_template.setdefault(template_name(op.name, op.layer), [])
+            found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
+            if found is None:
+                found = _Class(len(self.classes), [], options)
+                known.append(found)
+                self.classes.append(found)
+            found.ops.append(op)
+            self.class_of[op.name] = found
+
+    def _alike(self, one: Op, other: Op) -> bool:
+        """Whether two ops of a template cost the same under every signature; layers may differ in width."""
+        shapes = [self.graph.specs((*op.inputs, *op.outputs, *op.updates)) for op in (one, other)]
+        return (one.kind, one.attrs, shapes[0]) == (other.kind, other.attrs, shapes[1])
 
     def _add_node(self, name: str, costs: list[int], usages: list[Usage]) -> int:
         self.names.append(name)
@@ -185,9 +192,11 @@ class _Builder:
             writer = self._writer(name)
             by_stage: dict[int, dict[int, tuple[_Class, tuple[int, ...]]]] = {}
             for op in self.graph.consumers[name]:
-                positions = tuple(i for i, read in enumerate(op.inputs) if read == name)
                 reader = self.class_of[op.name]
-                by_stage.setdefault(stage_of[op.name], {})[reader.index] = (reader, positions)
+                found = by_stage.setdefault(stage_of[op.name], {})
+                known = found[reader.index][1] if reader.index in found else ()
+                positions = {i for i, read in enumerate(op.inputs) if read == name}
+                found[reader.index] = (reader, tuple(sorted(positions.union(known))))
             home = -1 if writer is None else stage_of[self._writer_op(name).name]
             for stage, readers in by_stage.items():
                 wanted = tuple((index, positions) for index, (_, positions) in readers.items())
@@ -195,8 +204,8 @@ class _Builder:
                 key = (source, wanted, home == stage, value.spec, value.role)
                 bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
                 bundle.instances.append((name, home, stage))
-                weight = 0 if writer is None else self.space.weight(home, value.rate)
-                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + weight
+                times = rate_weight(value.rate, self.space.pipeline, len(self.space.stages.placements))
+                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + times
         return list(bundles.values())
 
     def _writer_op(self, name: str) -> Op:
@@ -227,12 +236,12 @@ class _Builder:
         return [(option.updates if updates else option.outputs)[position] for option in writer.options]
 
     def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
-        total = 0
-        for (home, stage), weight in bundle.moves.items():
-            price = self.space.converter.price_ns(bundle.spec, Home(home, source), stage, layout)
-            if price == float("inf"):
+        total, weights = 0, self.space.weights
+        for (home, stage), times in bundle.moves.items():
+            leaving, arriving = self.space.converter.prices_ns(bundle.spec, Home(home, source), stage, layout)
+            if leaving + arriving == float("inf"):
                 return FORBIDDEN
-            total += weight * int(price)
+            total += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
         return total
 
     def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:

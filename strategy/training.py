@@ -89,8 +89,9 @@ def training_graph(config: GptConfig, training: Training) -> Graph:
 
 
 def _total(builder: GraphBuilder, name: str, terms: tuple[str, ...], layer: int | None, training: Training) -> str:
-    """A parameter's gradient of the step. Each use of it is accumulated where it is, so that the terms of a parameter
-    that two pipeline stages use meet once per step.
+    """A parameter's gradient of the step.
+
+    Each use is accumulated where it is, so that the terms of a parameter that two stages use meet once per step.
     """
     sums = [_accumulated(builder, term, layer, training) for term in terms]
     if len(sums) == 1:

@@ -39,13 +39,15 @@ def run(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         raise not_there_yet("'sbplan solve --certificate'")
 
+    from experiments.outputs import clean_stdout
     from strategy.problem_file import read_problem
     from strategy.solve import solve
 
     problem = read_problem(args.problem)
     reading_s = time.perf_counter() - started
     limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
-    solution = solve(problem, time_limit_s=limit_s)
+    with clean_stdout():
+        solution = solve(problem, time_limit_s=limit_s)
     solve_time_s = time.perf_counter() - started
 
     cost, bound, found_s = solution.cost, solution.lower_bound, solution.first_feasible_s

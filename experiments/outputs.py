@@ -1,0 +1,45 @@
+"""Outputs: places that a user names, checked before the work, not after it; and a stdout that holds our words alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strategy.errors import InputError
+
+
+def check_place(path: Path | None, flag: str, *, new: bool = False) -> None:
+    """Refuse a place where no file can be written; `new` refuses one that has a file already.
+
+    Raises:
+        InputError: the folder is not there, the path is a folder, or the file exists and must not.
+    """
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise InputError("no such folder", where=f"{flag} {path}", got=str(path.parent))
+    if path.is_dir():
+        raise InputError("is a folder", where=f"{flag} {path}", expected="the name of a file")
+    if new and path.exists():
+        raise InputError("exists already", where=f"{flag} {path}", hint="remove it, or choose another name")
+
+
+@contextmanager
+def clean_stdout() -> Iterator[None]:
+    """Send to stderr what native libraries print on stdout: HiGHS has been seen to, though told to be silent."""
+    import ctypes
+
+    standard = ctypes.CDLL(None)
+    sys.stdout.flush()
+    standard.fflush(None)
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        standard.fflush(None)  # C's own buffer would otherwise reach stdout at the exit
+        os.dup2(kept, 1)
+        os.close(kept)

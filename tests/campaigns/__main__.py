@@ -1,0 +1,39 @@
+"""The command: runs a campaign, prints one JSON line last, and exits 1 on a failure or an unmet quota."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+
+NAMES = ("order", "solver", "transparency")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the campaign that the arguments name."""
+    parser = argparse.ArgumentParser(prog="python -m tests.campaigns", description=__doc__)
+    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("--cases", type=int, default=100, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--json", action="store_true", help="nothing but the JSON line on stdout")
+    args = parser.parse_args(arguments)
+    start = time.monotonic()
+    outcome = importlib.import_module(f"tests.campaigns.{args.name}").run(args.cases, args.seed)
+    unmet = outcome.unmet()
+    said = sys.stderr if args.json else sys.stdout
+    for line in (*outcome.failures, *(f"quota unmet: {line}" for line in unmet)):
+        print(line, file=said)
+    summary = {
+        "cases": outcome.cases,
+        "failures": len(outcome.failures),
+        "coverage": dict(sorted(outcome.coverage.items())),
+        "seconds": round(time.monotonic() - start, 1),
+    }
+    print(json.dumps(summary))
+    return int(bool(outcome.failures or unmet))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

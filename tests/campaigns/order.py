@@ -1,0 +1,72 @@
+"""One order under two clocks: random programs in the executor, its acts delayed at random, against the simulator."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+
+from executor.measured import measured_timeline
+from executor.threads import run_loopback
+from executor.worker import Hooks
+from simulator.engine import run as simulate
+from strategy.graph import Graph
+from strategy.program import Program
+from strategy.timeline import Timeline, Turn, stream_sequences
+from tests.campaigns.outcome import Outcome
+from tests.monitor import check_trace
+from tests.random_programs import coverage, live_programs
+
+QUOTAS = {"several actors ready at once": 0.5, "rendezvous": 0.5, "dynamic stream that must choose": 0.02}
+DELAYS = 20
+STEPS = 3
+LONGEST_S = 0.0003
+
+
+def run(cases: int, seed: int) -> Outcome:
+    """Check `cases` random programs, each under `DELAYS` random delays."""
+    outcome = Outcome(QUOTAS)
+    for number, program in live_programs(cases, seed=seed, resources=False):
+        outcome.add(f"program {number}", check(program, range(DELAYS)), exercised(program))
+    return outcome
+
+
+def exercised(program: Program) -> Iterator[str]:
+    """What a program is good for."""
+    found = coverage(program)
+    if found.most_ready > 1:
+        yield "several actors ready at once"
+    if found.rendezvous:
+        yield "rendezvous"
+    if found.contested_dynamic:
+        yield "dynamic stream that must choose"
+
+
+def check(program: Program, delays: Iterable[int]) -> Iterator[str]:
+    """Whether the executor, under each delay, does what the simulator does, and nothing that credits forbid."""
+    wanted = static_turns(program, simulate(program, STEPS).timeline)
+    for seed in delays:
+        timeline = run_delayed(program, seed)
+        found = static_turns(program, timeline)
+        for name, turns in wanted.items():
+            if found[name] != turns:
+                yield f"delays {seed}: stream {name} did {found[name]}, not {turns}"
+        yield from (f"delays {seed}: {problem}" for problem in check_trace(program, timeline.records))
+
+
+def run_delayed(program: Program, seed: int) -> Timeline:
+    """The measured timeline of a run in which acts begin up to 0.3 ms late."""
+    rng = random.Random(seed)
+    lengths = [[rng.choice((0.0, 0.0, rng.random() * LONGEST_S)) for _ in range(7)] for _ in program.actors]
+    hooks = Hooks(delay=lambda actor, number: lengths[actor][number % 7])
+    workers = run_loopback(program, Graph({}, ()), {}, _load_nothing, steps=STEPS, hooks=lambda _: hooks, stall_s=20)
+    return measured_timeline(program, [row for worker in workers for row in worker.records], steps=STEPS)
+
+
+def static_turns(program: Program, timeline: Timeline) -> dict[str, tuple[Turn, ...]]:
+    """Rank and name of each static stream -> what it did, in order."""
+    pairs = zip(program.streams, stream_sequences(timeline), strict=True)
+    return {f"{stream.name} of rank {stream.rank}": turns for stream, turns in pairs if not stream.dynamic}
+
+
+def _load_nothing(task: object, number: int, arrays: object) -> None:
+    """Random programs have no tasks; nothing is loaded."""

@@ -1,0 +1,200 @@
+"""A plan changes nothing: random plans of small GPTs, trained on threads, against the graph on one device."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from executor.data import sample_batch
+from executor.initialize import initial_piece
+from executor.train import program_of
+from strategy.arrangement import arrange
+from strategy.errors import InfeasibleError
+from strategy.graph import Role
+from strategy.models.gpt import GptConfig
+from strategy.plan import Plan
+from strategy.program import Register
+from strategy.protocol import admit
+from strategy.sbp import local_box, local_shape
+from strategy.tensor import DType
+from strategy.training import REPORT, Training
+from strategy.verify import verify
+from tests.campaigns.outcome import Outcome
+from tests.reference import Array, run_graph
+from tests.small_plans import Trained, config_of, corpus, plan_by_rules, random_plan, request, train
+
+QUOTAS = {
+    "data": 0.3,
+    "tensor": 0.3,
+    "pipeline": 0.15,
+    "micro-batches": 0.3,
+    "uneven": 0.1,
+    "random layout": 0.3,
+    "rules": 0.2,
+    "free": 0.02,
+    "float32": 0.1,
+}
+STEPS = 3
+RULES = (("data", "tensor"), ("mixed", "tensor"), ("samples split", "mixed"), ("data", "samples shared"))
+FREE = ("samples split", "samples shared")
+
+
+@dataclass(frozen=True)
+class PlanCase:
+    """A plan, and how it was made."""
+
+    plan: Plan
+    made: str
+
+
+def run(cases: int, seed: int) -> Outcome:
+    """Check `cases` random plans."""
+    outcome = Outcome(QUOTAS)
+    for number in range(seed, seed + cases):
+        case = random_plan_case(number)
+        outcome.add(f"plan {number}", check(case.plan), exercised(case))
+    return outcome
+
+
+def random_plan_case(seed: int) -> PlanCase:
+    """A plan of 1 to 6 ranks: half of them laid out at random, the others by rules or by the solver."""
+    rng = random.Random(seed)
+    dp, tp, pp = rng.choice([d for d in _degrees(6) if d != (1, 1, 1) or rng.random() < 0.1])
+    heads = rng.choice((1, 2, 3, 4))
+    model = GptConfig(
+        layers=max(2, pp),
+        width=heads * rng.choice((4, 6, 8)),
+        heads=heads,
+        sequence=rng.randint(3, 6),
+        vocabulary=rng.randint(12, 24),
+    )
+    micro_batches = rng.choice((1, 1, 2, 3, 4)) if pp == 1 else rng.choice((1, 2, 3, 4))
+    training = Training(
+        global_batch=micro_batches * (dp * rng.choice((1, 2)) if rng.random() < 0.7 else rng.randint(1, 5)),
+        num_micro_batches=micro_batches,
+        lr=rng.choice((1e-3, 1e-2)),
+        max_norm=rng.choice((0.05, 1.0, 100.0)),
+        dtype=DType.FLOAT32 if rng.random() < 0.2 else DType.FLOAT64,
+        seed=seed,
+    )
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
+    asked = request(dp * tp * pp, training, model=model)
+    draw = rng.random()
+    if draw < 0.5:
+        rules = rng.choice(RULES) if draw < 0.42 else FREE
+        try:
+            return PlanCase(plan_by_rules(asked, config, rules), "free" if rules is FREE else "rules")
+        except InfeasibleError:  # three heads on two ranks, one sample on two: only a random layout is legal
+            pass
+    return PlanCase(random_plan(asked, config, rng), "random layout")
+
+
+def _degrees(most: int) -> list[tuple[int, int, int]]:
+    sizes = range(1, most + 1)
+    return [(dp, tp, pp) for dp in sizes for tp in sizes for pp in sizes if dp * tp * pp <= most and pp <= 3]
+
+
+def exercised(case: PlanCase) -> Iterator[str]:
+    """What a plan is good for."""
+    plan = case.plan
+    yield case.made
+    yield from ["data"] * (plan.config.dp > 1)
+    yield from ["tensor"] * (plan.config.tp > 1)
+    yield from ["pipeline"] * (plan.config.pp > 1)
+    yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
+    yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for register in program_of(plan).registers:
+        shapes.setdefault(register.name, set()).add(register.shape)
+    yield from ["uneven"] * any(len(found) > 1 for found in shapes.values())
+
+
+def check(plan: Plan) -> Iterator[str]:
+    """Everything in which the training of a plan differs from one device, or from what the plan says."""
+    if plan.training.micro_batch % plan.config.dp == 0:
+        yield from verify(plan)
+    program = program_of(plan)
+    admit(program)
+    trained = train(plan, corpus(plan.model.vocabulary), steps=STEPS)
+    wanted, losses = on_one_device(plan, steps=STEPS)
+    yield from _values(plan, trained, wanted, losses)
+    yield from _shapes(plan, program.registers)
+    expected = tuple(STEPS * nbytes for nbytes in plan.claims.sent_bytes_per_step)
+    if trained.sent_bytes != expected:
+        yield f"bytes sent: {trained.sent_bytes}, claimed {expected}"
+    for rank, trainer in enumerate(trained.trainers):
+        held = sum(register.nbytes for register in program.registers if register.rank == rank)
+        if trainer.worker.registers.nbytes != held:
+            yield f"rank {rank} holds {trainer.worker.registers.nbytes} bytes of registers, planned are {held}"
+
+
+def on_one_device(plan: Plan, *, steps: int) -> tuple[dict[str, Array], list[float]]:
+    """Variables after some steps of the plan's graph on one device, and the mean loss of every step."""
+    graph, training = plan.graph, plan.training
+    variables = {
+        value.name: initial_piece(value, tuple((0, size) for size in value.spec.shape), seed=training.seed)
+        for value in graph.with_role(Role.VARIABLE)
+    }
+    losses = []
+    for step in range(steps):
+        values = run_graph(graph, batches(plan, step), variables, step=step)
+        losses.append(float(values[REPORT][0] / values[REPORT][1]))
+    return variables, losses
+
+
+def batches(plan: Plan, step: int) -> list[dict[str, Array]]:
+    """The inputs of one step, a mapping per micro-batch."""
+    size, text = plan.training.micro_batch, corpus(plan.model.vocabulary).train
+    found = []
+    for number in range(plan.training.num_micro_batches):
+        rows = number * size, (number + 1) * size
+        drawn = sample_batch(text, seed=plan.training.seed, step=step, rows=rows, seq=plan.model.sequence)
+        found.append(dict(zip(("ids", "labels"), drawn, strict=True)))
+    return found
+
+
+def _values(plan: Plan, trained: Trained, wanted: dict[str, Array], losses: list[float]) -> Iterator[str]:
+    """Losses of every step; in float64 also every piece of every variable on every rank."""
+    exact = plan.training.dtype is DType.FLOAT64
+    for report, loss in zip(trained.reports, losses, strict=True):
+        if not abs(report.loss - loss) <= (1e-9 if exact else 1e-4) * abs(loss):
+            yield f"loss of step {report.step}: {report.loss}, on one device {loss}"
+    if not exact:
+        return
+    for trainer in trained.trainers:
+        for name, index in _pieces(plan, trainer.rank):
+            found, reference = trainer.worker.read(name), wanted[name][index]
+            fits = found.shape == reference.shape
+            error = float(np.max(np.abs(found - reference))) if fits else math.inf
+            if not error <= 1e-9 * max(1.0, float(np.max(np.abs(wanted[name])))):
+                yield f"{name} on rank {trainer.rank}: off by {error}"
+
+
+def _pieces(plan: Plan, rank: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
+    """(name, index of the piece) of each variable that a rank holds, by the signature of the op that updates it."""
+    graph, layout = plan.graph, plan.layout
+    for value in graph.with_role(Role.VARIABLE):
+        op = graph.updater[value.name]
+        placement = layout.stages.placement(op.name)
+        if rank in placement.devices:
+            nd_sbp = layout.signatures[op.name].updates[op.updates.index(value.name)]
+            box = local_box(value.spec.shape, nd_sbp, placement.mesh, placement.coords(rank))
+            yield value.name, tuple(slice(begin, end) for begin, end in box)
+
+
+def _shapes(plan: Plan, registers: tuple[Register, ...]) -> Iterator[str]:
+    """Whether every register is as large as the layout of its tensor says."""
+    held = {(t.name, t.stage): t for t in arrange(plan.graph, plan.layout, plan.pipeline).tensors}
+    placements = plan.layout.stages.placements
+    for register in registers:
+        stage = next(i for i, placement in enumerate(placements) if register.rank in placement.devices)
+        tensor, placement = held[register.name, stage], placements[stage]
+        spec = plan.graph.values[tensor.value].spec
+        wanted = local_shape(spec.shape, tensor.layout, placement.mesh, placement.coords(register.rank))
+        if (register.shape, register.dtype) != (wanted, spec.dtype):
+            found = f"{register.dtype}{register.shape}"
+            yield f"{register.name} on rank {register.rank} is {found}, not {spec.dtype}{wanted}"

@@ -1,0 +1,162 @@
+"""Plans of small GPTs, made by rules, by the solver and at random, and their training on threads of this process."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from executor.data import Corpus
+from executor.kernels.base import open_kernels
+from executor.train import StepReport, Trainer, program_of
+from executor.transport.base import lanes_of
+from executor.transport.loopback import LoopbackHub
+from strategy.arrangement import Pipeline, arrange
+from strategy.cluster import Cluster, Device, Link
+from strategy.convert import Converter, lay_out
+from strategy.cost import Coefficients, CostModel
+from strategy.errors import InfeasibleError, SbpError
+from strategy.graph import Graph
+from strategy.layout import Stages, assign_stages
+from strategy.memory import peak_memory_bytes
+from strategy.models.gpt import GptConfig
+from strategy.objective import stage_times_ns
+from strategy.placement import Placement
+from strategy.plan import Plan, PlanConfig
+from strategy.program import ActKind, Program
+from strategy.schedule import Schedule
+from strategy.search import AXES, Request, SimulatedStep, Solved, simulated_plan, solve_candidate
+from strategy.signature import Signature, op_signatures
+from strategy.tensor import DType
+from strategy.training import Training, training_graph
+
+Array = npt.NDArray[Any]
+MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
+
+
+def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None) -> Cluster:
+    """Slow devices, so that small tensors cost something; every kind of work matters."""
+    device = Device("small", backend, 2**40, 1e9, 1e9, 1e-6)
+    per_node = per_node or devices
+    return Cluster("small", devices // per_node, per_node, device, Link(2e8, 2e-6), Link(5e7, 8e-6))
+
+
+def request(
+    devices: int, training: Training, *, model: GptConfig = MODEL, backend: str = "numpy", limit: int = 2**40
+) -> Request:
+    """A search for a plan of a small model."""
+    return Request("small", model, training, CostModel(cluster(devices, backend=backend), {}), limit)
+
+
+def no_simulation(program: Program) -> SimulatedStep:
+    """Stands in where the simulated time does not matter."""
+    return SimulatedStep(1.0, 0.5)
+
+
+def config_of(training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b") -> PlanConfig:
+    """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
+    micro = -(-training.micro_batch // dp)
+    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule))
+
+
+def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
+    """The best plan under one rule per axis.
+
+    Raises:
+        InfeasibleError: the rules leave an op without signature.
+    """
+    solved = solve_candidate(asked, config, rules=rules)
+    if solved is None:
+        raise InfeasibleError("no layout fits")
+    return simulated_plan(asked, solved, no_simulation)
+
+
+def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
+    """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
+    graph = training_graph(asked.model, asked.training)
+    size = config.dp * config.tp
+    placements = tuple(
+        Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
+    )
+    kinds = [f"{kind}@intra" for kind in ActKind if kind.is_communication]
+    taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
+    converter = Converter(CostModel(asked.cost.cluster, taste), placements)
+    stages = assign_stages(graph, placements)
+    pipeline = Pipeline(config.num_micro_batches, config.schedule)
+    layout = lay_out(graph, stages, _random_signatures(graph, stages, converter, rng), converter)
+    arrangement = arrange(graph, layout, pipeline)
+    objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))
+    peaks = peak_memory_bytes(graph, stages, arrangement)
+    return simulated_plan(asked, Solved(config, layout, objective, 0, peaks), no_simulation)
+
+
+def _random_signatures(
+    graph: Graph, stages: Stages, converter: Converter, rng: random.Random
+) -> Mapping[str, Signature]:
+    while True:
+        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        try:
+            lay_out(graph, stages, drawn, converter)
+        except SbpError:
+            continue
+        return drawn
+
+
+def corpus(vocabulary: int, *, seed: int = 0) -> Corpus:
+    """Random text of a small vocabulary."""
+    text = np.random.default_rng(seed).integers(0, vocabulary, 1000).astype(np.uint8)
+    return Corpus("random", text, text, f"random {vocabulary} {seed}")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training run on threads: the ranks' trainers, the reports, and the bytes that every rank sent."""
+
+    trainers: tuple[Trainer, ...]
+    reports: tuple[StepReport, ...]
+    sent_bytes: tuple[int, ...]
+
+
+def train(plan: Plan, text: Corpus, *, steps: int, record: bool = False) -> Trained:
+    """Run a plan with one thread per rank.
+
+    Raises:
+        RankFault: the first failure of any rank.
+    """
+    program = program_of(plan)
+    hub = LoopbackHub(plan.ranks, lanes_of(program))
+    transports = [hub.transport(rank) for rank in range(plan.ranks)]
+    trainers = [
+        Trainer(plan, transport, open_kernels("numpy"), text, program=program, record=record)
+        for transport in transports
+    ]
+    reports: dict[int, list[StepReport]] = {}
+
+    def drive(rank: int) -> None:
+        try:
+            found = [trainers[rank].run() for _ in range(steps)]
+            transports[rank].barrier()
+            transports[rank].close()
+            reports[rank] = [report for report in found if report is not None]
+        except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all
+            hub.poison(failure)
+
+    threads = [threading.Thread(target=drive, args=(rank,)) for rank in range(plan.ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if hub.failure is not None:
+        raise hub.failure
+    told = next(found for _, found in sorted(reports.items()) if found)
+    return Trained(tuple(trainers), tuple(told), tuple(sum(t.bytes_sent.values()) for t in transports))
+
+
+def in_float64(training: Training) -> Training:
+    """The same training in float64."""
+    return replace(training, dtype=DType.FLOAT64)

@@ -1,0 +1,58 @@
+"""The order of the simulator is the order of the executor, whatever the timing.
+
+Twenty programs here, two hundred by `python -m tests.campaigns order --cases 200`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.errors import DeadlockError
+from strategy.program import Program
+from strategy.protocol import admit
+from tests.campaigns.order import check, exercised, run_delayed
+from tests.monitor import check_trace
+from tests.random_programs import live_programs
+
+PROGRAMS = list(live_programs(20, seed=7, resources=False))
+
+
+@pytest.mark.parametrize(("seed", "program"), PROGRAMS, ids=[str(seed) for seed, _ in PROGRAMS])
+def test_delays_change_no_order(seed: int, program: Program) -> None:
+    assert list(check(program, range(5))) == []
+
+
+def test_the_programs_leave_a_choice() -> None:
+    ready = [seed for seed, program in PROGRAMS if "several actors ready at once" in set(exercised(program))]
+    assert len(ready) >= len(PROGRAMS) / 2
+
+
+def test_another_order_is_noticed() -> None:
+    """Where two acts of a stream may swap, a run of the swapped program is no run of the program."""
+    noticed = 0
+    for _, program in PROGRAMS:
+        other = swapped(program)
+        if other is not None:
+            noticed += 1
+            assert any("out of order" in problem for problem in check_trace(program, run_delayed(other, 0).records))
+    assert noticed >= 5
+
+
+def swapped(program: Program) -> Program | None:
+    """The program with two neighbours of a static stream swapped, if some such program does not hang."""
+    for index, stream in enumerate(program.streams):
+        for at in range(len(stream.sequence) - 1):
+            one, two = stream.sequence[at : at + 2]
+            if stream.dynamic or one == two:
+                continue
+            sequence = (*stream.sequence[:at], two, one, *stream.sequence[at + 2 :])
+            streams = (*program.streams[:index], replace(stream, sequence=sequence), *program.streams[index + 1 :])
+            other = replace(program, streams=streams)
+            try:
+                admit(other)
+            except DeadlockError:
+                continue
+            return other
+    return None

@@ -1,0 +1,117 @@
+"""Laid out over ranks or not, a model trains alike.
+
+Some plans here, hundreds by `python -m tests.campaigns transparency`. What one device computes is checked against a
+GPT written down anew, by finite differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from strategy.models.gpt import GptConfig
+from strategy.plan import Plan
+from strategy.tensor import DType
+from strategy.training import Training
+from tests.campaigns.transparency import batches, check, exercised, on_one_device, random_plan_case
+from tests.reference import Array
+from tests.small_plans import MODEL, config_of, corpus, in_float64, plan_by_rules, request, train
+
+SEEDS = (0, 1, 2, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 19, 22, 25)
+plan_case = cache(random_plan_case)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_rank_holds_what_one_device_computes(seed: int) -> None:
+    assert list(check(plan_case(seed).plan)) == []
+
+
+def test_the_plans_differ_enough() -> None:
+    seen = {name for seed in SEEDS for name in exercised(plan_case(seed))}
+    wanted = {"data", "tensor", "pipeline", "micro-batches", "uneven", "random layout", "rules", "free", "float32"}
+    assert wanted <= seen
+
+
+def two_ranks(**settings: Any) -> Plan:
+    training = replace(in_float64(Training(global_batch=4, num_micro_batches=2)), **settings)
+    return plan_by_rules(request(2, training), config_of(training, tp=2), ("data", "tensor"))
+
+
+def test_another_training_is_noticed() -> None:
+    plan = two_ranks()
+    other = two_ranks(lr=plan.training.lr * (1 + 1e-6))
+    wanted, _ = on_one_device(plan, steps=2)
+    weight = "layers.0.mlp.fc1.weight"
+    trained = train(other, corpus(MODEL.vocabulary), steps=2)
+    gathered = np.concatenate([trainer.worker.read(weight) for trainer in trained.trainers], axis=1)
+    assert np.max(np.abs(gathered - wanted[weight])) > 1e-9
+
+
+def test_one_device_computes_the_gpt() -> None:
+    """Losses of two steps, and the gradient of the first by finite differences along random directions."""
+    plan = two_ranks(max_norm=1e9)
+    start = on_one_device(plan, steps=0)[0]
+    after, losses = on_one_device(plan, steps=1)
+    parts = batches(plan, 0)
+    ids, labels = (np.concatenate([part[name] for part in parts]) for name in ("ids", "labels"))
+    assert losses[0] == pytest.approx(gpt_loss(MODEL, start, ids, labels), rel=1e-12)
+    rng = np.random.default_rng(0)
+    for name in start:
+        if ":" in name:
+            continue
+        gradient = after[f"{name}:m"] / (1 - plan.training.beta1)
+        direction = rng.standard_normal(gradient.shape)
+        ahead, behind = (
+            gpt_loss(MODEL, {**start, name: start[name] + step * direction}, ids, labels) for step in (1e-5, -1e-5)
+        )
+        slope = float(np.sum(gradient * direction))
+        assert slope == pytest.approx((ahead - behind) / 2e-5, rel=1e-5, abs=1e-8), name
+
+
+def gpt_loss(config: GptConfig, p: Mapping[str, Array], ids: Array, labels: Array) -> float:
+    """Mean token loss of a GPT-2 with tied embeddings, row by row and head by head."""
+    losses = []
+    for row, targets in zip(ids, labels, strict=True):
+        x = p["token"][row] + p["position"]
+        for layer in range(config.layers):
+            q = {name.removeprefix(f"layers.{layer}."): array for name, array in p.items()}
+            x = x + attention(config, q, norm(x, q["norm1.weight"], q["norm1.bias"]))
+            hidden = norm(x, q["norm2.weight"], q["norm2.bias"]) @ q["mlp.fc1.weight"] + q["mlp.fc1.bias"]
+            hidden = 0.5 * hidden * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+            x = x + hidden @ q["mlp.fc2.weight"] + q["mlp.fc2.bias"]
+        logits = norm(x, p["norm.weight"], p["norm.bias"]) @ p["token"].T
+        losses += [np.log(np.sum(np.exp(z))) - z[target] for z, target in zip(logits, targets, strict=True)]
+    return float(np.mean(losses))
+
+
+def attention(config: GptConfig, q: Mapping[str, Array], x: Array) -> Array:
+    """Causal attention; the projection's columns are head, (query, key, value), dim."""
+    size = config.width // config.heads
+    packed = (x @ q["attn.qkv.weight"] + q["attn.qkv.bias"]).reshape(len(x), config.heads, 3, size)
+    mixed = np.zeros((len(x), config.heads, size))
+    for head in range(config.heads):
+        query, key, value = (packed[:, head, i] for i in range(3))
+        for t in range(len(x)):
+            weights = np.exp(key[: t + 1] @ query[t] / math.sqrt(size))
+            mixed[t, head] = weights @ value[: t + 1] / weights.sum()
+    return np.asarray(mixed.reshape(len(x), config.width) @ q["attn.proj.weight"] + q["attn.proj.bias"])
+
+
+def norm(x: Array, gain: Array, shift: Array) -> Array:
+    """Layer norm over the last dim."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return np.asarray(centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5) * gain + shift)
+
+
+def test_float32_is_close_to_float64() -> None:
+    plan = two_ranks()
+    narrow = two_ranks(dtype=DType.FLOAT32)
+    text = corpus(MODEL.vocabulary)
+    wide_losses = [report.loss for report in train(plan, text, steps=3).reports]
+    assert [report.loss for report in train(narrow, text, steps=3).reports] == pytest.approx(wide_losses, rel=1e-4)
