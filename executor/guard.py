@@ -27,7 +27,7 @@ from strategy.errors import RunError
 _SET_DEATH_SIGNAL = 1
 _SET_NAME = 15
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
-_GRACE_S = 15
+_GRACE_S = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +51,37 @@ class Post:
 
 
 def stand_guard(post: Post) -> None:
-    """Fork: returns in the rank; the calling process becomes its guard and ends with the rank's exit code."""
+    """Fork: returns in the rank; the calling process becomes its guard and ends with the rank's exit code.
+
+    The rank returns with interrupts held back, until it can tell of them: see `accept_interrupts`.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     heartbeat = Heartbeat(heartbeat_path(post.folder, post.rank))
     guard = identify(os.getpid())
     heartbeat.start(post.job, guard)
     name_process("sbplan-guard")
+    # An interrupt goes to the guards that have a heartbeat; one that comes later finds it written down.
+    failure = read_failure(post.folder)
+    if failure is not None and failure.is_interruption:
+        heartbeat.finish()
+        if post.pmi_descriptor is not None:
+            _ask_for_abort(post.pmi_descriptor, failure.exit_code)
+        os._exit(failure.exit_code)
     if post.local_rank == 0:
         _start_watcher(post)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     child = os.fork()
     if child == 0:
         die_with_parent(guard.pid, signal.SIGKILL)
         os.setpgid(0, 0)
         name_process("sbplan-rank")
         heartbeat.enter(identify(os.getpid()))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         return
     os._exit(_call_or_70(lambda: _wait_for(child, post, heartbeat)))
+
+
+def accept_interrupts() -> None:
+    """Let through what `stand_guard` has held back from the rank."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
 
 
 def name_process(name: str) -> None:

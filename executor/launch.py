@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from executor.guard import Post, die_with_parent, stand_guard
+from executor.guard import Post, accept_interrupts, die_with_parent, stand_guard
 from executor.heartbeat import RankState, identify, process_state, read_heartbeats
 from executor.watchdog import FAILURE_FILE, Limits, kill_ranks, read_failure, record_failure, tell
 from strategy.errors import EnvironmentLacks, InputError, InternalError, SbplanError
@@ -177,6 +177,7 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
     )
     threading.excepthook = lambda event: _fail(event.exc_value or event.exc_type(), me.rank, chosen, quiet=launched)
     try:
+        accept_interrupts()
         code = main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
