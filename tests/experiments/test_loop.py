@@ -11,6 +11,7 @@ import pytest
 
 from experiments import loop
 from experiments.loop import Contender, errors, half_widths, loss_difference, regret
+from experiments.prices import simulated_step
 from strategy.calibrate import Calibration, calibrate
 from strategy.measurement import Features, Measurement
 from strategy.search import Request, SearchResult, search
@@ -93,7 +94,7 @@ def test_a_plan_is_predicted_without_its_own_run() -> None:
 @cache
 def answer(ranks: int) -> tuple[Request, SearchResult]:
     asked = request(ranks, Training(loop.global_batch(ranks)), model=replace(MODEL, layers=3))
-    return asked, search(asked, simulate=loop.simulated_step, time_limit_s=20)
+    return asked, search(asked, simulate=simulated_step, time_limit_s=20)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

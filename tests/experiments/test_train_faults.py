@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,22 @@ def test_an_interrupted_job_is_gone(tmp_path: Path, signum: signal.Signals, code
     assert [json.loads(line)["step"] for line in lines] == list(range(1, len(lines) + 1))
     failure = find_failure(folder)
     assert (failure["rank"], failure["exit_code"]) == (-1, code)
+
+
+@pytest.mark.parametrize("what", ["sbplan-guard", "sbplan-rank"])
+def test_an_interrupt_between_the_starts_of_two_ranks_is_not_lost(tmp_path: Path, what: str) -> None:
+    plan = write_small_plan(tmp_path, "mixed")
+    for _ in range(3):
+        job = Job(tmp_path, "train", plan, "--steps", 5000, "--json", "--launch")
+        deadline_s = time.monotonic() + 30
+        while what not in (name for _, name in job.processes()) and time.monotonic() < deadline_s:
+            pass
+        job.signal(signal.SIGINT)
+        ended = job.wait()
+        assert (ended.code, ended.stdout) == (130, "")
+        assert ended.seconds < 10
+        assert ended.messages[0] == "sbplan: interrupted by SIGINT"
+        assert len(ended.messages) == 2
 
 
 def test_two_jobs_in_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
