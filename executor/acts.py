@@ -29,8 +29,7 @@ Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
 class Acts:
     """Binds the actors of one rank.
 
-    A task's ports are numbered reads first, then writes. An op's `outputs` are the ports of its outputs, followed
-    by those of the variables that it updates.
+    `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes.
     """
 
     def __init__(

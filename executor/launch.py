@@ -147,14 +147,14 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
 
     Args:
         main: the code of the rank; imports what it needs; returns an exit code.
-        folder: the run folder; by default the launcher's, else one of this job in the temporary folder.
+        folder: the run folder, unless the launcher has named one; by default one of this job in the temporary folder.
         limits: when the watcher takes the rank for stalled.
     """
     rank_environment()
     me = find_rank() or RankIdentity(0, 1, 0, 1, os.uname().nodename)
     launched = _LAUNCHED_VARIABLE in os.environ
     job = _job_of_this_process()
-    given = folder or os.environ.get(_FOLDER_VARIABLE)
+    given = os.environ.get(_FOLDER_VARIABLE) or folder
     chosen = Path(given) if given else _scratch_folder(job)
     chosen.mkdir(parents=True, exist_ok=True)
     os.environ[_FOLDER_VARIABLE] = str(chosen)

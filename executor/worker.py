@@ -7,17 +7,15 @@ first, for others may wait for it; then static streams, in program order; then d
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, sleep
 
 from executor.acts import Acts, Load, Run
 from executor.collectives import Requests
-from executor.kernels.base import Kernels, open_kernels
+from executor.kernels.base import Kernels
 from executor.registers import Registers
-from executor.transport.base import HostArray, PeerError, Request, Transport, lanes_of
-from executor.transport.loopback import LoopbackHub, Tamper
+from executor.transport.base import HostArray, PeerError, Request, Transport
 from strategy.errors import EnvironmentLacks, PlanError, RankFault
 from strategy.graph import Graph
 from strategy.ops.base import OpDef
@@ -116,7 +114,7 @@ class Worker:
         self._flights: list[_Flight] = []
         self._left: dict[int, int] = {}
         self._acts_in_step = sum(self._acts_per_step[a] for s in self._protocol.streams for a in _actors(program, s))
-        self._reported = self._producers(reports)
+        self._reported = _producers(program, {self.registers.index(name): name for name in reports})
         self._reports: dict[int, dict[str, HostArray]] = {}
         self._current = (0, 0)
 
@@ -253,19 +251,9 @@ class Worker:
                     heads[stream] = actor
                     self._ready_ns[stream] = now_ns
 
-    def _producers(self, reports: Sequence[str]) -> dict[int, list[tuple[str, int, int]]]:
-        """Actor -> (register name, register, write port) of what it writes for reports."""
-        wanted = {self.registers.index(name): name for name in reports}
-        found: dict[int, list[tuple[str, int, int]]] = {}
-        for index, actor in enumerate(self.program.actors):
-            for position, port in enumerate(actor.writes):
-                if port.register in wanted:
-                    found.setdefault(index, []).append((wanted[port.register], port.register, position))
-        return found
-
     def _report(self, step: int, act: Act) -> None:
         """Copy what the act wrote, before its block can be written again."""
-        for name, _register, position in self._reported[act.actor]:
+        for name, position in self._reported[act.actor]:
             self._reports.setdefault(step, {})[name] = self.read(name, act.write_blocks[position])
 
     def _finish(self, step: int) -> None:
@@ -299,11 +287,11 @@ class Worker:
 
 
 def _by_urgency(program: Program, streams: Sequence[int]) -> list[int]:
-    """Communication, then static, then dynamic streams."""
+    """Streams of communication alone, then static, then dynamic ones."""
 
     def urgency(stream: int) -> tuple[bool, bool, int]:
-        communicates = any(program.actors[actor].kind.is_communication for actor in program.streams[stream].sequence)
-        return (program.streams[stream].dynamic, not communicates, stream)
+        communicates = all(program.actors[actor].kind.is_communication for actor in program.streams[stream].sequence)
+        return (not communicates, program.streams[stream].dynamic, stream)
 
     return sorted(streams, key=urgency)
 
@@ -312,63 +300,11 @@ def _actors(program: Program, stream: int) -> set[int]:
     return set(program.streams[stream].sequence)
 
 
-def run_loopback(
-    program: Program,
-    graph: Graph,
-    registry: Mapping[str, OpDef],
-    load: Load,
-    *,
-    steps: int,
-    prepare: Callable[[Worker], None] | None = None,
-    hooks: Callable[[int], Hooks] | None = None,
-    reports: Callable[[int], Sequence[str]] | None = None,
-    backend: str = "numpy",
-    stall_s: float = 60.0,
-    tamper: Tamper | None = None,
-) -> list[Worker]:
-    """Run all ranks of a program as threads of this process; gives their workers, by rank.
-
-    `prepare` fills a worker's state registers before its first act; `hooks` and `reports` answer per rank.
-
-    Raises:
-        RankFault: the first failure of any rank, as it was raised there.
-    """
-    hub = LoopbackHub(program.ranks, lanes_of(program), **({} if tamper is None else {"tamper": tamper}))
-    workers: list[Worker] = []
-    for rank in range(program.ranks):
-        worker = Worker(
-            program,
-            graph,
-            rank,
-            hub.transport(rank),
-            open_kernels(backend),
-            registry,
-            load,
-            reports=() if reports is None else reports(rank),
-            hooks=None if hooks is None else hooks(rank),
-            stall_s=stall_s,
-        )
-        if prepare is not None:
-            prepare(worker)
-        workers.append(worker)
-
-    def drive(worker: Worker) -> None:
-        try:
-            worker.run(steps=steps)
-            worker.transport.barrier()
-            worker.transport.close()
-        except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all
-            hub.poison(failure)
-
-    threads = [threading.Thread(target=drive, args=(worker,), name=f"rank {worker.rank}") for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except BaseException as failure:
-        hub.poison(failure)
-        raise
-    if hub.failure is not None:
-        raise hub.failure
-    return workers
+def _producers(program: Program, wanted: Mapping[int, str]) -> dict[int, list[tuple[str, int]]]:
+    """Actor -> (name, write port) of each register that it writes and that is wanted."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for index, actor in enumerate(program.actors):
+        for position, port in enumerate(actor.writes):
+            if port.register in wanted:
+                found.setdefault(index, []).append((wanted[port.register], position))
+    return found

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from executor.measured import measured_timeline
 from executor.worker import Worker
 from strategy.errors import PlanError
 from strategy.program import Program
-from strategy.timeline import ActRecord, Clock, Timeline, from_zero, make_timeline
+from strategy.timeline import Timeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -45,21 +46,8 @@ def gather_timeline(comm: MPI.Intracomm, program: Program, worker: Worker, steps
     gathered: Sequence[Sequence[Any]] | None = comm.gather(worker.records)
     if gathered is None:
         return None
-    records = [
-        ActRecord(
-            actor=actor,
-            stream=stream,
-            number=number,
-            read_blocks=reads,
-            write_blocks=writes,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            ready_ns=ready_ns,
-        )
-        for rank_records in gathered
-        for actor, stream, number, reads, writes, ready_ns, start_ns, end_ns in rank_records
-    ]
-    return from_zero(make_timeline(program, records, clock=Clock.MEASURED, steps=steps))
+    records = [record for rank_records in gathered for record in rank_records]
+    return measured_timeline(program, records, steps=steps)
 
 
 def rank_argv(verb: str, arguments: Sequence[str]) -> list[str]:

@@ -97,9 +97,8 @@ def simulate(
 def step_figures(timeline: Timeline) -> StepFigures:
     """Sum up a timeline. `bubble_overhead` is infinite where nothing computes but time passes."""
     compute_ns, exposed_ns = 0, 0
-    for rank in range(timeline.ranks):
-        computing = merged(_intervals(timeline, rank, communication=False))
-        communicating = merged(_intervals(timeline, rank, communication=True))
+    for busy in _busy_intervals(timeline):
+        computing, communicating = merged(busy.computing), merged(busy.communicating)
         compute_ns += length_ns(computing)
         exposed_ns += length_ns(communicating) - length_ns(common(computing, communicating))
     shares = timeline.steps * max(timeline.ranks, 1)
@@ -145,10 +144,21 @@ def length_ns(intervals: Iterable[tuple[int, int]]) -> int:
     return sum(end - begin for begin, end in intervals)
 
 
-def _intervals(timeline: Timeline, rank: int, *, communication: bool) -> Iterable[tuple[int, int]]:
-    """When a rank communicates, or else computes (loading and slicing are neither)."""
+@dataclass(slots=True)
+class _Busy:
+    """When a rank computes and when it communicates (loading and slicing are neither)."""
+
+    computing: Intervals = field(default_factory=list)
+    communicating: Intervals = field(default_factory=list)
+
+
+def _busy_intervals(timeline: Timeline) -> list[_Busy]:
+    """By rank; intervals of several streams overlap."""
+    found = [_Busy() for _ in range(timeline.ranks)]
     for record in timeline.records:
         label = timeline.actors[record.actor]
-        wanted = label.kind.is_communication if communication else label.kind is ActKind.COMPUTE
-        if wanted and label.rank == rank:
-            yield record.start_ns, record.end_ns
+        if label.kind is ActKind.COMPUTE:
+            found[label.rank].computing.append((record.start_ns, record.end_ns))
+        elif label.kind.is_communication:
+            found[label.rank].communicating.append((record.start_ns, record.end_ns))
+    return found

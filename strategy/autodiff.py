@@ -1,7 +1,7 @@
 """Reverse-mode differentiation of a graph: for every op, its `gradient` rule appends the backward ops.
 
-Gradients of a value with several consumers are added. The loss is a sum and its own gradient is one, so the loss op
-starts the walk without reading an output gradient.
+Gradients of a computed value with several consumers are added. The loss is a sum and its own gradient is one, so the
+loss op starts the walk without reading an output gradient.
 """
 
 from __future__ import annotations
@@ -9,14 +9,18 @@ from __future__ import annotations
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
 from strategy.gradient import GradientBuilder
+from strategy.graph import Op
 from strategy.ops import op_definition
 
 
-def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
-    """Append the backward pass of `loss`; gives variable name -> gradient name, in variable order.
+def differentiate(graph: GraphBuilder, loss: str) -> dict[str, tuple[str, ...]]:
+    """Append the backward pass of `loss`; gives variable name -> the terms of its gradient, in variable order.
+
+    A variable that is used several times has a term per use; whoever wants the gradient adds them up.
 
     Raises:
-        GraphError: an op between a variable and the loss has no gradient.
+        GraphError: an op between a variable and the loss has no gradient, or none through the output that is used; or
+            the loss is not what a loss op writes.
     """
     forward = list(graph.ops)
     depends = {value.name for value in graph.variables()}
@@ -29,12 +33,17 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, str]:
             reaches_loss.update(op.inputs)
     needed = frozenset(depends & reaches_loss)
     gradients: dict[str, list[str]] = {}
+    last: dict[str, tuple[Op, int]] = {}
     for op in reversed(forward):
+        for name in op.outputs[1:]:
+            if name == loss or name in gradients:
+                raise GraphError(
+                    [f"op {op.name}: {op.kind} has a gradient through {op.outputs[0]}, not through {name}"]
+                )
         if loss not in op.outputs and op.outputs[0] not in gradients:
             continue
         rule = op_definition(op.kind).gradient
         if rule is None:
             raise GraphError([f"op {op.name}: {op.kind} has no gradient, yet lies between a parameter and the loss"])
-        rule(GradientBuilder(graph, op, needed, gradients))
-    walk_end = GradientBuilder(graph, forward[0], needed, gradients)
-    return {value.name: walk_end.summed(value.name) for value in graph.variables() if value.name in gradients}
+        rule(GradientBuilder(graph, op, needed, gradients, last))
+    return {value.name: tuple(gradients[value.name]) for value in graph.variables() if value.name in gradients}

@@ -40,10 +40,13 @@ class GraphBuilder:
         """Append an op and the values that it writes; the first output is called like the op, others `name.label`.
 
         Raises:
-            GraphError: the shapes do not compose; names op, tensors, found and expected.
+            GraphError: a tensor is unknown, or the shapes do not compose; names op, tensors, found and expected.
         """
         definition = op_definition(kind)
         attrs = attrs or {}
+        unknown = [n for n in (*inputs, *updates) if n not in self.values]
+        if unknown:
+            raise GraphError([f"op {name}: reads {n}, which the graph does not hold" for n in unknown])
         operands = [self.values[n] for n in inputs]
         try:
             specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)

@@ -23,7 +23,9 @@ latency = "5 us"
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +34,8 @@ from typing import Any
 
 from strategy.errors import InputError, did_you_mean
 from strategy.units import parse_bandwidth, parse_bytes, parse_compute, parse_seconds
+
+_COUNT = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ def find_cluster(text: str) -> Cluster:
     """
     name, _, count = text.partition(":")
     if name in PRESETS:
-        nodes = int(count) if count.isdigit() else 1 if not count else 0
+        nodes = int(count) if _COUNT.fullmatch(count) else 1 if not count else 0
         if nodes < 1:
             raise InputError("not a number of nodes", where=text, got=count, expected=f"such as {name}:4")
         per_node, device, intra, inter = PRESETS[name]
@@ -118,6 +122,10 @@ def find_cluster(text: str) -> Cluster:
     )
 
 
+_DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch")
+_LINK_KEYS = ("bandwidth", "latency")
+
+
 def read_cluster(path: Path) -> Cluster:
     """A cluster file, every problem of it reported with its key.
 
@@ -128,19 +136,17 @@ def read_cluster(path: Path) -> Cluster:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputError("no such cluster file", where=str(path)) from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
-    root = _Table(str(path), document)
-    cluster = Cluster(
+    root = _Table(str(path), document, ("name", "nodes", "devices_per_node", "device", "intra", "inter"))
+    return Cluster(
         name=root.text("name"),
         nodes=root.count("nodes"),
         devices_per_node=root.count("devices_per_node"),
-        device=_device(root.table("device")),
-        intra=_link(root.table("intra")),
-        inter=_link(root.table("inter")) if "inter" in document else _link(root.table("intra")),
+        device=_device(root.table("device", _DEVICE_KEYS)),
+        intra=_link(root.table("intra", _LINK_KEYS)),
+        inter=_link(root.table("inter" if "inter" in document else "intra", _LINK_KEYS)),
     )
-    root.finish(optional=("inter",))
-    return cluster
 
 
 def _device(table: _Table) -> Device:
@@ -154,26 +160,27 @@ def _device(table: _Table) -> Device:
     )
     if device.backend not in ("numpy", "cupy"):
         raise InputError("unknown backend", where=table.at("backend"), got=device.backend, expected='"numpy" or "cupy"')
-    table.finish()
     return device
 
 
 def _link(table: _Table) -> Link:
     bandwidth = parse_bandwidth(table.take("bandwidth"), where=table.at("bandwidth"))
     latency_s = parse_seconds(table.take("latency"), where=table.at("latency"))
-    table.finish()
     return Link(bandwidth, latency_s)
 
 
 class _Table:
-    """One TOML table, consumed key by key, so that what is left over is a typo."""
+    """One TOML table, in which every key is a known one."""
 
-    def __init__(self, path: str, content: Any) -> None:
+    def __init__(self, path: str, content: Any, known: tuple[str, ...]) -> None:
+        self._path = path
         if not isinstance(content, dict):
             raise InputError("not a table", where=path, got=content, expected="[section] with keys")
-        self._path = path
+        absent = [key for key in known if key not in content]
+        for key in content:
+            if key not in known:
+                raise InputError("unknown key", where=self.at(key), hint=did_you_mean(key, absent or known))
         self._content = content
-        self._taken: set[str] = set()
 
     def at(self, key: str) -> str:
         """Where a key stands, for messages."""
@@ -182,10 +189,7 @@ class _Table:
     def take(self, key: str) -> Any:
         """The value of a key that must be there."""
         if key not in self._content:
-            close = did_you_mean(key, [k for k in self._content if k not in self._taken])
-            near = f"; found instead: {close.removeprefix('did you mean ').rstrip('?')}" if "mean" in close else ""
-            raise InputError(f"the key is missing{near}", where=self.at(key))
-        self._taken.add(key)
+            raise InputError("the key is missing", where=self.at(key))
         return self._content[key]
 
     def text(self, key: str) -> str:
@@ -202,27 +206,21 @@ class _Table:
             raise InputError("not a count", where=self.at(key), got=value, expected="a whole number >= 1")
         return value
 
-    def table(self, key: str) -> _Table:
+    def table(self, key: str, known: tuple[str, ...]) -> _Table:
         """A sub-table that must be there."""
-        return _Table(self.at(f"[{key}]"), self.take(key))
-
-    def finish(self, optional: tuple[str, ...] = ()) -> None:
-        """Refuse keys that nobody took."""
-        for key in self._content:
-            if key not in self._taken and key not in optional:
-                raise InputError("unknown key", where=self.at(key), hint=did_you_mean(key, [*self._taken, *optional]))
+        return _Table(self.at(f"[{key}]"), self.take(key), known)
 
 
 def write_cluster(cluster: Cluster) -> str:
     """The TOML text of a cluster; `read_cluster` reads it back to an equal value."""
     device = cluster.device
     lines = [
-        f'name = "{cluster.name}"',
+        f"name = {_quoted(cluster.name)}",
         f"nodes = {cluster.nodes}",
         f"devices_per_node = {cluster.devices_per_node}",
         "\n[device]",
-        f'name = "{device.name}"',
-        f'backend = "{device.backend}"',
+        f"name = {_quoted(device.name)}",
+        f"backend = {_quoted(device.backend)}",
         f'memory = "{device.memory_bytes} B"',
         f'memory_bandwidth = "{_exact(device.memory_bytes_per_s)} B/s"',
         f'compute = "{_exact(device.flop_per_s)} FLOP/s"',
@@ -235,6 +233,11 @@ def write_cluster(cluster: Cluster) -> str:
             f'latency = "{_exact(link.latency_s)} s"',
         ]
     return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML: that of JSON, except that TOML escapes DEL too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _exact(figure: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from strategy.errors import GraphError
 from strategy.graph import Attrs, Op, Phase
 from strategy.tensor import TensorSpec
 
@@ -21,16 +22,27 @@ class GradientBuilder:
     op: Op
     needed: frozenset[str]
     gradients: dict[str, list[str]] = field(default_factory=dict)
+    last: dict[str, tuple[Op, int]] = field(default_factory=dict)
+    """Value name -> the op, and which of its inputs, that contributed last."""
 
     def output_gradient(self, position: int = 0) -> str:
         """The gradient of one output, its several contributions added up."""
         return self.summed(self.op.outputs[position])
 
     def summed(self, name: str) -> str:
-        """The one gradient of value `name`."""
+        """The one gradient of value `name`; a sum belongs where its last term appears.
+
+        So a pipeline sends one gradient from stage to stage, and the layers are alike.
+
+        Raises:
+            GraphError: it has none, for it is called the loss and no loss op writes it.
+        """
+        if name not in self.gradients:
+            raise GraphError([f"value {name}: cannot be the loss, because {self.op.kind} is no loss op"])
         parts = self.gradients[name]
         if len(parts) > 1:
-            total, *_ = self.graph.add(f"{name}:grad", "add_n", parts, phase=Phase.BACKWARD, layer=self.op.layer)
+            op, position = self.last[name]
+            total, *_ = self.graph.add(f"{op.name}:sum{position}", "add_n", parts, phase=Phase.BACKWARD, layer=op.layer)
             self.gradients[name] = parts = [total]
         return parts[0]
 
@@ -58,4 +70,6 @@ class GradientBuilder:
     def give(self, position: int, gradient: str) -> None:
         """Contribute `gradient` to input `position`."""
         if self.wants(position):
-            self.gradients.setdefault(self.op.inputs[position], []).append(gradient)
+            name = self.op.inputs[position]
+            self.gradients.setdefault(name, []).append(gradient)
+            self.last[name] = self.op, position

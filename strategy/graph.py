@@ -109,18 +109,18 @@ class Graph:
         return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
 
 
-_LAYER = re.compile(r"\.(\d+)(?=\.|$|:)")
-
-
 def template_name(name: str, layer: int | None) -> str:
     """Name with its layer index starred: `layer.3.mlp.fc1` -> `layer.*.mlp.fc1`; ops of one template fold together."""
     if layer is None:
         return name
-    return _LAYER.sub(lambda match: ".*" if int(match[1]) == layer else match[0], name, count=1)
+    return re.sub(rf"\.{layer}(?=\.|$|:)", ".*", name, count=1)
 
 
 def check_graph(graph: Graph) -> None:
     """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values.
+
+    A variable is updated once and not read afterwards: the reader would get the new value by the order of the ops, and
+    the old one by the actors' credits.
 
     Raises:
         GraphError: with one line per problem, each naming op and value.
@@ -128,6 +128,7 @@ def check_graph(graph: Graph) -> None:
     problems: list[str] = []
     written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
     names: set[str] = set()
+    updated: dict[str, str] = {}
     for op in graph.ops:
         if op.name in names:
             problems.append(f"op {op.name}: the name is used twice")
@@ -145,7 +146,14 @@ def check_graph(graph: Graph) -> None:
             written.add(name)
         fixed = [n for n in op.updates if n in graph.values and graph.values[n].role is not Role.VARIABLE]
         problems += [f"op {op.name}: updates {name}, which is not a variable" for name in fixed]
+        late = [n for n in op.inputs if n in updated]
+        problems += [f"op {op.name}: reads {name} after op {updated[name]} has updated it" for name in late]
+        again = [n for n in op.updates if n in updated]
+        problems += [f"op {op.name}: updates {name}, which op {updated[name]} has already updated" for name in again]
+        updated.update({name: op.name for name in op.updates if name not in updated})
     problems += [f"value {name}: nothing writes it" for name in graph.values if name not in written]
+    if graph.loss and graph.loss not in graph.values:
+        problems.append(f"the loss {graph.loss} is no value of the graph")
     if not graph.ops:
         problems.append("the graph has no ops")
     if problems:

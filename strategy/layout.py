@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from strategy.boxing import BoxingStep
+from strategy.errors import InputError, did_you_mean
 from strategy.graph import Graph, Op, Phase, Role
 from strategy.placement import Placement
 from strategy.sbp import NdSbp
@@ -68,32 +70,80 @@ class Layout:
     conversions: tuple[Conversion, ...]
 
 
-def assign_stages(graph: Graph, placements: tuple[Placement, ...]) -> Stages:
+def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapping[str, int] | None = None) -> Stages:
     """Repeated layers in equal runs over the stages; what precedes them first, what follows them last.
 
     A backward op runs where its forward op does; an update where the variable is first used.
+
+    Args:
+        graph: the training graph.
+        placements: one per stage, in pipeline order.
+        pins: pattern of op names -> stage; where several match, the last one counts. Backward and update ops follow
+            the ops that they belong to, unless they are pinned themselves.
+
+    Raises:
+        InputError: a pin matches no op, names no stage, or makes the forward pass go backwards.
     """
     count = len(placements)
     layers = max(graph.num_layers, 1)
+    pinned = _pinned_stages(graph, pins or {}, count)
     stage_of: dict[str, int] = {}
     seen_layer = False
     for op in graph.ops:
-        if op.layer is not None:
+        if op.phase is not Phase.FORWARD:
+            stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
+        elif op.layer is not None:
             stage_of[op.name] = op.layer * count // layers
             seen_layer = True
-        elif op.phase is Phase.FORWARD:
-            stage_of[op.name] = count - 1 if seen_layer else 0
         else:
-            stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
+            stage_of[op.name] = count - 1 if seen_layer else 0
+        stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
+    if pinned:
+        _check_order(graph, stage_of)
     return Stages(placements, stage_of)
 
 
+def _pinned_stages(graph: Graph, pins: Mapping[str, int], count: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pattern, stage in pins.items():
+        where = f"[stage] {pattern!r}"
+        if not 0 <= stage < count:
+            raise InputError("no such stage", where=where, got=stage, expected=f"0 to {count - 1}")
+        matches = [op.name for op in graph.ops if fnmatchcase(op.name, pattern)]
+        if not matches:
+            raise InputError("a pin matches no op", where=where, hint=did_you_mean(pattern, graph.by_name))
+        found.update(dict.fromkeys(matches, stage))
+    return found
+
+
+def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
+    """Forward, data flows to the same or a later stage: the order of chunks on a stage relies on it."""
+    for op in graph.ops:
+        for name in op.inputs:
+            producer = graph.producer.get(name)
+            if producer is None or producer.phase is not op.phase or op.phase is Phase.UPDATE:
+                continue
+            before, after = stage_of[producer.name], stage_of[op.name]
+            if after != before and (after < before) is (op.phase is Phase.FORWARD):
+                raise InputError(
+                    "the pins make a pass go against the pipeline",
+                    where=f"[stage] op {op.name}",
+                    got=f"stage {after}, reading {name} of stage {before}",
+                    hint="pin both, or neither",
+                )
+
+
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
-    """Stage of the forward op, value or variable that a backward or update op is named after; else the first."""
+    """Stage of the forward op, value or variable that a backward or update op is named after.
+
+    Else, for an op of a layer, that of what it reads; else the first.
+    """
     origin = op.name.split(":", 1)[0]
     if origin in graph.values and graph.values[origin].role is Role.VARIABLE:
         return stage_of[graph.consumers[origin][0].name]
     producer = graph.producer.get(origin)
+    if producer is None and origin not in stage_of and op.layer is not None:
+        producer = graph.producer.get(op.inputs[0])
     return stage_of.get(producer.name if producer is not None else origin, 0)
 
 

@@ -22,7 +22,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Median seconds of `samples` acts of one size, measured in `source` (a profile or a run)."""
+    """Seconds of an act of one size, from `samples` acts measured in `source` (a profile or a run)."""
 
     features: Features
     seconds: float

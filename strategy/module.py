@@ -14,14 +14,17 @@ are the repeated layers that the search folds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from strategy.builder import GraphBuilder
-from strategy.errors import GraphError
+from strategy.errors import GraphError, InputError, did_you_mean
 from strategy.graph import Attrs, Role, Value
 from strategy.tensor import DType, Rate, Shape, TensorSpec
+
+_INIT = re.compile(r"zeros|ones|normal\(\d+\.?\d*(?:e[+-]?\d+)?\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,10 @@ class Parameter:
 
     shape: Shape
     init: str = "zeros"
+
+    def __post_init__(self) -> None:
+        if not _INIT.fullmatch(self.init):
+            raise InputError("unknown start", got=self.init, expected='"zeros", "ones" or "normal(std)"')
 
 
 class Module:
@@ -54,7 +61,13 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """Trace `forward` under this module's name."""
+        """Trace `forward` under this module's name.
+
+        Raises:
+            GraphError: no input is traced, or the module is no part of the model that is traced.
+        """
+        if not inputs or not isinstance(inputs[0], Tensor):
+            raise GraphError([f"{type(self).__name__} is called without a traced tensor"])
         tracer = inputs[0].tracer
         with_scope = tracer.scope_of(self)
         tracer.scopes.append(with_scope)
@@ -64,8 +77,15 @@ class Module:
             tracer.scopes.pop()
 
     def parameter(self, name: str, like: Tensor) -> Tensor:
-        """The traced tensor of the parameter held in attribute `name`."""
-        found = like.tracer.named_parameters.get(id(vars(self)[name]))
+        """The traced tensor of the parameter held in attribute `name`.
+
+        Raises:
+            GraphError: there is no such parameter, or it came after tracing began.
+        """
+        held = {key: member for key, member in vars(self).items() if isinstance(member, Parameter)}
+        if name not in held:
+            raise GraphError([f"{type(self).__name__} has no parameter {name}; {did_you_mean(name, held)}"])
+        found = like.tracer.named_parameters.get(id(held[name]))
         if found is None:
             raise GraphError([f"{type(self).__name__}.{name} does not belong to the module that is traced"])
         return Tensor(like.tracer, found)

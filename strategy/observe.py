@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
 from strategy.arrangement import arrange
 from strategy.measurement import Features, Measurement
@@ -30,11 +30,14 @@ def features_by_action(plan: Plan) -> dict[str, Features]:
 def observe(
     timeline: Timeline, program: Program, features: Mapping[str, Features], *, source: str, skip_steps: int = 1
 ) -> list[Measurement]:
-    """One row per distinct features, over all acts after the first `skip_steps` steps (which warm caches and pages)."""
+    """One row per distinct features, over all acts after the first `skip_steps` steps (which warm caches and pages).
+
+    The row is the mean, not the median: a step is the sum of its acts, interruptions included, and so is its mean.
+    """
     seconds: dict[Features, list[float]] = {}
     for actor, elapsed_ns in _durations(timeline, program, skip_steps):
         seconds.setdefault(features[program.actors[actor].name], []).append(elapsed_ns / 1e9)
-    rows = [Measurement(found, max(median(times), 1e-9), len(times), source) for found, times in seconds.items()]
+    rows = [Measurement(found, max(fmean(times), 1e-9), len(times), source) for found, times in seconds.items()]
     return sorted(rows, key=lambda row: (row.features.kind, row.features.nbytes, row.features.flop))
 
 

@@ -32,6 +32,10 @@ class Placement:
             raise InputError("mesh and devices disagree", got=f"mesh {self.mesh} for {len(self.devices)} devices")
         if len(set(self.devices)) != len(self.devices):
             raise InputError("a device stands twice in a placement", got=self.devices)
+        if min(self.devices) < 0:
+            raise InputError("a device is negative", got=self.devices, expected="global ranks from 0")
+        if len(set(self.axes)) != len(self.axes):
+            raise InputError("an axis name stands twice in a mesh", got=self.axes)
 
     def coords(self, rank: int) -> Shape:
         """Mesh coordinates of a global rank that belongs to this placement."""

@@ -85,8 +85,14 @@ def format_nd(nd_sbp: NdSbp) -> list[str]:
     return [str(sbp) for sbp in nd_sbp]
 
 
-def parse_nd(texts: Sequence[object], *, where: str = "sbp") -> NdSbp:
-    """The inverse of `format_nd`."""
+def parse_nd(texts: object, *, where: str = "sbp") -> NdSbp:
+    """The inverse of `format_nd`.
+
+    Raises:
+        SbpError: not a list, or one of its members is no SBP.
+    """
+    if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
+        raise SbpError("not a list of SBPs", where=where, got=texts, expected="a list, one SBP per mesh axis")
     return tuple(parse_sbp(text, where=where) for text in texts)
 
 

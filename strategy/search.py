@@ -14,6 +14,7 @@ a candidate's bound holds for all multiples of its number of micro-batches, and 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,23 +23,25 @@ from enum import StrEnum
 from strategy.arrangement import Pipeline, arrange
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
-from strategy.errors import InfeasibleError, InputError
+from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.graph import Graph, Op
 from strategy.layout import Layout, Stages, assign_stages
-from strategy.layout_problem import Keep, SearchSpace, layout_problem
+from strategy.layout_problem import Keep, LayoutProblem, SearchSpace, layout_problem
 from strategy.lower import lower
 from strategy.measurement import Features
-from strategy.memory import peak_memory_bytes
+from strategy.memory import memory_peak, peak_memory_bytes
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.plan import Claims, Plan, PlanConfig
 from strategy.program import Program
 from strategy.rules import along_axes, pinned
-from strategy.sbp import NdSbp
+from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import Signature
-from strategy.solve import SolveStatus, smallest_limit, solve
+from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
+from strategy.solve.peak import find_legal
+from strategy.tensor import Shape
 from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
 
@@ -56,16 +59,19 @@ class SimulatedStep:
 
 
 Simulate = Callable[[Program], SimulatedStep]
+Watch = Callable[[int, int, PlanConfig], None]
+"""(number of the candidate, candidates in all, the candidate): for progress bars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a user fixes: any of the degrees, and the layout of any value."""
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern)."""
 
     dp: int | None = None
     tp: int | None = None
     pp: int | None = None
     micro_batch: int | None = None
+    num_micro_batches: int | None = None
     schedule: Schedule | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
@@ -86,6 +92,12 @@ class Request:
     def devices(self) -> int:
         """All devices of the cluster are used."""
         return self.cost.cluster.devices
+
+
+class OutOfTimeError(SbplanError):
+    """The time limit was reached before there was any plan."""
+
+    exit_code = 4
 
 
 class SearchStatus(StrEnum):
@@ -128,15 +140,30 @@ class _Ground:
     converter: Converter
 
 
-def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, simulated: int = 6) -> SearchResult:
+def search(
+    request: Request,
+    *,
+    simulate: Simulate,
+    time_limit_s: float = 55.0,
+    simulated: int = 6,
+    watch: Watch | None = None,
+) -> SearchResult:
     """The fastest plan found, with its bound.
+
+    Args:
+        request: what is searched for.
+        simulate: gives the simulated time of a program.
+        time_limit_s: wall time; most of it for solving, the rest for simulating, at least one plan.
+        simulated: how many leading candidates are simulated.
+        watch: is told of every candidate before it is solved.
 
     Raises:
         InputError: the pins leave no candidate.
-        InfeasibleError: no candidate fits the memory limit; names the smallest limit that would do.
+        InfeasibleError: no candidate fits the memory limit (names the smallest limit that would do) or its pins.
+        OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
-    deadline = start + time_limit_s
+    deadline = start + SOLVING_SHARE * time_limit_s
     candidates = sorted(
         candidates_of(request), key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches)
     )
@@ -147,7 +174,8 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
     settled: set[tuple[int, int, int]] = set()
     best = None
     complete = True
-    for candidate in candidates:
+    conflict: InfeasibleError | None = None
+    for number, candidate in enumerate(candidates):
         shape = (candidate.pp, candidate.dp, candidate.tp)
         quick = quick_bound_ns(request, candidate)
         if shape in settled or (best is not None and quick >= best):
@@ -157,9 +185,19 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
             complete = False
             bounds.append(quick)
             continue
-        found = solve_candidate(
-            request, candidate, rules=FREE, time_limit_s=deadline - time.monotonic(), cutoff_ns=best
-        )
+        if watch is not None:
+            watch(number, len(candidates), candidate)
+        try:
+            found = solve_candidate(
+                request, candidate, rules=FREE, time_limit_s=deadline - time.monotonic(), cutoff_ns=best
+            )
+        except OutOfTimeError:
+            complete = False
+            bounds.append(quick)
+            continue
+        except InfeasibleError as error:
+            conflict = error
+            continue
         if found is None:
             continue
         solved.append(found)
@@ -168,11 +206,17 @@ def search(request: Request, *, simulate: Simulate, time_limit_s: float = 55.0, 
         if candidate.pp == 1:
             settled.add(shape)
     if not solved:
-        raise _infeasible(request, candidates)
+        if not complete:
+            raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
+        raise _infeasible(request, candidates, deadline) if conflict is None else conflict
     solved.sort(key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     assert best is not None
     bound = min(*bounds, best) if bounds else best
-    plans = [simulated_plan(request, s, simulate, bound_ns=min(bound, s.objective_ns)) for s in solved[:simulated]]
+    plans: list[Plan] = []
+    for one in solved[:simulated]:
+        if plans and time.monotonic() >= start + time_limit_s:
+            break
+        plans.append(simulated_plan(request, one, simulate, bound_ns=min(bound, one.objective_ns)))
     plans.sort(key=lambda plan: plan.claims.step_time_s)
     chosen = plans[0]
     status = (
@@ -191,7 +235,7 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
     for pp in _divisors(devices):
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp):
+        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= max(pins.stages.values(), default=0):
             continue
         for tp in _divisors(devices // pp):
             dp = devices // pp // tp
@@ -199,7 +243,7 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 continue
             for count in _divisors(batch // dp):
                 micro = batch // dp // count
-                if pins.micro_batch not in (None, micro):
+                if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
                 schedule = pins.schedule or Schedule.ONE_F_ONE_B
                 yield PlanConfig(dp, tp, pp, micro, count, schedule)
@@ -222,6 +266,9 @@ def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     return int((spread * rate * 0.999 + fixed * slots) * 1e9)
 
 
+SOLVING_SHARE = 0.9
+"""Share of the time limit after which nothing more is solved, so that there is time to simulate."""
+
 ACTS_PER_LAYER = 8
 """Matrix products and attention of a layer, forward and backward, counted low."""
 
@@ -234,23 +281,29 @@ def solve_candidate(
     time_limit_s: float | None = None,
     cutoff_ns: int | None = None,
 ) -> Solved | None:
-    """The best layout of one candidate under one rule per axis; None if none fits the memory limit."""
+    """The best layout of one candidate under one rule per axis; None if none fits the memory limit.
+
+    Raises:
+        InfeasibleError: the pins leave some op without signature.
+        OutOfTimeError: the time ran out before there was any layout.
+    """
+    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
     ground = _ground(request, config)
     keep = _keep(request, ground, rules)
     weights = (1,) * config.pp
-    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=None, time_limit_s=time_limit_s)
+    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=None, deadline=deadline)
     assert signatures is not None
     found = _evaluate(request, config, ground, signatures, bound)
     fits = max(found.peaks) <= request.memory_limit_bytes
     if not fits:
         bound, signatures = _solve_weighted(
-            request, ground, keep, weights, limit=request.memory_limit_bytes, time_limit_s=time_limit_s
+            request, ground, keep, weights, limit=request.memory_limit_bytes, deadline=deadline
         )
         if signatures is None:
             return None
         found = _evaluate(request, config, ground, signatures, max(bound, found.bound_ns))
     if config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
-        found = _focus_on_slowest(request, config, ground, keep, found, time_limit_s, fits=fits)
+        found = _focus_on_slowest(request, config, ground, keep, found, deadline, fits=fits)
     return found
 
 
@@ -260,7 +313,7 @@ def _focus_on_slowest(
     ground: _Ground,
     keep: Keep,
     found: Solved,
-    time_limit_s: float | None,
+    deadline: float,
     *,
     fits: bool,
 ) -> Solved:
@@ -269,7 +322,10 @@ def _focus_on_slowest(
     slowest = times.index(max(times))
     weights = tuple(int(stage == slowest) for stage in range(config.pp))
     limit = None if fits else request.memory_limit_bytes
-    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=limit, time_limit_s=time_limit_s)
+    try:
+        bound, signatures = _solve_weighted(request, ground, keep, weights, limit=limit, deadline=deadline)
+    except OutOfTimeError:
+        return found
     bound = max(bound, found.bound_ns)
     if signatures is not None:
         other = _evaluate(request, config, ground, signatures, bound)
@@ -286,19 +342,26 @@ def _ground(request: Request, config: PlanConfig) -> _Ground:
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
     pipeline = Pipeline(config.num_micro_batches, config.schedule)
-    return _Ground(graph, assign_stages(graph, placements), pipeline, Converter(request.cost, placements))
+    stages = assign_stages(graph, placements, pins=request.pins.stages)
+    return _Ground(graph, stages, pipeline, Converter(request.cost, placements))
 
 
 def _keep(request: Request, ground: _Ground, rules: Sequence[str]) -> Keep:
-    by_rule = along_axes(ground.graph, ground.stages.placements[0].mesh, rules)
+    mesh = ground.stages.placements[0].mesh
+    by_rule = along_axes(ground.graph, mesh, rules)
     if not request.pins.layouts:
         return by_rule
-    by_pin = pinned(ground.graph, request.pins.layouts)
+    by_pin = pinned(ground.graph, {name: _on_mesh(nd, mesh) for name, nd in request.pins.layouts.items()})
 
     def keep(op: Op, signature: Signature) -> bool:
         return by_rule(op, signature) and by_pin(op, signature)
 
     return keep
+
+
+def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:
+    """The layout as signatures write it: along an axis of one rank there is nothing to lay out."""
+    return tuple(B if parts == 1 else sbp for sbp, parts in zip(nd_sbp, mesh, strict=True))
 
 
 def _solve_weighted(
@@ -308,18 +371,23 @@ def _solve_weighted(
     weights: tuple[int, ...],
     *,
     limit: int | None,
-    time_limit_s: float | None,
+    deadline: float,
 ) -> tuple[int, dict[str, Signature] | None]:
-    """(bound on the objective in ns, signatures) of one weighted problem; no signatures if it is infeasible."""
+    """(bound on the objective in ns, signatures) of one weighted problem; no signatures if it is infeasible.
+
+    Raises:
+        OutOfTimeError: neither a choice nor the proof that there is none was found in time.
+    """
     space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
     problem = layout_problem(space, limit=limit)
-    solution = solve(problem.problem, time_limit_s=time_limit_s)
+    left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+    solution = solve(problem.problem, time_limit_s=left_s)
     bound = -(-solution.lower_bound // sum(weights))
-    if solution.choice is None:
-        if solution.status is not SolveStatus.INFEASIBLE and limit is None:
-            raise InfeasibleError("the layout problem found no choice in time", hint="raise the time limit")
+    if solution.choice is not None:
+        return bound, problem.signatures(solution.choice)
+    if solution.status is SolveStatus.INFEASIBLE:
         return bound, None
-    return bound, problem.signatures(solution.choice)
+    raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
 
 
 def _times(request: Request, ground: _Ground, layout: Layout) -> tuple[int, ...]:
@@ -381,39 +449,69 @@ def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], sim
     return simulated_plan(request, solved, simulate)
 
 
-def _infeasible(request: Request, candidates: Sequence[PlanConfig]) -> InfeasibleError:
-    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and the largest tensor."""
-    smallest = None
+def _infeasible(request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf) -> InfeasibleError:
+    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and its biggest item."""
+    smallest: tuple[int, PlanConfig] | None = None
+    complete = True
     for config in candidates:
-        ground = _ground(request, config)
-        space = SearchSpace(
-            ground.graph,
-            ground.stages,
-            ground.pipeline,
-            request.cost,
-            ground.converter,
-            (1,) * config.pp,
-            _keep(request, ground, FREE),
-        )
-        found = smallest_limit(layout_problem(space, limit=request.memory_limit_bytes).problem)
-        if found is not None and (smallest is None or found < smallest):
-            smallest = found
-    return InfeasibleError(
-        f"no plan fits {request.memory_limit_bytes} bytes per device",
-        smallest_limit=smallest,
-        hint=f"the smallest limit that works is {smallest} bytes",
-    )
+        left_s = None if deadline == math.inf else max(1.0, deadline - time.monotonic())
+        try:
+            problem = _limited_problem(request, config, request.memory_limit_bytes)[1].problem
+            found = smallest_limit(problem, time_limit_s=left_s)
+        except PeakLimitError as error:
+            complete = False
+            found = error.upper
+        if found is not None and (smallest is None or found < smallest[0]):
+            smallest = found, config
+        if time.monotonic() >= deadline:
+            complete = False
+            break
+    problem_text = f"no plan fits {request.memory_limit_bytes} bytes per device"
+    if smallest is None:
+        return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
+    limit, config = smallest
+    word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
+    hint = f"{word} {limit} bytes, with {_biggest_item(request, config, limit)}"
+    return InfeasibleError(problem_text, smallest_limit=limit, hint=hint)
+
+
+def _limited_problem(request: Request, config: PlanConfig, limit: int) -> tuple[_Ground, LayoutProblem]:
+    ground = _ground(request, config)
+    weights, keep = (1,) * config.pp, _keep(request, ground, FREE)
+    space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
+    return ground, layout_problem(space, limit=limit)
+
+
+def _biggest_item(request: Request, config: PlanConfig, limit: int) -> str:
+    """What fills the memory of a candidate that just fits into `limit`."""
+    degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+    ground, problem = _limited_problem(request, config, limit)
+    legal = find_legal(problem.problem, time_limit_s=EXPLANATION_S)
+    if legal.choice is None:
+        return degrees
+    layout = lay_out(ground.graph, ground.stages, problem.signatures(legal.choice), ground.converter)
+    arrangement = arrange(ground.graph, layout, ground.pipeline)
+    peaks = peak_memory_bytes(ground.graph, ground.stages, arrangement)
+    rank = peaks.index(max(peaks))
+    name, nbytes = memory_peak(ground.graph, ground.stages, arrangement, rank).tensors[0]
+    return f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
+
+
+EXPLANATION_S = 5.0
+"""Seconds to spend on saying what fills the memory."""
 
 
 __all__ = [
     "BY_HAND",
     "FREE",
+    "OutOfTimeError",
     "Pins",
     "Request",
     "SearchResult",
     "SearchStatus",
     "SimulatedStep",
     "Solved",
+    "Watch",
     "candidates_of",
     "plan_by_rule",
     "search",

@@ -9,6 +9,7 @@ report                              loss sum, token count, gradient norm: what t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from strategy.autodiff import differentiate
@@ -38,7 +39,19 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_micro_batches < 1 or self.global_batch % self.num_micro_batches:
+        possible = {
+            "lr": (0 <= self.lr < math.inf, "a finite figure >= 0"),
+            "beta1": (0 <= self.beta1 < 1, "a figure in [0, 1)"),
+            "beta2": (0 <= self.beta2 < 1, "a figure in [0, 1)"),
+            "epsilon": (0 < self.epsilon < math.inf, "a finite figure above zero"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "a finite figure >= 0"),
+            "max_norm": (self.max_norm > 0, "a figure above zero; infinity does not clip"),
+            "dtype": (self.dtype.is_float, "a type of floating-point numbers"),
+        }
+        for name, (holds, expected) in possible.items():
+            if not holds:
+                raise InputError("not possible", where=f"training: {name}", got=getattr(self, name), expected=expected)
+        if self.num_micro_batches < 1 or self.global_batch < 1 or self.global_batch % self.num_micro_batches:
             raise InputError(
                 "the global batch does not divide into micro-batches",
                 got=(self.global_batch, self.num_micro_batches),
@@ -65,7 +78,7 @@ def training_graph(config: GptConfig, training: Training) -> Graph:
     builder = tracer.graph
     gradients = differentiate(builder, loss.name)
     layer_of = {name: op.layer for op in builder.ops for name in op.inputs}
-    totals = {name: _accumulated(builder, grad, layer_of[name], training) for name, grad in gradients.items()}
+    totals = {name: _total(builder, name, terms, layer_of[name], training) for name, terms in gradients.items()}
     loss_sum, token_count = (_accumulated(builder, t.name, None, training) for t in (loss, count))
     factor, norm = _clip(builder, totals, layer_of, token_count, training)
     for name, total in totals.items():
@@ -73,6 +86,17 @@ def training_graph(config: GptConfig, training: Training) -> Graph:
     builder.add(REPORT, "report", (loss_sum, token_count, norm), phase=Phase.UPDATE)
     builder.ops = _accumulate_early(builder.ops)
     return builder.build(loss=loss.name)
+
+
+def _total(builder: GraphBuilder, name: str, terms: tuple[str, ...], layer: int | None, training: Training) -> str:
+    """A parameter's gradient of the step.
+
+    Each use is accumulated where it is, so that the terms of a parameter that two stages use meet once per step.
+    """
+    sums = [_accumulated(builder, term, layer, training) for term in terms]
+    if len(sums) == 1:
+        return sums[0]
+    return builder.add(f"{name}:grad", "add_n", sums, phase=Phase.UPDATE, layer=layer)[0]
 
 
 def _accumulate_early(ops: list[Op]) -> list[Op]:

@@ -42,8 +42,11 @@ def _parse(text: object, units: dict[str, float], *, where: str, example: str, z
 
 
 def parse_bytes(text: object, *, where: str = "size") -> int:
-    """`"80 GiB"` -> bytes."""
-    return round(_parse(text, SIZE_UNITS, where=where, example="80 GiB", zero_ok=False))
+    """`"80 GiB"` -> bytes, at least one."""
+    nbytes = round(_parse(text, SIZE_UNITS, where=where, example="80 GiB", zero_ok=False))
+    if nbytes < 1:
+        raise InputError("not a possible figure", where=where, got=text, expected="at least one byte")
+    return nbytes
 
 
 def parse_bandwidth(text: object, *, where: str = "bandwidth") -> float:

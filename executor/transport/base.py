@@ -148,8 +148,8 @@ def wait(request: Request, transport: Transport, *, timeout_s: float = 60.0) -> 
 def lanes_of(program: Program) -> dict[int, Lane]:
     """The lane of every collective rendezvous of a program.
 
-    Collectives of one group on the same static streams meet in one order and share a lane. In a dynamic stream the
-    order is each rank's own, so there every number has its lane.
+    Collectives of one group on the same streams meet in one order and share a lane; on other streams they need not
+    (admission refuses those in dynamic streams, whose order is each rank's own).
     """
     stream_of = ActorProtocol(program, steps=0).stream_of
     found: dict[int, Lane] = {}
@@ -159,10 +159,8 @@ def lanes_of(program: Program) -> dict[int, Lane]:
             continue
         met = tuple(program.actors[member].rank for member in members)
         group = first.task.group if isinstance(first.task, BoxingTask) else met
-        streams = [program.streams[stream_of(member)] for member in members]
-        dynamic = any(stream.dynamic for stream in streams)
-        label = f"rendezvous {number}" if dynamic else ", ".join(f"{s.rank}:{s.name}" for s in streams)
-        found[number] = Lane(group, label)
+        streams = (program.streams[stream_of(member)] for member in members)
+        found[number] = Lane(group, ", ".join(f"{stream.rank}:{stream.name}" for stream in streams))
     return found
 
 

@@ -91,14 +91,15 @@ Tamper = Callable[[Message], Iterable[Message]]
 """What becomes of a message on its way: `[]` loses it, twice the same doubles it."""
 
 
-def _faithfully(message: Message) -> Iterable[Message]:
+def faithfully(message: Message) -> Iterable[Message]:
+    """Nothing becomes of it."""
     return (message,)
 
 
 class LoopbackHub:
     """The mailboxes that the transports of all ranks share."""
 
-    def __init__(self, size: int, lanes: Lanes | None = None, *, tamper: Tamper = _faithfully) -> None:
+    def __init__(self, size: int, lanes: Lanes | None = None, *, tamper: Tamper = faithfully) -> None:
         self.size = size
         self.lanes = lanes or {}
         self.changed = threading.Condition()

@@ -3,10 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
-from experiments.console import not_there_yet
+from experiments.console import emit, not_there_yet, say
+from experiments.outputs import check_place
+from strategy.errors import EnvironmentLacks
+
+if TYPE_CHECKING:
+    from strategy.cluster import Cluster
+
+PROBE_TIMEOUT_S = 60.0
+MPI_LIBRARY = """
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.Get_library_version().splitlines()[0])
+"""
+DEVICES = """
+import cupy
+print(", ".join(
+    cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
+    for device in range(cupy.cuda.runtime.getDeviceCount())
+))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that sbplan needs, or can use: whether it is there, what was found, and else how to get it."""
+
+    name: str
+    ok: bool
+    found: str
+    needed: bool = True
+    hint: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,5 +54,113 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan doctor'")
+    """Look, measure, print.
+
+    Raises:
+        EnvironmentLacks: something that is needed is missing; said after everything has been printed.
+    """
+    from executor.launch import rank_environment
+
+    if args.ops:
+        raise not_there_yet("'sbplan doctor --ops'")
+    check_place(args.write, "--write", new=True)
+    rank_environment()  # a rank computes with one thread, so its core is measured with one
+    checks = list(look())
+    for check in checks:
+        mark = "ok     " if check.ok else "MISSING" if check.needed else "absent "
+        say(f"{mark} {check.name}: {check.found}" + (f"; {check.hint}" if check.hint else ""))
+    cluster = measured(args.write)
+    if args.json:
+        emit({"ok": all(c.ok for c in checks if c.needed), "checks": [asdict(c) for c in checks], **sheet(cluster)})
+    lacking = [check for check in checks if check.needed and not check.ok]
+    if lacking:
+        raise EnvironmentLacks("; ".join(f"{check.name} is missing: {check.hint}" for check in lacking))
+    return 0
+
+
+def look() -> Iterator[Check]:
+    """Everything that is checked, in the order in which it is printed."""
+    from experiments.machine import memory_bytes, num_cores
+    from strategy.units import format_bytes
+
+    yield Check("cores", True, str(num_cores()))
+    yield Check("memory", True, format_bytes(memory_bytes()))
+    yield Check("python", True, f"{platform.python_version()} at {sys.executable}")
+    yield Check("numpy", True, numpy_and_blas())
+    yield attempt("mpiexec", mpiexec_version, hint='pip install "sbplan[mpich]"')
+    yield attempt("mpi4py", lambda: probe([sys.executable, "-c", MPI_LIBRARY]), hint="pip install mpi4py")
+    yield attempt(
+        "gpu", lambda: probe([sys.executable, "-c", DEVICES]), needed=False, hint='pip install "sbplan[gpu]" with a GPU'
+    )
+
+
+def attempt(name: str, find: Callable[[], str], *, needed: bool = True, hint: str) -> Check:
+    """The check of one thing that may not be there."""
+    try:
+        return Check(name, True, find(), needed)
+    except (EnvironmentLacks, OSError, subprocess.SubprocessError) as error:
+        return Check(name, False, reason_of(error), needed, hint)
+
+
+def reason_of(error: Exception) -> str:
+    """Why something is missing, on one line."""
+    said = (getattr(error, "stderr", None) or str(error)).strip()
+    return said.splitlines()[-1] if said else type(error).__name__
+
+
+def probe(command: list[str]) -> str:
+    """The first line that a command prints. What may crash its process, as an MPI or a driver does, is tried apart.
+
+    Raises:
+        SubprocessError: it failed or did not end.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+    said = done.stdout.replace("\0", "").strip()
+    if not said:
+        raise subprocess.SubprocessError("nothing found")
+    return " ".join(said.splitlines()[0].split())
+
+
+def mpiexec_version() -> str:
+    """Where mpiexec is, and what it says that it is."""
+    from executor.launch import find_mpiexec
+
+    path = find_mpiexec()
+    done = subprocess.run(
+        [str(path), "--version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+    )
+    words = [line.split() for line in done.stdout.replace("\0", "").splitlines()]
+    version = next((" ".join(line) for line in words if any("ersion" in word for word in line)), "version not told")
+    return f"{path} ({version})"
+
+
+def numpy_and_blas() -> str:
+    """NumPy's version, its BLAS, and the threads that one rank uses."""
+    import numpy as np
+
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    return f"{np.__version__} with {blas['name']} {blas.get('version', '')}, one thread per rank"
+
+
+def measured(path: Path | None) -> Cluster:
+    """This machine as a cluster, said and, if asked for, written."""
+    from experiments.machine import find_machine
+    from strategy.cluster import write_cluster
+    from strategy.files import write_atomic
+    from strategy.units import format_seconds
+
+    cluster = find_machine("local")
+    device, link = cluster.device, cluster.intra
+    say(
+        f"a core: {device.flop_per_s / 1e9:.3g} GFLOP/s, {device.memory_bytes_per_s / 1e9:.3g} GB/s, "
+        f"{format_seconds(device.launch_s)} a call, {format_seconds(link.latency_s)} a message"
+    )
+    if path is not None:
+        write_atomic(path, write_cluster(cluster))
+        say(f"{path}: written; use it with --cluster {path}")
+    return cluster
+
+
+def sheet(cluster: Cluster) -> dict[str, object]:
+    """The measured figures for the JSON document."""
+    return {"cluster": asdict(cluster)}

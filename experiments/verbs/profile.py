@@ -1,4 +1,4 @@
-"""Measure ops and collectives here, under mpiexec."""
+"""Measure what ops and collectives cost here, on all ranks at once; under mpiexec, one process per rank."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import argparse
 from pathlib import Path
 
 from experiments.arguments import add_json
-from experiments.console import not_there_yet
+
+RUNS = Path("runs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan profile` takes."""
-    parser.add_argument("--out", type=Path, metavar="F", help="write the measurements here")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("calibration.json"),
+        metavar="F",
+        help="write the calibration here (default: %(default)s)",
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan profile'")
+    """Become a rank."""
+    from executor.launch import job_name, run_rank
+
+    # NumPy and MPI are imported under guard, in the rank's own process.
+    run_rank(lambda: _profile(args), folder=RUNS / f"profile-{job_name()}")
+
+
+def _profile(args: argparse.Namespace) -> int:
+    from experiments.profiling import profile_ranks
+
+    return profile_ranks(args.out, json=args.json)

@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
-from experiments.console import not_there_yet
+from experiments.console import emit, not_there_yet, say
+from experiments.outputs import check_place
+from strategy.errors import InfeasibleError
+
+if TYPE_CHECKING:
+    from strategy.calibrate import Calibration
+    from strategy.models import GptConfig
+    from strategy.plan import Plan, PlanConfig
+    from strategy.search import Request, SearchResult, Watch
+
+EXIT_LIMIT = 4
+TIME_LIMIT_S = 50.0
+GLOBAL_BATCHES: Mapping[str, int] = {
+    "gpt-tiny": 8,
+    "gpt2-small": 512,
+    "gpt2-345m": 512,
+    "gpt3-175b": 1536,
+    "gpt-1t": 3072,
+}
+"""Samples per step: Radford et al. 2019; Narayanan et al. 2021 (arXiv:2104.04473), table 1; gpt-tiny is ours."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         required=True,
         metavar="CLUSTER",
-        help="a TOML file, 'local', or a preset with a node count (dgx-a100:128)",
+        help="a TOML file, 'local' (or local:N, with N ranks), or a preset with a node count (dgx-a100:128)",
     )
     parser.add_argument(
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
@@ -27,12 +52,177 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
     parser.add_argument(
-        "--time-limit", type=seconds, metavar="S", help="stop after so many seconds with the best plan so far"
+        "--time-limit",
+        type=seconds,
+        default=TIME_LIMIT_S,
+        metavar="S",
+        help="stop solving after so many seconds with the best plan so far (default: %(default)g)",
     )
-    parser.add_argument("--out", type=Path, metavar="PLAN", help="write the plan here")
+    parser.add_argument(
+        "--out", type=Path, default=Path("plan.json"), metavar="PLAN", help="write the plan here (default: %(default)s)"
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan search'")
+    """Search, write the plan, print; times count from here, imports included."""
+    started = time.perf_counter()
+    if args.cluster.partition(":")[0] == "local":
+        from executor.launch import rank_environment
+
+        rank_environment()  # a rank computes with one thread, so it is measured with one
+
+    from strategy.plan import write_plan
+    from strategy.search import OutOfTimeError, search
+
+    check_place(args.out, "--out")
+    request, calibration = request_of(args)
+    left_s = max(0.0, args.time_limit - (time.perf_counter() - started))
+    try:
+        with progress() as watch:
+            from experiments.prices import simulated_step
+
+            result = search(request, simulate=simulated_step, time_limit_s=left_s, watch=watch)
+    except InfeasibleError as error:
+        if args.json:
+            emit(without_plan("infeasible", request, started) | {"smallest_limit_bytes": error.smallest_limit})
+        raise
+    except OutOfTimeError:
+        if args.json:
+            emit(without_plan("limit", request, started))
+        raise
+    write_plan(result.plan, args.out)
+    found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started)
+    if args.json:
+        emit(found)
+    say(summary(result, args.out))
+    return EXIT_LIMIT if result.status == "limit" else 0
+
+
+def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
+    """What the arguments ask for, and the calibration that it is priced by."""
+    from experiments.machine import find_machine
+    from experiments.pins import read_pins
+    from experiments.prices import read_calibration_of
+    from strategy.cost import CostModel
+    from strategy.search import Pins, Request
+    from strategy.training import Training
+
+    model = model_of(args.model, args.seq)
+    pins = Pins() if args.pin is None else read_pins(args.pin)
+    cluster = find_machine(args.cluster)
+    calibration = None if args.calibration is None else read_calibration_of(cluster, args.calibration)
+    request = Request(
+        model_name=args.model,
+        model=model,
+        training=Training(args.global_batch or GLOBAL_BATCHES[args.model]),
+        cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
+        memory_limit_bytes=cluster.device.memory_bytes,
+        pins=pins,
+    )
+    return request, calibration
+
+
+def model_of(text: str, sequence: int | None) -> GptConfig:
+    """The model that MODEL names.
+
+    Raises:
+        InputError: no such preset.
+        EnvironmentLacks: another source of models than the presets.
+    """
+    from strategy.models import find_model
+
+    if text.endswith((".json", ".onnx", ".py")) or ":" in text:
+        raise not_there_yet(f"{text!r}: a model from a file or a function")
+    return find_model(text, sequence=sequence)
+
+
+@contextmanager
+def progress() -> Iterator[Watch | None]:
+    """A line on stderr that says which candidate is being solved, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("searching") as line:
+
+        def watch(number: int, count: int, config: PlanConfig) -> None:
+            line.update(f"{number + 1} of {count}: {degrees(config)}")
+
+        yield watch
+
+
+def degrees(config: PlanConfig) -> str:
+    """A configuration in one phrase."""
+    return (
+        f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
+        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
+    )
+
+
+def document(
+    result: SearchResult, path: Path, calibration: Calibration | None, *, search_time_s: float
+) -> dict[str, object]:
+    """The JSON document of a search."""
+    from experiments.prices import extrapolated_kinds
+
+    plan, claims = result.plan, result.plan.claims
+    utilisation = model_utilisation(plan)
+    return {
+        "status": str(result.status),
+        "step_time_s": claims.step_time_s,
+        "objective_s": claims.objective_s,
+        "lower_bound_s": claims.lower_bound_s,
+        "gap": claims.gap,
+        "simulated_lower_bound_s": claims.simulated_lower_bound_s,
+        "search_time_s": search_time_s,
+        "config": dataclasses.asdict(plan.config),
+        "peak_memory_bytes": list(claims.peak_memory_bytes),
+        "memory_limit_bytes": claims.memory_limit_bytes,
+        "tokens_per_s": plan.tokens_per_step / claims.step_time_s,
+        "mfu": utilisation,
+        "hfu": utilisation,  # nothing is computed twice while `recompute` is "none"
+        "runners_up": [
+            {"config": dataclasses.asdict(config), "step_time_s": step_time_s}
+            for config, step_time_s in result.runners_up
+        ],
+        "plan": str(path),
+        "plan_hash": plan.plan_hash,
+        "num_candidates": result.num_candidates,
+        "extrapolated": None if calibration is None else extrapolated_kinds(plan, calibration),
+    }
+
+
+def without_plan(status: str, request: Request, started: float) -> dict[str, object]:
+    """The JSON document of a search that found no plan: every key of the contract, null where there is nothing."""
+    nothing = ("step_time_s", "objective_s", "lower_bound_s", "gap", "simulated_lower_bound_s", "config")
+    figures = ("peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
+    return {
+        "status": status,
+        **dict.fromkeys((*nothing, *figures)),
+        "search_time_s": time.perf_counter() - started,
+        "memory_limit_bytes": request.memory_limit_bytes,
+        "runners_up": [],
+    }
+
+
+def model_utilisation(plan: Plan) -> float:
+    """FLOPs of the model per second over those of the devices' data sheet."""
+    from strategy.lower import step_flop
+
+    peak = plan.ranks * plan.cluster.device.flop_per_s
+    return step_flop(plan.graph, plan.pipeline) / plan.claims.step_time_s / peak
+
+
+def summary(result: SearchResult, path: Path) -> str:
+    """The answer in two lines, for people."""
+    from strategy.units import format_bytes, format_seconds
+
+    plan, claims = result.plan, result.plan.claims
+    peak, limit = format_bytes(max(claims.peak_memory_bytes)), format_bytes(claims.memory_limit_bytes)
+    return (
+        f"{path}: {degrees(plan.config)}; {format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"
+        f"{result.status}, gap {claims.gap:.2%} (objective {format_seconds(claims.objective_s)}, "
+        f"bound {format_seconds(claims.lower_bound_s)}), {result.search_time_s:.1f} s"
+    )

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
-from experiments.console import not_there_yet
+from experiments.console import emit, say
+from experiments.outputs import check_place
+from strategy.errors import InputError
+from strategy.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from simulator.simulate import Simulation
+    from strategy.calibrate import Calibration
+    from strategy.plan import Plan
+    from strategy.program import Program
+
+FORMATS = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,10 +29,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file")
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--trace", type=Path, metavar="F.json.gz", help="write the timeline for Perfetto")
-    parser.add_argument("--figure", type=Path, metavar="F.png", help="draw the timeline")
+    parser.add_argument("--figure", type=Path, metavar="F.png", help="draw the timeline, and F-memory.png")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan simulate'")
+    """Verify, lower, simulate, and write what is asked for."""
+    from experiments.prices import extrapolated_kinds, read_calibration_of
+    from experiments.verbs.verify import refusal
+    from simulator.simulate import simulate
+    from strategy.plan import read_plan
+    from strategy.units import format_seconds
+    from strategy.verify import verify
+
+    check_place(args.trace, "--trace")
+    check_place(args.figure, "--figure")
+    check_format(args.figure)
+    plan = read_plan(args.plan)
+    problems = verify(plan)
+    if problems:
+        raise refusal(args.plan, problems)
+    calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
+    program = program_of(plan, calibration)
+    found = simulate(program, peak_flop_per_s=plan.cluster.device.flop_per_s)
+    if args.trace is not None:
+        write_trace_of(program, found, args.trace)
+    if args.figure is not None:
+        draw(plan, program, found, args.figure)
+    if args.json:
+        extrapolated = None if calibration is None else extrapolated_kinds(plan, calibration)
+        emit({**document(found), "extrapolated": extrapolated})
+    say(f"{args.plan}: {format_seconds(found.step_time_s)} a step, {found.idle_share:.1%} of it idle")
+    return 0
+
+
+def program_of(plan: Plan, calibration: Calibration | None) -> Program:
+    """The plan's program, priced by its own constants or by a calibration."""
+    from strategy.lower import lower
+
+    cost = plan.cost if calibration is None else calibration.cost_model(plan.cluster)
+    return lower(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
+
+
+def document(found: Simulation) -> dict[str, object]:
+    """The JSON document of a simulation."""
+    keys = ("step_time_s", "bubble_overhead", "idle_share", "exposed_communication_s", "tokens_per_s", "mfu", "hfu")
+    return {
+        **{key: getattr(found, key) for key in (*keys, "num_tasks", "simulate_time_s")},
+        "peak_memory_bytes": list(found.peak_memory_bytes),
+    }
+
+
+def write_trace_of(program: Program, found: Simulation, path: Path) -> None:
+    """The timeline and the memory of every rank, for Perfetto."""
+    from simulator.memory_timeline import memory_timelines
+    from simulator.trace import write_trace
+
+    write_trace(path, [found.timeline], memory=[memory_timelines(program, found.timeline)])
+
+
+def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
+    """The timeline into `path`, and the memory beside it into `NAME-memory.SUFFIX`."""
+    from simulator.figures import memory_figure, timeline_figure
+    from simulator.memory_timeline import memory_timelines
+    from strategy.arrangement import arrange
+
+    actions = arrange(plan.graph, plan.layout, plan.pipeline).actions
+    save(timeline_figure([found.timeline], phases={action.name: action.phase for action in actions}), path)
+    memories = memory_timelines(program, found.timeline)
+    figure = memory_figure(memories, limit_bytes=plan.claims.memory_limit_bytes)
+    save(figure, path.with_stem(f"{path.stem}-memory"))
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure whole or not at all, in the format that the suffix names."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200)
+    write_atomic(path, picture.getvalue())
+
+
+def check_format(path: Path | None) -> None:
+    """Refuse a suffix that names no format of pictures.
+
+    Raises:
+        InputError: such a suffix.
+    """
+    if path is not None and path.suffix not in FORMATS:
+        raise InputError("no such format of pictures", where=f"--figure {path}", expected=", ".join(FORMATS))

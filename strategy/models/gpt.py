@@ -23,8 +23,11 @@ class GptConfig:
     vocabulary: int
 
     def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "sequence", "vocabulary"):
+            if getattr(self, name) < 1:
+                raise InputError("not a size", where=f"GPT: {name}", got=getattr(self, name), expected="at least 1")
         if self.width % self.heads:
-            raise InputError("the width is no multiple of the heads", got=(self.width, self.heads))
+            raise InputError("the width is no multiple of the heads", where="GPT", got=(self.width, self.heads))
 
     @property
     def parameters(self) -> int:

@@ -38,20 +38,15 @@ def _infer_nn(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, 
 
 def _infer_nt(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     y, w = inputs
-    expect(
-        y.shape[-1] == w.shape[1], "matmul_nt shapes do not compose", got=shapes(inputs), expected="[..., n], [k, n]"
-    )
+    composes = len(y.shape) >= 2 and len(w.shape) == 2 and y.shape[-1] == w.shape[1]
+    expect(composes, "matmul_nt shapes do not compose", got=shapes(inputs), expected="[..., n], [k, n]")
     return (TensorSpec((*y.shape[:-1], w.shape[0]), y.dtype),)
 
 
 def _infer_tn(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     x, y = inputs
-    expect(
-        x.shape[:-1] == y.shape[:-1],
-        "matmul_tn shapes do not compose",
-        got=shapes(inputs),
-        expected="[..., k], [..., n]",
-    )
+    composes = len(x.shape) >= 2 and len(y.shape) >= 2 and x.shape[:-1] == y.shape[:-1]
+    expect(composes, "matmul_tn shapes do not compose", got=shapes(inputs), expected="[..., k], [..., n]")
     return (TensorSpec((x.shape[-1], y.shape[-1]), x.dtype),)
 
 

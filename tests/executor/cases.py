@@ -14,7 +14,7 @@ import numpy as np
 
 from executor.collectives import prepare
 from executor.transport.base import HostArray, Lanes, Transport, wait
-from executor.transport.loopback import LoopbackHub, Tamper
+from executor.transport.loopback import LoopbackHub, Tamper, faithfully
 from executor.transport.loopback import Message as Sent
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask, Message, TransferTask
@@ -145,10 +145,10 @@ def play(case: Case, number: int, transport: Transport) -> HostArray | None:
 
 
 def on_threads(
-    ranks: int, play_rank: Callable[[Transport], object], lanes: Lanes | None = None, tamper: Tamper | None = None
+    ranks: int, play_rank: Callable[[Transport], object], lanes: Lanes | None = None, tamper: Tamper = faithfully
 ) -> list[Transport]:
     """Run a function on every rank of a loopback; gives the transports, or raises the first failure."""
-    hub = LoopbackHub(ranks, lanes) if tamper is None else LoopbackHub(ranks, lanes, tamper=tamper)
+    hub = LoopbackHub(ranks, lanes, tamper=tamper)
     transports: list[Transport] = [hub.transport(rank) for rank in range(ranks)]
 
     def drive(transport: Transport) -> None:

@@ -41,7 +41,7 @@ def define(kind: str, run: Callable[[Call], None]) -> OpDef:
     def flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
         return inputs[0].size
 
-    def signatures(inputs: Specs, outputs: Specs, attrs: Attrs) -> list[AxisSignature]:
+    def signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
         return []
 
     return OpDef(kind, infer, flop, signatures, run)

@@ -59,7 +59,7 @@ def test_the_draw_is_uniform_and_reaches_both_ends() -> None:
 def test_the_draw_is_the_same_on_every_machine() -> None:
     text = (np.arange(100_000) // 400).astype(np.uint8)
     ids, _ = sample_batch(text, seed=7, step=5, rows=(0, 6), seq=1)
-    assert ids[:, 0].tolist() == [120, 104, 249, 236, 216, 31]
+    assert ids[:, 0].tolist() == [2, 47, 20, 75, 246, 33]
 
 
 def test_the_loader_fills_rows_and_columns(library: Corpus) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from executor.kernels.base import Kernels, open_kernels
 from executor.kernels.numpy import NumpyKernels
+from executor.threads import run_loopback
 from executor.transport.base import HostArray, PeerError, Transport, lanes_of
 from executor.transport.loopback import Message
-from executor.worker import Hooks, Reports, Worker, run_loopback
+from executor.worker import Hooks, Reports, Worker
 from strategy.errors import PlanError, RankFault, RunError
 from strategy.graph import Graph
 from strategy.ops.base import Call

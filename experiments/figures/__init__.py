@@ -1,0 +1,1 @@
+"""Figures: one file, one figure, `figure(data) -> Figure`."""

@@ -1,0 +1,57 @@
+"""Prices: the cost model that a verb works with, and the simulated time of a program under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.console import say
+
+if TYPE_CHECKING:
+    from strategy.calibrate import Calibration
+    from strategy.cluster import Cluster
+    from strategy.plan import Plan
+    from strategy.program import Program
+    from strategy.search import SimulatedStep
+
+STEPS = 2
+"""Steps that are simulated: the time of the last one counts, as in `simulator.simulate`."""
+
+
+def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
+    """A calibration file; says so if it is of another cluster.
+
+    Raises:
+        InputError: the file is missing, truncated, or no calibration.
+    """
+    from strategy.calibrate import read_calibration
+
+    calibration = read_calibration(path)
+    if calibration.cluster != cluster.name:
+        say(f"warning: {path} was fitted on cluster {calibration.cluster!r}, not on {cluster.name!r}")
+    return calibration
+
+
+def extrapolated_kinds(plan: Plan, calibration: Calibration) -> list[str]:
+    """Kinds of acts of a plan that were not measured, or not at such sizes; sorted."""
+    from strategy.cost import coefficient_key
+    from strategy.observe import features_by_action
+
+    features = features_by_action(plan).values()
+    return sorted({coefficient_key(found) for found in features if calibration.extrapolates(found)})
+
+
+def simulated_step(program: Program) -> SimulatedStep:
+    """The simulated time of a step, and what bounds it from below: the work of the busiest stream.
+
+    A stream does its acts of a step one after another, so no steady period is shorter than their sum. The bound is cut
+    at the time found: of two steps, the second may have begun before the first one's end.
+    """
+    from simulator.engine import run
+    from strategy.search import SimulatedStep
+    from strategy.timeline import by_stream, step_time_ns
+
+    timeline = run(program, STEPS).timeline
+    busiest_ns = max(sum(r.end_ns - r.start_ns for r in records) for records in by_stream(timeline)) / STEPS
+    step_ns = step_time_ns(timeline)
+    return SimulatedStep(step_ns / 1e9, min(busiest_ns, step_ns) / 1e9)

@@ -1,0 +1,59 @@
+"""Profiling: what one rank of `sbplan profile` does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from executor.heartbeat import Heartbeat, heartbeat_path
+from executor.kernels.base import open_kernels
+from executor.launch import run_folder
+from executor.profile import collective_cases, collective_lanes, profile
+from executor.transport.mpi import MpiTransport
+from experiments.console import emit, say
+from experiments.machine import local_cluster
+from experiments.ranks import world
+from strategy.calibrate import calibrate, write_calibration
+from strategy.models import find_model
+
+if TYPE_CHECKING:
+    from strategy.cluster import Cluster
+
+MODEL = "gpt-tiny"
+GLOBAL_BATCH = 16
+"""The model and batch whose pieces give the sizes that are measured."""
+
+
+def profile_ranks(out: Path, *, json: bool) -> int:
+    """Measure on all ranks; rank 0 writes the calibration. Returns the exit code."""
+    comm = world()
+    cluster: Cluster = comm.bcast(local_cluster(comm.size) if comm.rank == 0 else None)
+    cases = collective_cases(cluster, comm.size)
+    transport = MpiTransport(comm, collective_lanes(cases, comm.size))
+    heartbeat = Heartbeat(heartbeat_path(run_folder(), comm.rank))
+    measured = 0
+
+    def progress(what: str) -> None:
+        nonlocal measured
+        heartbeat.beat(0, measured)
+        measured += 1
+
+    rows = profile(
+        find_model(MODEL),
+        GLOBAL_BATCH,
+        cluster,
+        transport,
+        open_kernels("numpy"),
+        cases=cases,
+        combine=lambda seconds: comm.allreduce(seconds) / comm.size,
+        progress=progress,
+    )
+    transport.close()
+    if comm.rank == 0:
+        calibration = calibrate(rows, cluster)
+        write_calibration(calibration, out)
+        say(f"{len(rows)} sizes of {len(calibration.fitted)} kinds measured on {comm.size} ranks: {out}")
+        if json:
+            emit({"calibration": str(out), "measurements": [asdict(row) for row in rows]})
+    return 0

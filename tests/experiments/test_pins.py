@@ -1,0 +1,107 @@
+"""Pin files: what they fix, and every way to get them wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from experiments.pins import COUNTS, read_pins
+from strategy.errors import EnvironmentLacks, InputError
+from strategy.sbp import B, Split
+from strategy.schedule import Schedule
+from strategy.search import Pins
+
+
+def read(folder: Path, text: str) -> Pins:
+    path = folder / "pins.toml"
+    path.write_text(text)
+    return read_pins(path)
+
+
+def test_an_empty_file_pins_nothing(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == Pins()
+
+
+def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
+    text = """
+    [config]
+    dp = 1
+    tp = 2
+    pp = 2
+    micro_batch = 1
+    num_micro_batches = 4
+    schedule = "gpipe"
+    cp = 1
+    ep = 1
+    virtual_stages = 1
+    recompute = "none"
+    zero_stage = 0
+    [sbp]
+    "*.mlp.fc1.weight" = ["B", "S(1)"]
+    [stage]
+    "layers.0.*" = 0
+    """
+    assert read(tmp_path, text) == Pins(
+        dp=1,
+        tp=2,
+        pp=2,
+        micro_batch=1,
+        num_micro_batches=4,
+        schedule=Schedule.GPIPE,
+        layouts={"*.mlp.fc1.weight": (B, Split(1))},
+        stages={"layers.0.*": 0},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[confi]\ndp = 2", "pins.toml: unknown key (got 'confi'); did you mean 'config'?"),
+        ("[config]\nmicrobatch = 2", "[config]: unknown key (got 'microbatch'); did you mean 'micro_batch'?"),
+        ("[config]\ndp = 0", "[config] dp: not a count (got 0, expected a whole number >= 1)"),
+        ('[config]\ndp = "2"', "[config] dp: not a count (got '2'"),
+        ("[config]\ndp = 2.0", "[config] dp: not a count (got 2.0"),
+        ("[config]\ndp = true", "[config] dp: not a count (got True"),
+        ('[config]\nschedule = "1f1c"', "[config] schedule: unknown schedule (got '1f1c'); did you mean '1f1b'?"),
+        ("[config]\nschedule = 1", "[config] schedule: unknown schedule (got 1)"),
+        ("[config]\nzero_stage = true", "[config] zero_stage: a wrong type (got True, expected int)"),
+        ("[config]\nrecompute = 0", "[config] recompute: a wrong type (got 0, expected str)"),
+        ("config = 2", "[config]: not a table (got 2"),
+        ('[sbp]\n"*" = "B"', "[sbp] '*': not a layout (got 'B', expected one SBP per mesh axis: data, tensor)"),
+        ('[sbp]\n"*" = ["B"]', "[sbp] '*': not a layout (got ['B']"),
+        ('[sbp]\n"*" = ["B", "S(-1)"]', "[sbp] '*': not an SBP (got 'S(-1)'"),
+        ('[sbp]\n"*" = ["B", 1]', "[sbp] '*': not an SBP (got 1"),
+        ('[stage]\n"layers.0.*" = -1', "[stage] 'layers.0.*': not a count (got -1, expected a whole number >= 0)"),
+        ('[stage]\n"layers.0.*" = "0"', "[stage] 'layers.0.*': not a count (got '0'"),
+        ("[config", "pins.toml: cannot be read as TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["cp = 2", "ep = 2", "virtual_stages = 2", 'recompute = "full"', "zero_stage = 1"])
+def test_what_is_not_there_yet_says_so(tmp_path: Path, line: str) -> None:
+    with pytest.raises(EnvironmentLacks, match="is not there yet in this version") as caught:
+        read(tmp_path, f"[config]\n{line}")
+    assert f"[config] {line.replace(chr(34), chr(39))} (only " in str(caught.value)
+
+
+def test_a_file_that_is_missing_or_a_folder_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.toml: no such pin file"):
+        read_pins(tmp_path / "nowhere.toml")
+    with pytest.raises(InputError, match="cannot be read as TOML"):
+        read_pins(tmp_path)
+    (tmp_path / "pins.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="cannot be read as TOML"):
+        read_pins(tmp_path / "pins.toml")
+
+
+@pytest.mark.parametrize("key", [*COUNTS, "schedule"])
+def test_every_single_typo_in_a_key_is_refused(tmp_path: Path, key: str) -> None:
+    for at in range(len(key)):
+        with pytest.raises(InputError, match="unknown key"):
+            read(tmp_path, f"[config]\n{key[:at]}x{key[at + 1 :]} = 1")

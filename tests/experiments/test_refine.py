@@ -1,0 +1,117 @@
+"""`sbplan refine`: a run whose true constants are known, and runs that are damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.simulate import simulate
+from strategy.calibrate import calibrate, read_calibration, write_calibration, write_measurements
+from strategy.cost import Coefficients
+from strategy.lower import lower
+from strategy.measurement import Features, Measurement
+from strategy.observe import features_by_action, observe
+from strategy.plan import read_plan
+from strategy.timeline import write_timeline
+from tests.experiments.conftest import Command
+
+SLOWNESS = 3.0
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, plan_file: Path) -> Path:
+    """A run on a machine that takes three times as long for everything as its data sheet says."""
+    plan = read_plan(plan_file)
+    slow = replace(plan.cluster.device, launch_s=plan.cluster.device.launch_s * SLOWNESS)
+    slow = replace(slow, flop_per_s=slow.flop_per_s / SLOWNESS, memory_bytes_per_s=slow.memory_bytes_per_s / SLOWNESS)
+    link = replace(plan.cluster.intra, bytes_per_s=plan.cluster.intra.bytes_per_s / SLOWNESS)
+    truth = replace(plan.cost, cluster=replace(plan.cluster, device=slow, intra=link))
+    program = lower(plan.graph, plan.layout, plan.pipeline, truth)
+    timeline = simulate(program, steps=4).timeline
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(plan_file, folder / "plan.json")
+    write_measurements(observe(timeline, program, features_by_action(plan), source="run"), folder / "measurements.json")
+    write_timeline(timeline, folder / "timeline.json.gz")
+    return folder
+
+
+@pytest.fixture
+def old(tmp_path: Path, plan_file: Path) -> Path:
+    """A calibration that knows a matmul of the data sheet, and a kind that no run has."""
+    path = tmp_path / "old.json"
+    rows = [Measurement(Features("matmul", flop, 0), flop / 50e9, 3, "sheet") for flop in (10**6, 10**8)]
+    rows += [Measurement(Features("rare", 0, nbytes), nbytes / 1e9, 3, "sheet") for nbytes in (10**4, 10**6)]
+    write_calibration(calibrate(rows, read_plan(plan_file).cluster), path)
+    return path
+
+
+def test_the_new_constants_explain_the_run(command: Command, tmp_path: Path, run_folder: Path, old: Path) -> None:
+    out = tmp_path / "new.json"
+    said = command("refine", run_folder, "--calibration", old, "--out", out, "--json")
+    assert said.code == 0
+    found = json.loads(said.out)
+    assert found["calibration"] == str(out)
+    (only,) = found["runs"]
+    assert only["error_before"] == pytest.approx(1 / SLOWNESS - 1, abs=0.05)
+    assert abs(only["error_after"]) < 0.02
+    assert f"{run_folder}: " in said.err
+    calibration = read_calibration(out)
+    assert calibration.fitted["rare"] == read_calibration(old).fitted["rare"]
+    assert calibration.fitted["matmul"].sources == ("run",)
+    assert calibration.cluster == "two-cores"
+
+
+def test_the_same_runs_give_the_same_bytes(command: Command, tmp_path: Path, run_folder: Path, old: Path) -> None:
+    outs = [tmp_path / "one.json", tmp_path / "two.json"]
+    for out in outs:
+        assert command("refine", run_folder, "--calibration", old, "--out", out).code == 0
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+
+
+def test_the_constants_are_good_for_a_search(
+    command: Command, tmp_path: Path, run_folder: Path, old: Path, plan_file: Path
+) -> None:
+    out = tmp_path / "new.json"
+    assert command("refine", run_folder, "--calibration", old, "--out", out).code == 0
+    cost = read_calibration(out).cost_model(read_plan(plan_file).cluster)
+    assert isinstance(cost.coefficients["rare"], Coefficients)
+    assert json.loads(command("simulate", plan_file, "--calibration", out, "--json").out)["extrapolated"] == []
+
+
+@pytest.mark.parametrize("name", ["plan.json", "measurements.json", "timeline.json.gz"])
+def test_a_damaged_run_is_named(command: Command, tmp_path: Path, run_folder: Path, old: Path, name: str) -> None:
+    path = run_folder / name
+    content = path.read_bytes()
+    for damaged in (None, b"", content[: len(content) // 2], b"{}"):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        said = command("refine", run_folder, "--calibration", old, "--out", tmp_path / "new.json", "--json")
+        assert (said.code, said.out) == (2, "")
+        assert str(path) in said.err
+        assert not (tmp_path / "new.json").exists()
+
+
+def test_a_run_that_measured_nothing(command: Command, tmp_path: Path, run_folder: Path, old: Path) -> None:
+    (run_folder / "measurements.json").write_text("[]")
+    said = command("refine", run_folder, "--calibration", old, "--out", tmp_path / "new.json")
+    assert said.code == 2
+    assert "measurements.json: nothing was measured" in said.err
+
+
+def test_a_run_of_one_step(command: Command, tmp_path: Path, run_folder: Path, old: Path) -> None:
+    plan = read_plan(run_folder / "plan.json")
+    program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost)
+    write_timeline(simulate(program, steps=1).timeline, run_folder / "timeline.json.gz")
+    said = command("refine", run_folder, "--calibration", old, "--out", tmp_path / "new.json")
+    assert said.code == 2
+    assert "too few steps" in said.err
+
+
+def test_no_such_run(command: Command, tmp_path: Path, old: Path) -> None:
+    said = command("refine", tmp_path / "nowhere", "--calibration", old, "--out", tmp_path / "new.json")
+    assert said.code == 2
+    assert "nowhere: no such run" in said.err

@@ -1,0 +1,280 @@
+"""`sbplan search`: its document, its plan file, its exit codes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import strategy.search
+from strategy.calibrate import calibrate, write_calibration
+from strategy.cluster import read_cluster
+from strategy.measurement import Features, Measurement
+from strategy.plan import read_plan
+from strategy.verify import verify
+from tests.conftest import Sbplan
+from tests.experiments.conftest import CLUSTER, PINS, Command
+
+KEYS = [
+    "status",
+    "step_time_s",
+    "objective_s",
+    "lower_bound_s",
+    "gap",
+    "simulated_lower_bound_s",
+    "search_time_s",
+    "config",
+    "peak_memory_bytes",
+    "memory_limit_bytes",
+    "tokens_per_s",
+    "mfu",
+    "hfu",
+    "runners_up",
+    "plan",
+]
+CONFIG = [
+    "dp",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "virtual_stages",
+    "micro_batch",
+    "num_micro_batches",
+    "schedule",
+    "recompute",
+    "zero_stage",
+]
+SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_the_document_and_the_plan_agree(command: Command, tmp_path: Path, cluster_file: Path, pin_file: Path) -> None:
+    out = tmp_path / "plan.json"
+    said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin_file, "--out", out, "--json")
+    assert said.code == 0
+    found = json.loads(said.out)
+    assert said.out.count("\n") == 1
+    assert set(KEYS) <= found.keys()
+    assert set(found["config"]) == set(CONFIG)
+    assert found["plan"] == str(out)
+    plan = read_plan(out)
+    assert verify(plan) == []
+    claims = plan.claims
+    assert found["status"] == "optimal"
+    assert (found["objective_s"], found["lower_bound_s"], found["gap"]) == (claims.objective_s, claims.objective_s, 0.0)
+    assert found["step_time_s"] == claims.step_time_s
+    assert 0 < found["simulated_lower_bound_s"] <= found["step_time_s"]
+    assert found["peak_memory_bytes"] == list(claims.peak_memory_bytes)
+    assert found["memory_limit_bytes"] == 2**30
+    assert found["tokens_per_s"] == pytest.approx(4 * 16 / claims.step_time_s)
+    assert 0 < found["mfu"] == found["hfu"] < 1
+    assert str(out) in said.err
+
+
+def test_a_free_search_is_no_worse_than_its_runners_up(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    out = tmp_path / "plan.json"
+    said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
+    found = json.loads(said.out)
+    assert said.code == 0
+    assert found["status"] in ("optimal", "feasible")
+    assert found["num_candidates"] == 8
+    assert all(set(one["config"]) == set(CONFIG) for one in found["runners_up"])
+    assert all(one["step_time_s"] >= found["step_time_s"] for one in found["runners_up"])
+    assert 0 <= found["gap"] == pytest.approx(1 - found["lower_bound_s"] / found["objective_s"])
+
+
+def test_the_same_inputs_give_the_same_bytes(
+    sbplan: Sbplan, tmp_path: Path, cluster_file: Path, pin_file: Path
+) -> None:
+    plans = []
+    for seed in ("1", "2"):
+        out = tmp_path / f"plan{seed}.json"
+        done = sbplan(
+            *("search", *SMALL, "--cluster", cluster_file, "--pin", pin_file, "--out", out),
+            env={"PYTHONHASHSEED": seed},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+        plans.append(out.read_bytes())
+    assert plans[0] == plans[1]
+
+
+def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    pins = """
+    [config]
+    pp = 2
+    num_micro_batches = 2
+    schedule = "gpipe"
+    [stage]
+    "layers.[0-2].*" = 0
+    "layers.3.*" = 1
+    """
+    out = tmp_path / "plan.json"
+    pin = write(tmp_path / "pins.toml", pins)
+    assert command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out).code == 0
+    plan = read_plan(out)
+    assert verify(plan) == []
+    assert (plan.config.schedule, plan.config.num_micro_batches) == ("gpipe", 2)
+    stages = {op.name: plan.layout.stages.stage_of[op.name] for op in plan.graph.ops if op.layer is not None}
+    assert stages == {name: int(name.startswith("layers.3")) for name in stages}
+
+    pin = write(tmp_path / "pins.toml", '[config]\ntp = 2\n[sbp]\n"*.mlp.fc1.weight" = ["S(0)", "S(1)"]')
+    assert command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out).code == 0
+    plan = read_plan(out)
+    assert verify(plan) == []
+    for layer in range(4):
+        name = f"layers.{layer}.mlp.fc1"
+        # The data axis has one rank: nothing is split along it, whatever the pin says.
+        weight = plan.layout.signatures[f"{name}.matmul"].inputs[1]
+        assert [str(sbp) for sbp in weight] == ["B", "S(1)"]
+        assert plan.layout.signatures[f"{name}.weight:adamw"].updates[0] == weight
+
+
+@pytest.mark.parametrize(
+    ("pins", "code", "message"),
+    [
+        ("[config]\ndp = 3", 2, "no plan has these degrees"),
+        ("[config]\nmicro_batch = 3", 2, "no plan has these degrees"),
+        ('[sbp]\n"*.fc9.weight" = ["B", "B"]', 2, "[sbp] '*.fc9.weight': a pin matches no value"),
+        ('[stage]\n"layer.0.*" = 0', 2, "[stage] 'layer.0.*': a pin matches no op"),
+        ('[stage]\n"layers.0.*" = 7', 2, "no plan has these degrees"),
+        (
+            '[config]\npp = 2\n[stage]\n"layers.0.mlp.gelu" = 1',
+            2,
+            "[stage] op layers.0.mlp.fc2.matmul: the pins make a pass go against the pipeline",
+        ),
+        ('[config]\ntp = 2\n[sbp]\n"ids" = ["B", "S(0)"]', 3, "no legal signature of op embed satisfies the pins"),
+        ("[config]\ncp = 2", 5, "is not there yet"),
+    ],
+)
+def test_pins_that_cannot_be_satisfied(
+    command: Command, tmp_path: Path, cluster_file: Path, pins: str, code: int, message: str
+) -> None:
+    pin = write(tmp_path / "pins.toml", pins)
+    said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", tmp_path / "plan.json")
+    assert (said.code, said.out) == (code, "")
+    assert message in said.err
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_too_little_memory_is_proved_with_the_smallest_limit(command: Command, tmp_path: Path) -> None:
+    cluster = write(tmp_path / "small.toml", CLUSTER.replace("1 GiB", "4 MiB"))
+    pin = write(tmp_path / "pins.toml", PINS)
+    argv = ("search", *SMALL, "--pin", pin, "--out", tmp_path / "plan.json", "--json")
+    said = command(*argv, "--cluster", cluster)
+    assert said.code == 3
+    found = json.loads(said.out)
+    assert set(KEYS) <= found.keys()
+    assert (found["status"], found["plan"], found["memory_limit_bytes"]) == ("infeasible", None, 2**22)
+    smallest = found["smallest_limit_bytes"]
+    assert f"the smallest limit that works is {smallest} bytes" in said.err
+    assert "the biggest item is" in said.err
+
+    enough = write(tmp_path / "enough.toml", CLUSTER.replace("1 GiB", f"{smallest * 21 // 20} B"))
+    said = command(*argv, "--cluster", enough)
+    assert said.code == 0
+    assert max(json.loads(said.out)["peak_memory_bytes"]) <= smallest * 21 // 20
+
+
+def test_a_limit_that_is_too_short_for_any_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    out = tmp_path / "plan.json"
+    said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--time-limit", "0.000001", "--json")
+    assert said.code == 4
+    assert json.loads(said.out)["status"] == "limit"
+    assert "no plan was found within" in said.err
+    assert not out.exists()
+
+
+def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
+    command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved: list[object] = []
+    solve_candidate = strategy.search.solve_candidate
+
+    def count(*args: object, **kwargs: object) -> object:
+        solved.append(solve_candidate(*args, **kwargs))  # type: ignore[arg-type]
+        return solved[-1]
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1e6 if solved else 0.0))
+    monkeypatch.setattr(strategy.search, "solve_candidate", count)
+    monkeypatch.setattr(strategy.search, "time", clock)
+    out = tmp_path / "plan.json"
+    said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
+    found = json.loads(said.out)
+    assert len(solved) == 1
+    assert (said.code, found["status"]) == (4, "limit")
+    assert found["lower_bound_s"] < found["objective_s"]
+    assert verify(read_plan(out)) == []
+
+
+def test_a_calibration_prices_the_plan_and_says_what_it_does_not_cover(
+    command: Command, tmp_path: Path, cluster_file: Path, pin_file: Path
+) -> None:
+    rows = [Measurement(Features("matmul", flop, 4096), flop * 1e-10, 5, "profile") for flop in (10**6, 10**7)]
+    path = tmp_path / "calibration.json"
+    write_calibration(calibrate(rows, read_cluster(cluster_file)), path)
+    argv = ("search", *SMALL, "--pin", pin_file, "--calibration", path, "--out", tmp_path / "plan.json", "--json")
+    said = command(*argv, "--cluster", cluster_file)
+    assert said.code == 0
+    assert "warning" not in said.err
+    found = json.loads(said.out)
+    assert "gelu" in found["extrapolated"]
+    assert found["extrapolated"] == sorted(set(found["extrapolated"]))
+    assert read_plan(tmp_path / "plan.json").cost.coefficients.keys() == {"matmul"}
+
+    other = write(tmp_path / "other.toml", CLUSTER.replace("two-cores", "others"))
+    said = command(*argv, "--cluster", other)
+    assert said.code == 0
+    assert f"warning: {path} was fitted on cluster 'two-cores', not on 'others'" in said.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["gpt-tny"], 2, "unknown model (got 'gpt-tny'); did you mean 'gpt-tiny'?"),
+        (["config.json"], 5, "'config.json': a model from a file or a function is not there yet"),
+        (["net.onnx"], 5, "is not there yet"),
+        (["package.module:build"], 5, "is not there yet"),
+        (["gpt-tiny", "--time-limit", "0"], 2, "got '0', expected a number of seconds above zero"),
+        (["gpt-tiny", "--time-limit", "nan"], 2, "expected a number of seconds above zero"),
+        (["gpt-tiny", "--global-batch", "0"], 2, "expected a whole number of at least 1"),
+        (["gpt-tiny", "--calibration", "nowhere.json"], 2, "nowhere.json: no such file"),
+        (["gpt-tiny", "--pin", "nowhere.toml"], 2, "nowhere.toml: no such pin file"),
+        (["gpt-tiny", "--out", "nowhere/plan.json"], 2, "--out nowhere/plan.json: no such folder"),
+        (["gpt-tiny", "--out", "."], 2, "--out .: is a folder"),
+    ],
+)
+def test_wrong_arguments(command: Command, cluster_file: Path, argv: list[str], code: int, message: str) -> None:
+    said = command("search", "--cluster", cluster_file, *argv)
+    assert (said.code, said.out) == (code, "")
+    assert message in said.err
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ('bandwidth = "4 GB/s"', 'bandwidth = "-4 GB/s"', "not a possible figure"),
+        ('bandwidth = "4 GB/s"', "bandwidth = 4", "not a figure with a unit"),
+        ("devices_per_node = 2", "devices_per_node = 0", "devices_per_node: not a count"),
+        ('memory = "1 GiB"', 'memry = "1 GiB"', "memory: the key is missing"),
+    ],
+)
+def test_a_wrong_cluster(command: Command, tmp_path: Path, line: str, instead: str, message: str) -> None:
+    cluster = write(tmp_path / "wrong.toml", CLUSTER.replace(line, instead))
+    said = command("search", "gpt-tiny", "--cluster", cluster)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+
+
+def test_an_unknown_cluster(command: Command) -> None:
+    said = command("search", "gpt-tiny", "--cluster", "dgx-a10:1")
+    assert said.code == 2
+    assert "unknown cluster" in said.err

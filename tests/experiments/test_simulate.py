@@ -1,0 +1,98 @@
+"""`sbplan simulate`: the figures, the trace, the picture, and what it refuses."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from strategy.calibrate import calibrate, write_calibration
+from strategy.measurement import Measurement
+from strategy.observe import features_by_action
+from strategy.plan import read_plan
+from tests.experiments.conftest import Command
+from tests.experiments.test_verify import claim_less_memory, forge
+
+KEYS = [
+    "step_time_s",
+    "bubble_overhead",
+    "idle_share",
+    "exposed_communication_s",
+    "peak_memory_bytes",
+    "tokens_per_s",
+    "mfu",
+    "hfu",
+    "num_tasks",
+    "simulate_time_s",
+]
+
+
+def test_it_repeats_what_the_plan_says(command: Command, plan_file: Path) -> None:
+    said = command("simulate", plan_file, "--json")
+    found = json.loads(said.out)
+    plan = read_plan(plan_file)
+    assert said.code == 0
+    assert set(KEYS) <= found.keys()
+    assert found["step_time_s"] == plan.claims.step_time_s
+    assert found["tokens_per_s"] == pytest.approx(64 / plan.claims.step_time_s)
+    assert len(found["peak_memory_bytes"]) == 2
+    assert max(found["peak_memory_bytes"]) <= max(plan.claims.peak_memory_bytes)
+    assert 0 < found["mfu"] == found["hfu"] < 1
+    assert found["idle_share"] == pytest.approx(found["bubble_overhead"] / (1 + found["bubble_overhead"]))
+    assert found["num_tasks"] > len(plan.graph.ops)
+
+
+def test_the_trace_and_the_figures(command: Command, tmp_path: Path, plan_file: Path) -> None:
+    traces = [tmp_path / "one.json.gz", tmp_path / "two.json.gz"]
+    figure = tmp_path / "timeline.png"
+    assert command("simulate", plan_file, "--trace", traces[0], "--figure", figure).code == 0
+    assert command("simulate", plan_file, "--trace", traces[1]).code == 0
+    assert traces[0].read_bytes() == traces[1].read_bytes()
+    events = json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]
+    assert {event["ph"] for event in events} == {"M", "X", "C"}
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == ["timeline-memory.png", "timeline.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in tmp_path.glob("*.png"))
+
+
+def test_a_calibration_changes_the_prices(command: Command, tmp_path: Path, plan_file: Path) -> None:
+    """Every act takes twice as long under it, so a step does."""
+    plan = read_plan(plan_file)
+    features = sorted(set(features_by_action(plan).values()), key=str)
+    rows = [Measurement(found, 2 * plan.cost.seconds(found), 9, "slow") for found in features]
+    path = tmp_path / "calibration.json"
+    write_calibration(calibrate(rows, plan.cluster), path)
+    said = command("simulate", plan_file, "--calibration", path, "--json")
+    found = json.loads(said.out)
+    assert said.code == 0
+    assert found["step_time_s"] == pytest.approx(2 * plan.claims.step_time_s, rel=0.02)
+    assert found["extrapolated"] == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--calibration", "nowhere.json"], "nowhere.json: no such file"),
+        (["--trace", "nowhere/trace.json"], "--trace nowhere/trace.json: no such folder"),
+        (["--figure", "nowhere/figure.png"], "--figure nowhere/figure.png: no such folder"),
+        (["--figure", "figure.txt"], "--figure figure.txt: no such format of pictures"),
+    ],
+)
+def test_wrong_arguments(command: Command, plan_file: Path, argv: list[str], message: str) -> None:
+    said = command("simulate", plan_file, *argv)
+    assert (said.code, said.out) == (2, "")
+    assert message in said.err
+
+
+def test_a_plan_is_given_as_calibration(command: Command, plan_file: Path) -> None:
+    said = command("simulate", plan_file, "--calibration", plan_file)
+    assert said.code == 2
+    assert str(plan_file) in said.err
+
+
+def test_a_plan_that_does_not_verify(command: Command, tmp_path: Path, plan_file: Path) -> None:
+    path = forge(plan_file, tmp_path / "plan.json", claim_less_memory)
+    said = command("simulate", path, "--json")
+    assert (said.code, said.out) == (2, "")
+    assert "refused: peak_memory_bytes of rank 1" in said.err

@@ -1,0 +1,115 @@
+"""The super device: a logical tensor scattered over a mesh under a layout, put together again, and boxed.
+
+Written from the definitions alone (split concatenates, broadcast is equal everywhere, partial sums), axis after axis,
+without the boxes of `strategy.sbp`, so that it can judge them. Pieces are listed in row-major mesh order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.program import ActKind, BoxingTask, TransferTask
+from strategy.sbp import Broadcast, NdSbp, Split
+from strategy.tensor import Box, Shape, box_shape, intersect, within
+
+Array = npt.NDArray[Any]
+
+
+def scatter(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) -> list[Array]:
+    """The piece of every rank; partial terms are random and sum to the tensor."""
+    if not mesh:
+        return [array.copy()]
+    sbp, parts = nd_sbp[0], mesh[0]
+    if isinstance(sbp, Split):
+        pieces = np.array_split(array, parts, axis=sbp.dim)
+    elif isinstance(sbp, Broadcast):
+        pieces = [array] * parts
+    else:
+        terms = [np.asarray(rng.standard_normal(array.shape), array.dtype) for _ in range(parts - 1)]
+        pieces = [*terms, np.asarray(array - sum(terms))]
+    return [piece for part in pieces for piece in scatter(part, nd_sbp[1:], mesh[1:], rng)]
+
+
+def gather(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
+    """The logical tensor.
+
+    Raises:
+        ValueError: copies differ, or pieces do not fit together.
+    """
+    if not mesh:
+        (piece,) = pieces
+        return piece
+    sbp, stride = nd_sbp[0], math.prod(mesh[1:])
+    parts = [gather(pieces[i * stride : (i + 1) * stride], nd_sbp[1:], mesh[1:]) for i in range(mesh[0])]
+    if isinstance(sbp, Split):
+        return np.concatenate(parts, axis=sbp.dim)
+    if len({part.shape for part in parts}) > 1:
+        raise ValueError(f"ranks hold different shapes under {sbp}")
+    if isinstance(sbp, Broadcast):
+        if not all(close(part, parts[0]) for part in parts):
+            raise ValueError("copies differ")
+        return parts[0]
+    return np.asarray(sum(parts[1:], start=parts[0]))
+
+
+def close(found: Array, wanted: Array) -> bool:
+    """Equal up to the rounding of another order of summation."""
+    return found.shape == wanted.shape and bool(np.allclose(found, wanted, rtol=1e-9, atol=1e-9))
+
+
+def box_step(kind: ActKind, task: BoxingTask, pieces: Mapping[int, Array]) -> dict[int, Array]:
+    """What every rank of the group holds after one boxing step, from what the ranks of the group alone hold."""
+    before = [pieces[rank] for rank in task.group]
+    held = list(zip(before, task.source_boxes, strict=True))
+    after: dict[int, Array] = {}
+    for me, (rank, wanted) in enumerate(zip(task.group, task.target_boxes, strict=True)):
+        if kind in (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER):
+            cut = [array[within(wanted, box)] for array, box in held]
+            after[rank] = np.asarray(sum(cut[1:], start=cut[0]))
+        elif kind in (ActKind.ALL_GATHER, ActKind.ALL_TO_ALL):
+            after[rank] = assemble(wanted, held)
+        else:
+            mine, box = held[me]
+            after[rank] = np.zeros(box_shape(wanted), mine.dtype)
+            shared = intersect(box, wanted)
+            if shared is not None and (me == 0 or box != wanted):
+                after[rank][within(shared, wanted)] = mine[within(shared, box)]
+    return after
+
+
+def transfer(task: TransferTask, pieces: Mapping[int, Array]) -> dict[int, Array]:
+    """What every receiver holds after a transfer between placements."""
+    return {
+        rank: assemble(
+            wanted,
+            [
+                (pieces[m.source][within(m.box, task.source_boxes[m.source])], m.box)
+                for m in task.messages
+                if m.target == rank
+            ],
+        )
+        for rank, wanted in task.target_boxes.items()
+    }
+
+
+def assemble(wanted: Box, held: Sequence[tuple[Array, Box]]) -> Array:
+    """The array of box `wanted` from pieces.
+
+    Raises:
+        ValueError: a cell is covered never or twice.
+    """
+    out = np.zeros(box_shape(wanted), held[0][0].dtype if held else np.float64)
+    covered = np.zeros(box_shape(wanted), np.int64)
+    for array, box in held:
+        shared = intersect(box, wanted)
+        if shared is not None:
+            out[within(shared, wanted)] = array[within(shared, box)]
+            covered[within(shared, wanted)] += 1
+    if (covered != 1).any():
+        raise ValueError(f"cells of {wanted} are covered {sorted(set(covered.ravel().tolist()))} times")
+    return out

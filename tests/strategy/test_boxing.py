@@ -1,0 +1,335 @@
+"""Conversions between layouts: simulated on real pieces, bytes counted, legality tried by brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategy.boxing import (
+    Boxing,
+    BoxingStep,
+    Price,
+    boxing_task,
+    layouts_of,
+    meeting_ranks,
+    sent_nbytes,
+    step_kind,
+    transfer_task,
+)
+from strategy.errors import SbpError
+from strategy.placement import Placement
+from strategy.program import ActKind, Message
+from strategy.sbp import B, NdSbp, P, Partial, Sbp, Split, has_partial, is_legal_layout, local_box
+from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape, intersect
+from tests.oracle import box_step, close, gather, scatter, transfer
+
+MESHES: tuple[Shape, ...] = ((2,), (3,), (2, 2), (2, 3))
+SHAPES: tuple[Shape, ...] = ((12, 12), (7, 5), (6, 1, 4), (9,), ())
+"""Even and uneven; with a dim that cannot be cut; without dims."""
+
+
+def mesh_of(mesh: Shape, first: int = 0) -> Placement:
+    names = ("data", "tensor", "depth")[: len(mesh)]
+    return Placement(tuple(range(first, first + math.prod(mesh))), mesh, names)
+
+
+def prices(seed: int) -> Price:
+    """Arbitrary but fixed prices, many of them zero, so that chains of every kind come out cheapest."""
+
+    def price(kind: ActKind, axis: int, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
+        text = f"{seed}{kind}{axis}{source}{target}"
+        return float(np.random.default_rng(list(text.encode())).choice([0.0, 1.0, 2.0, 3.5, 10.0]))
+
+    return price
+
+
+def bytes_of(kind: ActKind, axis: int, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
+    return 1.0
+
+
+def every_step(spec: TensorSpec, mesh: Shape) -> Iterator[tuple[NdSbp, BoxingStep]]:
+    layouts = layouts_of(spec, mesh)
+    for source, target, axis in itertools.product(layouts, layouts, range(len(mesh))):
+        kind = step_kind(source, target, axis)
+        if kind is not None:
+            yield source, BoxingStep(kind, axis, target)
+
+
+def carry_out(
+    pieces: dict[int, np.ndarray], spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement
+) -> dict[int, np.ndarray]:
+    after: dict[int, np.ndarray] = {}
+    for group in placement.groups(step.axis):
+        tasks = [boxing_task(spec, source, step, placement, rank) for rank in group]
+        assert all(task == tasks[0] for task in tasks)
+        assert tasks[0].group == group
+        after |= box_step(step.kind, tasks[0], pieces)
+    return after
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape) -> None:
+    spec, placement, rng = TensorSpec(shape, DType.FLOAT64), mesh_of(mesh, first=4), np.random.default_rng(0)
+    whole = np.asarray(rng.standard_normal(shape))
+    steps = list(every_step(spec, mesh))
+    for source, step in steps:
+        pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
+        after = carry_out(pieces, spec, source, step, placement)
+        assert close(gather([after[r] for r in placement.devices], step.target, mesh), whole), (source, step)
+    assert len(steps) >= (2 if shape == () else 6) * len(mesh)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_chain_leads_where_it_should(mesh: Shape, shape: Shape, seed: int) -> None:
+    spec, placement, rng = TensorSpec(shape, DType.FLOAT64), mesh_of(mesh), np.random.default_rng(seed)
+    price = prices(seed)
+    boxing = Boxing(placement, price)
+    whole = np.asarray(rng.standard_normal(shape))
+    for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
+        pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
+        here, spent = source, 0.0
+        for step in boxing.chain(spec, source, target):
+            assert step_kind(here, step.target, step.axis) is step.kind
+            spent += price(step.kind, step.axis, spec, here, step.target)
+            pieces = carry_out(pieces, spec, here, step, placement)
+            here = step.target
+        assert here == target
+        assert spent == pytest.approx(boxing.seconds(spec, source, target))
+        assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole)
+
+
+def test_chains_are_cheapest_by_another_method() -> None:
+    """Bellman-Ford over the same steps."""
+    spec, mesh = TensorSpec((12, 12)), (2, 2)
+    for seed in range(3):
+        boxing = Boxing(mesh_of(mesh), prices(seed))
+        layouts = layouts_of(spec, mesh)
+        edges = [
+            (source, step.target, prices(seed)(step.kind, step.axis, spec, source, step.target))
+            for source, step in every_step(spec, mesh)
+        ]
+        for source in layouts:
+            best = dict.fromkeys(layouts, math.inf) | {source: 0.0}
+            for _ in layouts:
+                for here, there, seconds in edges:
+                    best[there] = min(best[there], best[here] + seconds)
+            assert {target: boxing.seconds(spec, source, target) for target in layouts} == pytest.approx(best)
+
+
+def test_every_pair_of_layouts_is_joined() -> None:
+    for mesh, shape in itertools.product(MESHES, SHAPES):
+        spec = TensorSpec(shape)
+        boxing = Boxing(mesh_of(mesh), bytes_of)
+        for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
+            assert math.isfinite(boxing.seconds(spec, source, target))
+
+
+TOTALS: dict[ActKind, Callable[[int, int], float]] = {
+    ActKind.ALL_GATHER: lambda total, parts: total * (parts - 1),
+    ActKind.REDUCE_SCATTER: lambda total, parts: total * (parts - 1),
+    ActKind.ALL_REDUCE: lambda total, parts: 2 * total * (parts - 1),
+    ActKind.ALL_TO_ALL: lambda total, parts: total * (parts - 1) / parts,
+    ActKind.SLICE: lambda total, parts: 0,
+}
+"""Bytes that a group sends in all, T being the bytes of the tensor that the group holds together."""
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("shape", [(12, 12), (36,), (7, 5), (13, 6)], ids=str)
+def test_bytes_sent_are_those_of_the_table(mesh: Shape, shape: Shape) -> None:
+    """Exact for the reductions and the gather however uneven; for all-to-all where the splits are even."""
+    spec = TensorSpec(shape)
+    seen = set()
+    for source, step in every_step(spec, mesh):
+        for group in mesh_of(mesh).groups(step.axis):
+            task = boxing_task(spec, source, step, mesh_of(mesh), group[0])
+            boxes = {*task.source_boxes, *task.target_boxes}
+            hull = tuple((min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*boxes, strict=True))
+            total = math.prod(box_shape(hull)) * spec.dtype.nbytes
+            sent = sum(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank in group)
+            if step.kind is not ActKind.ALL_TO_ALL or shape in ((12, 12), (36,)):
+                assert sent == TOTALS[step.kind](total, len(group)), (source, step)
+            seen.add(step.kind)
+    wanted = set(TOTALS) if len(shape) > 1 else set(TOTALS) - {ActKind.ALL_TO_ALL}
+    assert seen == wanted
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (9, 7, 2)], ids=str)
+def test_bytes_of_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None:
+    spec, checked = TensorSpec(shape), 0
+    for mesh in MESHES:
+        placement = mesh_of(mesh)
+        for source, step in every_step(spec, mesh):
+            if step.kind is ActKind.ALL_TO_ALL:
+                task = boxing_task(spec, source, step, placement, placement.devices[0])
+                lacking = 0
+                for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
+                    kept = intersect(before, after)
+                    lacking += math.prod(box_shape(after)) - (math.prod(box_shape(kept)) if kept else 0)
+                sent = sum(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
+                assert sent == 4 * lacking
+                checked += 1
+    assert checked >= 8
+
+
+def feasible(spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Shape, axis: int) -> bool:
+    """Whether the ranks of every group along `axis` hold, among themselves, the cells that their targets need."""
+    placement = mesh_of(mesh)
+    for group in placement.groups(axis):
+        before = [local_box(spec.shape, source, mesh, placement.coords(r)) for r in group]
+        after = [local_box(spec.shape, target, mesh, placement.coords(r)) for r in group]
+        held = set().union(*map(cells, before))
+        if any(not cells(box) <= held for box in after):
+            return False
+        if isinstance(target[axis], Partial) and set().union(*map(cells, after)) != held:
+            return False
+    return True
+
+
+def cells(box: Box) -> set[tuple[int, ...]]:
+    return set(itertools.product(*(range(begin, end) for begin, end in box)))
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("shape", [(12, 12), (7, 5), (9,)], ids=str)
+def test_steps_are_offered_exactly_where_a_group_can_do_them(mesh: Shape, shape: Shape) -> None:
+    spec = TensorSpec(shape)
+    offered = refused = 0
+    for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
+        changed = [a for a in range(len(mesh)) if source[a] != target[a]]
+        for axis in range(len(mesh)):
+            kind = step_kind(source, target, axis)
+            if changed != [axis]:
+                assert kind is None
+            else:
+                assert (kind is not None) == feasible(spec, source, target, mesh, axis), (source, target)
+                offered, refused = offered + (kind is not None), refused + (kind is None)
+    assert offered > 0
+    assert (refused > 0) == (len(mesh) > 1)
+
+
+def test_a_split_below_a_later_split_of_the_same_dim_stays() -> None:
+    both = (Split(0), Split(0))
+    for other in (B, P, Split(1)):
+        assert step_kind(both, (other, Split(0)), 0) is None
+        assert step_kind((other, Split(0)), both, 0) is None
+        assert step_kind(both, (Split(0), other), 1) is not None
+
+
+def test_layouts_are_all_the_legal_ones_once() -> None:
+    for shape, mesh in itertools.product(SHAPES, MESHES):
+        for dtype in (DType.FLOAT32, DType.INT32):
+            sbps: list[Sbp] = [B, P, *map(Split, range(4))]
+            wanted = {
+                nd
+                for nd in itertools.product(sbps, repeat=len(mesh))
+                if is_legal_layout(shape, nd, mesh) and (dtype.is_float or not has_partial(nd))
+            }
+            found = layouts_of(TensorSpec(shape, dtype), mesh)
+            assert set(found) == wanted
+            assert len(found) == len(wanted)
+            assert set(layouts_of(TensorSpec(shape, dtype), mesh, partial=False)) == {
+                nd for nd in wanted if not has_partial(nd)
+            }
+    assert layouts_of(TensorSpec((4,)), (1, 2))[:2] == [(B, B), (B, Split(0))]
+
+
+PLACEMENTS = (
+    mesh_of((2,)),
+    mesh_of((2,), first=2),
+    mesh_of((3,)),
+    mesh_of((3,), first=1),
+    mesh_of((2, 2)),
+    mesh_of((2, 2), first=4),
+    Placement((3, 1), (2,), ("data",)),
+    Placement((5, 0, 3, 2, 7, 1), (3, 2), ("data", "tensor")),
+    mesh_of((1,), first=1),
+)
+"""Disjoint, overlapping, contained, in another order."""
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (7, 5), ()], ids=str)
+def test_a_transfer_gives_every_rank_its_box_once(shape: Shape) -> None:
+    spec, rng, count = TensorSpec(shape, DType.FLOAT64), np.random.default_rng(0), 0
+    whole = np.asarray(rng.standard_normal(shape))
+    for here, there in itertools.product(PLACEMENTS, repeat=2):
+        for source in layouts_of(spec, here.mesh, partial=False):
+            pieces = dict(zip(here.devices, scatter(whole, source, here.mesh, rng), strict=True))
+            for target in layouts_of(spec, there.mesh, partial=False):
+                task = transfer_task(spec, source, here, target, there)
+                arrived = transfer(task, pieces)
+                assert set(arrived) == set(there.devices)
+                for message in task.messages:
+                    held = task.source_boxes[message.source]
+                    assert intersect(held, message.box) == message.box
+                for rank, piece in arrived.items():
+                    wanted = local_box(shape, target, there.mesh, there.coords(rank))
+                    assert piece.shape == box_shape(wanted)
+                assert close(gather([arrived[r] for r in there.devices], target, there.mesh), whole)
+                count += 1
+    assert count >= len(PLACEMENTS) ** 2
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (7, 5), ()], ids=str)
+def test_a_transfer_sends_nothing_that_its_receiver_holds(shape: Shape) -> None:
+    spec = TensorSpec(shape)
+    for here, there in itertools.product(PLACEMENTS, repeat=2):
+        for source in layouts_of(spec, here.mesh, partial=False):
+            for target in layouts_of(spec, there.mesh, partial=False):
+                task = transfer_task(spec, source, here, target, there)
+                lacking = 0
+                for rank, wanted in task.target_boxes.items():
+                    own = task.source_boxes.get(rank)
+                    kept = intersect(own, wanted) if own is not None else None
+                    lacking += math.prod(box_shape(wanted)) - (math.prod(box_shape(kept)) if kept is not None else 0)
+                sent = sum(sent_nbytes(ActKind.TRANSFER, task, rank, 4) for rank in here.devices)
+                assert sent == 4 * lacking
+
+
+def test_replicas_share_the_sending() -> None:
+    task = transfer_task(TensorSpec((8,)), (B,), mesh_of((4,)), (B,), mesh_of((4,), first=4))
+    assert sorted(m.source for m in task.messages) == [0, 1, 2, 3]
+
+
+def test_partial_tensors_do_not_travel() -> None:
+    for source, target in (((P,), (B,)), ((B,), (P,))):
+        with pytest.raises(SbpError, match="partial tensors do not travel"):
+            transfer_task(TensorSpec((4,)), source, mesh_of((2,)), target, mesh_of((2,), first=2))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
+def test_meeting_ranks_are_the_connected_components(pairs: list[tuple[int, int]]) -> None:
+    reach = {rank: {rank} for pair in pairs for rank in pair}
+    for _ in reach:
+        for one, other in pairs:
+            reach[one] |= reach[other]
+            reach[other] |= reach[one]
+    wanted = sorted({tuple(sorted(group)) for group in reach.values()})
+    assert meeting_ranks([Message(a, b, ()) for a, b in pairs]) == wanted
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_chains_hold_on_random_meshes_and_shapes(data: st.DataObject) -> None:
+    mesh = tuple(data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    shape = tuple(data.draw(st.lists(st.integers(1, 9), max_size=2)))
+    spec, placement, rng = TensorSpec(shape, DType.FLOAT64), mesh_of(mesh), np.random.default_rng(0)
+    layouts = layouts_of(spec, mesh)
+    source, target = data.draw(st.sampled_from(layouts)), data.draw(st.sampled_from(layouts))
+    whole = np.asarray(rng.standard_normal(shape))
+    pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
+    here = source
+    for step in Boxing(placement, bytes_of).chain(spec, source, target):
+        pieces = carry_out(pieces, spec, here, step, placement)
+        here = step.target
+    assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole)
