@@ -1,10 +1,12 @@
-"""The exact solver: reductions, elimination, multipliers, and CP-SAT on what they leave.
+"""The exact solver: reductions, elimination, multipliers, messages, and CP-SAT on what they leave.
 
 1. Without memory, elimination gives the optimum; if it fits, it is the answer.
 2. With memory, one price per row bounds the optimum; the choices met on the way, repaired by descent, are the
    incumbents. First we aim close to the bound: what could be that cheap is a small core, and CP-SAT finds the optimum
    there or proves the aim a bound. Else what cannot beat the incumbent is fixed away, and the rest is priced again.
-3. CP-SAT proves on the remaining core that nothing is cheaper, or finds it.
+3. Where elimination is too wide, messages bound the optimum, and their choices, repaired, are incumbents; what cannot
+   beat them is fixed away.
+4. CP-SAT proves on the remaining core that nothing is cheaper, or finds it.
 
 Every bound is in exact integers; `optimal` is never said on the word of a floating-point tolerance.
 """
@@ -25,6 +27,7 @@ from strategy.solve.core import Core, NoChoiceError, OutOfTimeError, build_core
 from strategy.solve.descent import descend
 from strategy.solve.elimination import Bucket, plan_elimination, sweep
 from strategy.solve.linear import Linear, linearise
+from strategy.solve.messages import pass_messages
 from strategy.solve.multipliers import Bound, raise_bound
 from strategy.solve.peak import find_legal
 from strategy.solve.reductions import drop_forbidden, reduce_core
@@ -34,14 +37,19 @@ from strategy.solve.solution import Solution, SolveStatus
 ELIMINATION_CELLS = 1 << 24
 # Above this many columns CP-SAT is slow to find a first choice and HiGHS goes first.
 WIDE_COLUMNS = 20_000
-# Shares of the time left: the relaxation without memory, the reductions with it, and HiGHS before CP-SAT.
+# Shares of the time left: the relaxation without memory, the reductions with it, HiGHS before CP-SAT,
+# and each turn of messages.
 FREE_SHARE = 0.25
 REDUCTION_SHARE = 0.4
 HIGHS_SHARE = 0.5
+MESSAGE_SHARE = 0.3
 # The aim lies at this part (1 / AIM) of the way from the bound to the incumbent.
 AIM = 2
 # Visits of each node when a choice met by the multipliers is repaired.
 REPAIR_SWEEPS = 8
+# Turns of messages, repair and fixing before CP-SAT has the word, and passes of messages in each.
+MESSAGE_TURNS = 3
+MESSAGE_ROUNDS = 20
 # Share of the choices that a round of fixing must remove to be worth another.
 WORTHWHILE = 0.1
 
@@ -175,6 +183,7 @@ def _search(core: Core, progress: Progress) -> None:
     while not progress.done:
         buckets = plan_elimination(core, max_cells=ELIMINATION_CELLS)
         if buckets is None:
+            _exchange(core, progress)
             break
         bound = _price(core, buckets, progress)
         if progress.below is None or progress.done:
@@ -239,6 +248,28 @@ def _fixed(core: Core, bound: Bound, below: int, progress: Progress) -> Core:
             smaller.keep(node, cheaper)
     reduce_core(smaller, deadline_s=progress.deadline_s)
     return smaller
+
+
+def _exchange(core: Core, progress: Progress) -> None:
+    """Raises the bound by messages, offers the choices that they lead to, and fixes `core` against the best answer."""
+    for _ in range(MESSAGE_TURNS):
+        deadline_s = progress.share(MESSAGE_SHARE)
+        picks = pass_messages(core, below=progress.below, deadline_s=deadline_s, max_rounds=MESSAGE_ROUNDS)
+        progress.raise_bound(core.constant, "messages")
+        progress.offer_picks(core, picks)
+        repaired = descend(core, picks, deadline_s=progress.deadline_s)
+        if repaired is not None:
+            progress.offer_picks(core, repaired)
+        if progress.done:
+            return
+        for node, cost in list(core.costs.items()):
+            kept = np.flatnonzero(cost < FORBIDDEN if progress.below is None else cost < progress.below - core.constant)
+            if kept.size < cost.size:
+                core.keep(node, kept)
+        reduce_core(core, deadline_s=progress.share(MESSAGE_SHARE))
+        progress.raise_bound(core.constant, "messages")
+        if progress.done:
+            return
 
 
 def _aim(core: Core, bound: Bound, progress: Progress) -> None:
