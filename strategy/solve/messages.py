@@ -95,7 +95,11 @@ class _Messages:
                 continue
             own -= least_own
             self.core.constant += least_own
-            own[own >= self._hopeless()] = FORBIDDEN
+            blocked = own >= self._hopeless()
+            if blocked.any():
+                own[blocked] = FORBIDDEN
+                for side in sides.values():
+                    side.given = np.where(blocked, FORBIDDEN, side.given)
             if after:
                 share = np.where(own < LEGAL, own // max(len(after), len(sides) - len(after)), 0)
                 own -= share * len(after)
@@ -125,6 +129,6 @@ class _Messages:
             for other, side in sides.items():
                 if node < other:
                     moved = side.table + side.given[:, None] + self.sides[other][node].given
-                    self.core.set_table(node, other, np.where(side.table >= FORBIDDEN, FORBIDDEN, moved))
+                    self.core.set_table(node, other, np.where(side.table >= FORBIDDEN, FORBIDDEN, np.minimum(moved, FORBIDDEN)))
         normalise(self.core, self.order)
 

@@ -180,10 +180,14 @@ def _search(core: Core, progress: Progress) -> None:
         core = free
     if progress.cost is None:
         _find_first(core, progress)
+    exchanged = False
     while not progress.done:
         buckets = plan_elimination(core, max_cells=ELIMINATION_CELLS)
-        if buckets is None:
+        if buckets is None and not exchanged:
             _exchange(core, progress)
+            exchanged = True
+            continue
+        if buckets is None:
             break
         bound = _price(core, buckets, progress)
         if progress.below is None or progress.done:
