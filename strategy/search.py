@@ -194,7 +194,11 @@ def search(
     settled: dict[tuple[int, int, int], _Settled] = {}
     best = None
     complete = True
+    beaten: list[tuple[int, int, PlanConfig]] = []
     conflict: InfeasibleError | None = None
+    if _state_bytes(request) > request.memory_limit_bytes:
+        solved = _by_hand(request, _likely(request, candidates), 1, start + BY_HAND_SHARE * time_limit_s)
+        best = min((one.objective_ns for one in solved), default=None)
     for number, candidate in enumerate(candidates):
         shape = (candidate.pp, candidate.dp, candidate.tp)
         quick = quick_bound_ns(request, candidate)
@@ -220,16 +224,20 @@ def search(
             continue
         if candidate.pp == 1 and shape not in settled:
             settled[shape] = _Settled(candidate.num_micro_batches, verdict.free_bound_ns)
+        complete = complete and time.monotonic() < deadline
         if verdict.bound_ns is None:
             continue
         bounds.append(max(quick, verdict.bound_ns))
         if verdict.solved is not None:
             solved.append(verdict.solved)
             best = verdict.solved.objective_ns if best is None else min(best, verdict.solved.objective_ns)
+        else:
+            beaten.append((verdict.bound_ns, number, candidate))
     if not solved:
         if not complete:
             raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
         raise _infeasible(request, candidates, deadline) if conflict is None else conflict
+    solved += _by_hand(request, [c for *_, c in sorted(beaten)], COMPETITORS - len(solved), deadline)
     solved.sort(key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     assert best is not None
     bound = min(*bounds, best) if bounds else best
@@ -250,6 +258,45 @@ def search(
     chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
     return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start)
+
+
+def _by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
+    """The first `wanted` candidates that fit the way a person would lay them out; at most one per mesh."""
+    found: dict[tuple[int, int, int], Solved] = {}
+    for config in candidates:
+        if len(found) >= wanted or time.monotonic() >= deadline:
+            break
+        shape = (config.pp, config.dp, config.tp)
+        if shape in found:
+            continue
+        try:
+            solved = solve_candidate(request, config, rules=BY_HAND, time_limit_s=deadline - time.monotonic())
+        except (InfeasibleError, OutOfTimeError):
+            continue
+        if solved is not None:
+            found[shape] = solved
+    return list(found.values())
+
+
+def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
+    """Candidates whose parameters fit when laid out by hand, with tensor parallelism inside a node: few stages first."""
+    inside = request.cost.cluster.devices_per_node
+    return sorted(
+        candidates,
+        key=lambda c: (
+            _state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
+            c.tp > inside,
+            c.micro_batch,
+            c.pp,
+            c.num_micro_batches,
+        ),
+    )
+
+
+def _state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    model = request.model
+    return 16 * (12 * model.layers * model.width**2 + model.vocabulary * model.width)
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
@@ -287,6 +334,15 @@ def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     return int((spread * rate * 0.999 + fixed * slots) * 1e9)
 
 
+BY_HAND_SHARE = 0.3
+"""Share of the time limit for a first plan by hand, where memory is so scarce that the search may find none in time."""
+
+FILLED = 0.7
+"""Part of the memory that parameters may fill in a plan by hand that is likely to fit."""
+
+COMPETITORS = 3
+"""Plans that are simulated at least, if need be with some laid out by hand."""
+
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
 
@@ -323,9 +379,7 @@ def _examine(
     weights = (1,) * config.pp
 
     def solved_under(limit: int | None) -> tuple[int, dict[str, Signature] | None]:
-        return _solve_weighted(
-            request, ground, keep, weights, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns
-        )
+        return _solve_weighted(request, ground, keep, weights, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns)
 
     free_bound, signatures = solved_under(None)
     found = None if signatures is None else _evaluate(request, config, ground, signatures, free_bound)
@@ -342,7 +396,7 @@ def _examine(
             return _Verdict(free_bound, bound if proved_worse else None, None)
         found = _evaluate(request, config, ground, signatures, bound)
     if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
-        found = _focus_on_slowest(request, config, ground, keep, found, deadline, fits=fits)
+        found = _focus_on_slowest(request, config, ground, keep, found, deadline, cutoff_ns, fits=fits)
     return _Verdict(free_bound, bound if found is None else found.bound_ns, found)
 
 
@@ -353,6 +407,7 @@ def _focus_on_slowest(
     keep: Keep,
     found: Solved,
     deadline: float,
+    cutoff_ns: int | None,
     *,
     fits: bool,
 ) -> Solved:
@@ -362,7 +417,9 @@ def _focus_on_slowest(
     weights = tuple(int(stage == slowest) for stage in range(config.pp))
     limit = None if fits else request.memory_limit_bytes
     try:
-        bound, signatures = _solve_weighted(request, ground, keep, weights, limit=limit, deadline=deadline)
+        bound, signatures = _solve_weighted(
+            request, ground, keep, weights, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns
+        )
     except OutOfTimeError:
         return found
     bound = max(bound, found.bound_ns)

@@ -129,6 +129,7 @@ class _Messages:
             for other, side in sides.items():
                 if node < other:
                     moved = side.table + side.given[:, None] + self.sides[other][node].given
-                    self.core.set_table(node, other, np.where(side.table >= FORBIDDEN, FORBIDDEN, np.minimum(moved, FORBIDDEN)))
+                    self.core.set_table(
+                        node, other, np.where(side.table >= FORBIDDEN, FORBIDDEN, np.minimum(moved, FORBIDDEN))
+                    )
         normalise(self.core, self.order)
-
