@@ -105,10 +105,32 @@ def test_no_disagreement_with_brute_force_on_500_random_problems() -> None:
         seen[f"by {answer.method}"] += 1
     quotas = {
         "feasible": 200, "infeasible by memory": 30, "infeasible by pairs": 30, "binding limit": 60, "ties": 40,
-        "forbidden": 150, "parallel": 150, "loop": 100, "several usages": 150, "eight nodes": 80, "by elimination": 40,
-        "by multipliers": 3,
+        "forbidden": 150, "parallel": 150, "loop": 100, "several usages": 150, "eight nodes": 80, "by reductions": 40,
+        "by elimination": 2, "by multipliers": 3,
     }  # fmt: skip
     assert {kind: seen[kind] for kind in quotas if seen[kind] < quotas[kind]} == {}, seen
+
+
+def test_a_cutoff_asks_only_for_what_is_cheaper() -> None:
+    """Below the optimum nothing is cheaper, and the bound says so; above it the optimum is found."""
+    rng = random.Random(41)
+    seen: Counter[str] = Counter()
+    for case in range(200):
+        problem = random_problem(rng)
+        oracle = brute_force(problem)
+        least = rng.randrange(100) if oracle is None else oracle[0]
+        cutoff = max(rng.choice((least // 2, least - 1, least, least + 1, 2 * least)), 0)
+        answer = solve(problem, cutoff=cutoff)
+        if oracle is not None and oracle[0] < cutoff:
+            assert (answer.status, answer.cost, answer.lower_bound) == ("optimal", oracle[0], oracle[0]), case
+        elif oracle is not None:
+            assert answer.status in ("cutoff", "optimal"), case
+            assert cutoff <= answer.lower_bound <= oracle[0], case
+            assert answer.cost is None or answer.cost >= oracle[0], case
+        else:
+            assert (answer.status in ("cutoff", "infeasible"), answer.choice) == (True, None), case
+        seen[f"{answer.status} {answer.method}"] += 1
+    assert min(seen["cutoff reductions"], seen["cutoff multipliers"], seen["optimal elimination"]) >= 5, seen
 
 
 def _kinds(problem: Problem, oracle: tuple[int, tuple[int, ...]] | None) -> list[str]:
