@@ -35,6 +35,8 @@ _FOLDER_VARIABLE = "SBPLAN_RUN_FOLDER"
 _LAUNCHED_VARIABLE = "SBPLAN_LAUNCHED"
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _TOLD_S = 3.0
+_RELAY_S = 0.2  # mpiexec drops what a rank wrote just before an abort; by then it has passed it on
+_YIELD_S = 3.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -178,6 +180,8 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
         code = main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if code > 128:
+            _fail(error, me.rank, chosen, quiet=launched)
     except BaseException as error:  # noqa: BLE001 (every way out of a rank must end the job)
         _fail(error, me.rank, chosen, quiet=launched)
     sys.exit(code)
@@ -185,11 +189,15 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
 
 def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoReturn:
     """End the whole job because of `error`; of all ranks, the first to come here tells why."""
-    code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_code", InternalError.exit_code)
-    expected = isinstance(error, SbplanError | KeyboardInterrupt)
-    reason = str(error) if expected else "".join(traceback.format_exception_only(error)).strip()
+    code = _exit_code(error)
+    interrupted = code > 128
+    expected = interrupted or isinstance(error, SbplanError)
+    reason = "interrupted" if interrupted else str(error)
+    if not expected:
+        reason = "".join(traceback.format_exception_only(error)).strip()
+    first = False
     with suppress(OSError):
-        if record_failure(folder, rank, reason or "interrupted", exit_code=code):
+        if first := record_failure(folder, rank, reason, exit_code=code):
             if not expected:
                 traceback.print_exception(error)
             if not quiet:
@@ -197,8 +205,19 @@ def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoRe
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
+    # One ends the others. A second abort would meet a closing mpiexec, which then prints an assertion of its own.
+    time.sleep(_RELAY_S if first or (interrupted and rank == 0) else _YIELD_S)
     _abort(code)
     os._exit(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """The code of an error; signals unwind as KeyboardInterrupt, or as SystemExit with 128 + n."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    return int(getattr(error, "exit_code", InternalError.exit_code))
 
 
 def _abort(code: int) -> None:

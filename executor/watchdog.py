@@ -115,11 +115,12 @@ def read_failure(folder: Path) -> Failure | None:
 
 
 def tell(folder: Path) -> None:
-    """Print the recorded cause on stderr, if anybody still listens."""
+    """Print the recorded cause on stderr, if anybody still listens; in one write, which mpiexec cannot cut in two."""
     failure = read_failure(folder)
     if failure is not None:
         with suppress(OSError):
-            print(f"sbplan: {failure.message()}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"sbplan: {failure.message()}\n")
+            sys.stderr.flush()
 
 
 def kill_ranks(beats: Iterable[Beat], *, guards: bool = False) -> None:

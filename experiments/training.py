@@ -83,12 +83,14 @@ def _find_checkpoint(folder: Path | None, *, resume: bool) -> Checkpoint | None:
     """Where to go on from.
 
     Raises:
-        InputError: nothing to resume from, or a fresh start in a folder that holds checkpoints.
+        InputError: nothing to resume from, a fresh start in a folder that holds checkpoints, or no folder at all.
     """
     if folder is None:
         if resume:
             raise InputError("nothing to resume from", where="--resume", hint="name the folder with --checkpoint DIR")
         return None
+    if folder.exists() and not folder.is_dir():
+        raise InputError("not a folder", where=f"--checkpoint {folder}")
     found = latest(folder) if folder.exists() else None
     if resume and found is None:
         raise InputError("no checkpoint to resume from", where=f"--checkpoint {folder}", hint="leave out --resume")

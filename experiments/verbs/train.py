@@ -53,6 +53,7 @@ def _train(args: argparse.Namespace) -> int:
 
 def _launch(args: argparse.Namespace) -> int:
     import os
+    import time
 
     from executor.launch import launch
     from experiments.console import say
@@ -64,7 +65,7 @@ def _launch(args: argparse.Namespace) -> int:
     for flag, value in (("--data", args.data), ("--checkpoint", args.checkpoint), ("--backend", args.backend)):
         arguments += [] if value is None else [flag, str(value)]
     arguments += [flag for flag, given in (("--resume", args.resume), ("--json", args.json)) if given]
-    folder = RUNS / f"train-{os.getpid()}"
+    folder = RUNS / f"train-{time.time_ns() // 10**6}-{os.getpid()}"
     code = launch(rank_argv("train", arguments), plan.ranks, folder=folder)
     if code:
         say(f"sbplan: see {folder}")

@@ -1,0 +1,93 @@
+"""A training job that is killed, stopped or resumed: it ends, says who and where, and goes on as if nothing was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.faults import Fault, check_fault, find_failure, losses_of, never_killed
+from tests.mpi.jobs import Job, run_well
+from tests.mpi.plans import write_small_plan
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("mixed", "rank", victim=1, launched=False),
+        Fault("stages", "rank", victim=2, launched=True),
+        Fault("mixed", "guard", victim=1, launched=True),
+        Fault("mixed", "guard", victim=0, launched=False),
+    ],
+    ids=str,
+)
+def test_a_killed_rank_ends_the_job_and_the_training_goes_on(tmp_path: Path, fault: Fault) -> None:
+    assert list(check_fault(tmp_path, fault)) == []
+
+
+def test_another_plan_goes_on_where_a_killed_one_stopped(tmp_path: Path) -> None:
+    """Also alone, and from a step that has nothing left to do."""
+    plan = write_small_plan(tmp_path, "mixed")
+    job = Job(tmp_path, "train", plan, "--steps", 5000, "--json", "--checkpoint", "a", "--checkpoint-every", 3, ranks=2)
+    job.wait_for_step(4)
+    job.signal(signal.SIGKILL, job.beats()[0].process.pid)
+    assert job.wait().code == 6
+    saved = max(int(path.name.removeprefix("step-")) for path in (tmp_path / "a").glob("step-????????"))
+    expected = never_killed(tmp_path, "mixed", saved + 5)
+    for layout, ranks in (("tensor", 2), ("alone", None)):
+        shutil.copytree(tmp_path / "a", tmp_path / layout)
+        other = write_small_plan(tmp_path, layout)
+        goal = ("--steps", saved + 5, "--json", "--resume", "--checkpoint", layout)
+        ended = run_well(tmp_path, "train", other, *goal, ranks=ranks)
+        found = losses_of(ended)
+        assert sorted(found) == list(range(saved + 1, saved + 6))
+        assert found == pytest.approx({step: expected[step] for step in found}, rel=1e-4)
+    nothing_left = run_well(tmp_path, "train", other, *goal)
+    (summary,) = nothing_left.documents
+    assert (summary["steps"], summary["final_loss"], summary["error"]) == (saved + 5, None, None)
+
+
+@pytest.mark.parametrize("launched", [False, True])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_job_is_gone(tmp_path: Path, signum: signal.Signals, code: int, launched: bool) -> None:
+    plan = write_small_plan(tmp_path, "mixed")
+    job = Job(
+        tmp_path, "train", plan, "--steps", 5000, "--json", *["--launch"] * launched, ranks=None if launched else 2
+    )
+    job.wait_for_step(3)
+    folder = job.run_folder()
+    job.signal(signum)
+    ended = job.wait()
+    assert ended.code == code
+    assert ended.seconds < 10
+    told = [message for message in ended.messages if message.startswith("sbplan: ")]
+    assert told[0] == f"sbplan: interrupted by {signum.name}"
+    assert told[1:] == ([f"sbplan: see runs/{folder.name}"] if launched else [])
+    # mpiexec announces on its own stdout that it passes a Ctrl-C on; with --launch that goes to stderr.
+    lines = [line for line in ended.stdout.splitlines() if launched or not line.startswith("[mpiexec@")]
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, len(lines) + 1))
+    failure = find_failure(folder)
+    assert (failure["rank"], failure["exit_code"]) == (-1, code)
+
+
+def test_two_jobs_in_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    plan = write_small_plan(tmp_path, "mixed")
+    doomed = Job(tmp_path, "train", plan, "--steps", 5000, "--json", "--checkpoint", "a", ranks=2)
+    doomed.wait_for_step(2)
+    other = Job(tmp_path, "train", plan, "--steps", 12, "--json", "--checkpoint", "b", ranks=2)
+    other.wait_for_step(1)
+    folders = doomed.run_folder(), other.run_folder()
+    doomed.signal(signal.SIGKILL, doomed.beats()[1].process.pid)
+    ended, killed = other.wait(), doomed.wait()
+    assert (ended.code, ended.stderr, killed.code) == (0, "", 6)
+    assert sorted(losses_of(ended)) == list(range(1, 13))
+    shared = min(12, len(losses_of(killed)))
+    assert list(losses_of(ended).values())[:shared] == list(losses_of(killed).values())[:shared]
+    assert folders[0] != folders[1]
+    assert [(folder / "failure.json").exists() for folder in folders] == [True, False]
+    assert [(folder / "plan.json").exists() for folder in folders] == [False, True]

@@ -1,0 +1,108 @@
+"""Faults in mid-training: kill a process of a job, check what is said of it, and resume."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from executor.train import program_of
+from tests.mpi.jobs import Ended, Job, run_well
+from tests.mpi.plans import small_plan, write_small_plan
+
+ENDLESS = 5000
+EVERY = 3
+AFTER = 4
+"""Steps that a job trains if nobody ends it, that lie between two checkpoints, and that are compared after resuming."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is killed: the `rank` itself or its `guard`, in a job started by mpiexec or by --launch."""
+
+    layout: str
+    what: str
+    victim: int
+    launched: bool
+    at_step: int = 5
+
+    def __str__(self) -> str:
+        how = "launched" if self.launched else "mpiexec"
+        return f"{self.layout}-{self.what}{self.victim}-{how}-step{self.at_step}"
+
+
+def check_fault(folder: Path, fault: Fault) -> Iterator[str]:
+    """Everything that was not as it must be, from the kill to the end of the resumed training."""
+    plan = write_small_plan(folder, fault.layout)
+    ranks = small_plan(fault.layout).ranks
+    start = ("train", plan, "--json", "--checkpoint", "saved", "--checkpoint-every", EVERY)
+    started = None if fault.launched else ranks
+    how = ["--launch"] * fault.launched
+    job = Job(folder, *start, *how, "--steps", ENDLESS, ranks=started)
+    job.wait_for_step(fault.at_step)
+    run, beat = job.run_folder(), job.beats()[fault.victim]
+    job.signal(signal.SIGKILL, (beat.guard if fault.what == "guard" else beat.process).pid)
+    ended = job.wait()
+    yield from _ending(fault, ended)
+    yield from _telling(fault, ended, run, beat.process.pid)
+    saved = max((int(p.name.removeprefix("step-")) for p in (folder / "saved").glob("step-????????")), default=0)
+    if saved < fault.at_step - EVERY:
+        yield f"the newest checkpoint is of step {saved}"
+    resumed = run_well(
+        folder, *start, "--resume", *how, "--steps", saved + AFTER, ranks=None if fault.launched else ranks
+    )
+    whole = never_killed(folder, fault.layout, saved + AFTER)
+    before, after = losses_of(ended), losses_of(resumed)
+    if sorted(after) != list(range(saved + 1, saved + AFTER + 1)):
+        yield f"resumed from {saved}, it did steps {sorted(after)}"
+    for step, loss in (*before.items(), *after.items()):
+        if step in whole and loss != whole[step]:
+            yield f"step {step}: loss {loss!r}, never killed {whole[step]!r}"
+
+
+def _ending(fault: Fault, ended: Ended) -> Iterator[str]:
+    if ended.seconds > 10:
+        yield f"took {ended.seconds:.1f} s to end"
+    # mpiexec itself prints a banner on stdout, and its own code, when the very process that it started is killed.
+    if fault.launched or fault.what == "rank":
+        if ended.code != 6:
+            yield f"code {ended.code}"
+        for line in ended.stdout.splitlines():
+            if not line.startswith("{"):
+                yield f"on stdout: {line}"
+
+
+def _telling(fault: Fault, ended: Ended, run: Path, pid: int) -> Iterator[str]:
+    failure = find_failure(run)
+    if (failure["rank"], failure["pid"], failure["exit_code"]) != (fault.victim, pid, 6):
+        yield f"blamed {failure['rank']} ({failure['pid']}) with code {failure['exit_code']}: {failure['reason']}"
+    actors = {f"{a.name} ({a.kind})" for a in program_of(small_plan(fault.layout)).actors if a.rank == fault.victim}
+    if failure["actor"] not in actors:
+        yield f"{failure['actor']!r} is no actor of rank {fault.victim}"
+    done = max(losses_of(ended))
+    if not done - 2 <= failure["step"] <= done + 2:
+        yield f"blamed step {failure['step']}, but {done} were done"
+    told = [line for line in ended.messages if line.startswith(f"sbplan: rank {fault.victim} (pid {pid} on ")]
+    if len(told) != 1 or f"failed in {failure['actor']}, step {failure['step']}: " not in told[0]:
+        yield f"told {told}"
+
+
+def find_failure(run: Path) -> dict[str, Any]:
+    """The recorded cause."""
+    found: dict[str, Any] = json.loads((run / "failure.json").read_text())
+    return found
+
+
+def losses_of(ended: Ended) -> dict[int, float]:
+    """Step -> loss, from what a job said on stdout."""
+    documents = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    return {document["step"]: document["loss"] for document in documents if "step" in document}
+
+
+def never_killed(folder: Path, layout: str, steps: int) -> dict[int, float]:
+    """Step -> loss of a run without a fault."""
+    plan = write_small_plan(folder, layout)
+    return losses_of(run_well(folder, "train", plan, "--steps", steps, "--json", ranks=small_plan(layout).ranks))
