@@ -437,7 +437,7 @@ def _ground(request: Request, config: PlanConfig) -> _Ground:
     placements = tuple(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
-    pipeline = Pipeline(config.num_micro_batches, config.schedule)
+    pipeline = Pipeline(config.num_micro_batches, config.schedule, request.cost.cluster.overlaps)
     stages = assign_stages(graph, placements, pins=request.pins.stages)
     return _Ground(graph, stages, pipeline, Converter(request.cost, placements))
 
@@ -509,7 +509,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     """The plan of a solved candidate, with the simulated time of its program."""
     training = replace(request.training, num_micro_batches=solved.config.num_micro_batches)
     graph = training_graph(request.model, training)
-    pipeline = Pipeline(solved.config.num_micro_batches, solved.config.schedule)
+    pipeline = Pipeline(solved.config.num_micro_batches, solved.config.schedule, request.cost.cluster.overlaps)
     tokens = training.global_batch * request.model.sequence
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
     step = simulate(program)
