@@ -279,7 +279,7 @@ def _by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, de
 
 
 def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
-    """Candidates whose parameters fit when laid out by hand, with tensor parallelism inside a node: few stages first."""
+    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, the fewest stages."""
     inside = request.cost.cluster.devices_per_node
     return sorted(
         candidates,
