@@ -279,7 +279,7 @@ def _by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, de
 
 
 def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
-    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, the fewest stages."""
+    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, the most stages."""
     inside = request.cost.cluster.devices_per_node
     return sorted(
         candidates,
@@ -287,7 +287,7 @@ def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConf
             _state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
             c.tp > inside,
             c.micro_batch,
-            c.pp,
+            -c.pp,
             c.num_micro_batches,
         ),
     )
@@ -478,7 +478,10 @@ def _solve_weighted(
         OutOfTimeError: neither a choice nor the proof that there is none was found in time.
     """
     space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
-    problem = layout_problem(space, limit=limit)
+    try:
+        problem = layout_problem(space, limit=limit, deadline=deadline)
+    except TimeoutError as error:
+        raise OutOfTimeError(f"{error}; raise the time limit") from error
     left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
     cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(weights) + 1
     solution = solve(problem.problem, time_limit_s=left_s, cutoff=cutoff)
