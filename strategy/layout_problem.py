@@ -14,6 +14,8 @@ weighted sum of `objective.stage_times_ns`, its peak that of `memory.memory_peak
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,18 +104,19 @@ class _Alike:
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-def layout_problem(space: SearchSpace, *, limit: int | None = None) -> LayoutProblem:
+def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: float = math.inf) -> LayoutProblem:
     """The problem of a search space; with `limit`, memory per rank is bounded at every time.
 
     Raises:
         InfeasibleError: `keep` leaves an op without signature.
+        TimeoutError: `deadline` (time.monotonic) has passed.
     """
-    return _Builder(space, limit).build()
+    return _Builder(space, limit, deadline).build()
 
 
 class _Builder:
-    def __init__(self, space: SearchSpace, limit: int | None) -> None:
-        self.space, self.limit = space, limit
+    def __init__(self, space: SearchSpace, limit: int | None, deadline: float) -> None:
+        self.space, self.limit, self.deadline = space, limit, deadline
         self.graph = space.graph
         self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
         self.classes: list[_Class] = []
@@ -240,6 +243,8 @@ class _Builder:
             option.inputs[p] for reader, positions in bundle.readers for option in reader.options for p in positions
         )
         for layout in wanted:
+            if time.monotonic() > self.deadline:
+                raise TimeoutError("the layout problem was not built in time")
             if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
                 self._link(bundle, layout)
             else:

@@ -110,7 +110,10 @@ class SearchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds."""
+    """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
+
+    `peaks` are bytes on the first rank of each stage, which has the largest pieces.
+    """
 
     config: PlanConfig
     layout: Layout
@@ -279,7 +282,7 @@ def _by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, de
 
 
 def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
-    """Candidates whose parameters fit when laid out by hand, with tensor parallelism inside a node: few stages first."""
+    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, few copies."""
     inside = request.cost.cluster.devices_per_node
     return sorted(
         candidates,
@@ -287,7 +290,8 @@ def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConf
             _state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
             c.tp > inside,
             c.micro_batch,
-            c.pp,
+            c.dp,
+            -c.tp,
             c.num_micro_batches,
         ),
     )
@@ -478,7 +482,10 @@ def _solve_weighted(
         OutOfTimeError: neither a choice nor the proof that there is none was found in time.
     """
     space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
-    problem = layout_problem(space, limit=limit)
+    try:
+        problem = layout_problem(space, limit=limit, deadline=deadline)
+    except TimeoutError as error:
+        raise OutOfTimeError(f"{error}; raise the time limit") from error
     left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
     cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(weights) + 1
     solution = solve(problem.problem, time_limit_s=left_s, cutoff=cutoff)
@@ -501,7 +508,8 @@ def _evaluate(
     layout = lay_out(ground.graph, ground.stages, signatures, ground.converter)
     arrangement = arrange(ground.graph, layout, ground.pipeline)
     objective = max(stage_times_ns(ground.graph, layout, arrangement, request.cost, ground.pipeline))
-    peaks = peak_memory_bytes(ground.graph, ground.stages, arrangement)
+    first_ranks = [placement.devices[0] for placement in ground.stages.placements]
+    peaks = tuple(memory_peak(ground.graph, ground.stages, arrangement, rank).nbytes for rank in first_ranks)
     return Solved(config, layout, objective, min(bound_ns, objective), peaks)
 
 
@@ -512,6 +520,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     pipeline = Pipeline(solved.config.num_micro_batches, solved.config.schedule, request.cost.cluster.overlaps)
     tokens = training.global_batch * request.model.sequence
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
+    peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(
@@ -521,7 +530,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
         gap=max(0.0, (solved.objective_ns / 1e9 - bound / 1e9) / (solved.objective_ns / 1e9)),
         step_time_s=step.step_time_s,
         simulated_lower_bound_s=step.lower_bound_s,
-        peak_memory_bytes=solved.peaks,
+        peak_memory_bytes=peaks,
         memory_limit_bytes=request.memory_limit_bytes,
         sent_bytes_per_step=sent_bytes_per_step(program),
     )
