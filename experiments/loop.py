@@ -8,6 +8,7 @@ without its own run: that error says what the refinement is worth for plans that
 from __future__ import annotations
 
 import random
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -109,11 +110,18 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
 
 
 def _request(cluster: Cluster, cost: CostModel) -> Request:
-    return Request(MODEL, find_model(MODEL), Training(GLOBAL_BATCH), cost, cluster.device.memory_bytes)
+    return Request(MODEL, find_model(MODEL), Training(global_batch(cluster.devices)), cost, cluster.device.memory_bytes)
+
+
+def global_batch(ranks: int) -> int:
+    """The smallest batch of at least `GLOBAL_BATCH` samples that the ranks share evenly."""
+    return -(-GLOBAL_BATCH // ranks) * ranks
 
 
 def _run_ranks(argv: Sequence[str], ranks: int, folder: Path) -> None:
     code = launch(list(argv), ranks, folder=folder)
+    if code > 128:  # the launcher took the signal for its ranks; it was meant for us, too
+        signal.raise_signal(signal.Signals(code - 128))
     if code:
         raise RunError(f"{' '.join(argv[3:5])} on {ranks} ranks ended with code {code}; see {folder}")
 
@@ -128,9 +136,12 @@ def _contenders(request: Request, first: SearchResult) -> list[Contender]:
     }
     if ranks % 2 == 0:
         forms["pipeline"] = ((ranks // 2, 1, 2), ("data", "tensor"))
+    elif ranks <= request.model.layers:
+        forms["pipeline"] = ((1, 1, ranks), ("data", "tensor"))
     found = [Contender("searched", first.plan)]
     for name, (degrees, rules) in forms.items():
-        plans = [_by_rule(request, degrees, count, rules) for count in (1, 2, 4)]
+        counts = [count for count in (1, 2, 4) if request.training.global_batch % (degrees[0] * count) == 0]
+        plans = [_by_rule(request, degrees, count, rules) for count in counts]
         best = min(plans, key=lambda plan: plan.claims.step_time_s)
         if best.layout == first.plan.layout and best.config == first.plan.config:
             found[0] = replace(found[0], name=name)

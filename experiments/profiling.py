@@ -15,6 +15,7 @@ from experiments.console import emit, say
 from experiments.machine import local_cluster
 from experiments.ranks import world
 from strategy.calibrate import calibrate, write_calibration
+from strategy.errors import InputError
 from strategy.models import find_model
 
 if TYPE_CHECKING:
@@ -26,7 +27,13 @@ GLOBAL_BATCH = 16
 
 
 def profile_ranks(out: Path, *, json: bool) -> int:
-    """Measure on all ranks; rank 0 writes the calibration. Returns the exit code."""
+    """Measure on all ranks; rank 0 writes the calibration. Returns the exit code.
+
+    Raises:
+        InputError: the calibration cannot be written there; said before anything is measured.
+    """
+    if not out.parent.is_dir():
+        raise InputError("no such folder", where=f"--out {out}", got=str(out.parent))
     comm = world()
     cluster: Cluster = comm.bcast(local_cluster(comm.size) if comm.rank == 0 else None)
     cases = collective_cases(cluster, comm.size)

@@ -44,9 +44,9 @@ class Ended:
 class Job:
     """A verb under way: on `ranks` ranks under mpiexec, or in one process where that is None."""
 
-    def __init__(self, folder: Path, *arguments: object, ranks: int | None = None) -> None:
+    def __init__(self, folder: Path, *arguments: object, ranks: int | None = None, module: str = "experiments") -> None:
         launcher = [] if ranks is None else [str(find_mpiexec()), "-n", str(ranks)]
-        command = [*launcher, sys.executable, "-P", "-m", "experiments", *map(str, arguments)]
+        command = [*launcher, sys.executable, "-P", "-m", module, *map(str, arguments)]
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self._lines: list[str] = []
