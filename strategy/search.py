@@ -24,7 +24,7 @@ from strategy.arrangement import Pipeline, arrange
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError, InputError, SbplanError
-from strategy.graph import Graph, Op
+from strategy.graph import Graph, Op, template_name
 from strategy.layout import Layout, Stages, assign_stages
 from strategy.layout_problem import Keep, LayoutProblem, SearchSpace, layout_problem
 from strategy.lower import lower
@@ -38,7 +38,7 @@ from strategy.program import Program
 from strategy.rules import along_axes, pinned
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
-from strategy.signature import Signature
+from strategy.signature import Signature, op_signatures
 from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
 from strategy.solve.peak import find_legal
 from strategy.tensor import Shape
@@ -319,6 +319,25 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     continue
                 schedule = pins.schedule or Schedule.ONE_F_ONE_B
                 yield PlanConfig(dp, tp, pp, micro, count, schedule)
+
+
+def space_log10(request: Request) -> float:
+    """Decimal logarithm of the number of plans that a search chooses from: candidates times signatures of ops.
+
+    Repeated layers are alike and count once.
+    """
+    sizes = []
+    for config in candidates_of(request):
+        ground = _ground(request, config)
+        keep, mesh = _keep(request, ground, FREE), ground.stages.placements[0].mesh
+        options: dict[str, int] = {}
+        for op in ground.graph.ops:
+            name = template_name(op.name, op.layer)
+            if name not in options:
+                options[name] = sum(keep(op, signature) for signature in op_signatures(ground.graph, op, mesh))
+        sizes.append(sum(math.log10(count) for count in options.values() if count))
+    largest = max(sizes, default=0.0)
+    return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0
 
 
 def _divisors(number: int) -> list[int]:
