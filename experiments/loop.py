@@ -179,12 +179,14 @@ def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) ->
     run: Any = read_json(folder / f"{contender.name}.run.json")
     timeline = read_timeline(folder / f"{contender.name}.timeline.json.gz")
     times = run["step_time_s"]
-    counted = [times[block * steps + step] for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
-    program = program_of(contender.plan)
-    rows = observe(timeline, program, features_by_action(contender.plan), source=contender.name)
+    counted = [block * steps + step for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
+    # The central half of the steps, so that its acts add up to the median step.
+    typical = sorted(counted, key=times.__getitem__)[len(counted) // 4 : -(len(counted) // 4) or None]
+    features = features_by_action(contender.plan)
+    rows = observe(timeline, program_of(contender.plan), features, source=contender.name, steps=set(typical))
     return replace(
         contender,
-        samples_s=tuple(counted),
+        samples_s=tuple(times[step] for step in counted),
         losses=tuple(run["loss"]),
         pids=tuple(run["pids"]),
         timeline=timeline,
