@@ -32,7 +32,7 @@ from strategy.models import find_model
 from strategy.observe import act_overhead_s, features_by_action, observe
 from strategy.plan import Plan, PlanConfig, write_plan
 from strategy.schedule import Schedule
-from strategy.search import Request, SearchResult, plan_by_rule, search
+from strategy.search import Request, SearchResult, plan_by_rule, search, space_log10
 from strategy.timeline import Timeline, read_timeline
 from strategy.training import Training
 
@@ -79,6 +79,7 @@ class Outcome:
     first: SearchResult
     again: SearchResult
     calibration: Calibration
+    plans_log10: float
     half_width: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -93,7 +94,8 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
     _run_ranks(rank_argv("profile", ["--out", str(folder / "profile.json")]), ranks, folder / "profile")
     base = read_calibration(folder / "profile.json")
     request = _request(cluster, base.cost_model(cluster))
-    progress("searching")
+    plans_log10 = space_log10(request)
+    progress(f"searching 10^{plans_log10:.0f} plans")
     first = search(request, simulate=simulated_step)
     contenders = _contenders(request, first)
     chosen = next(c.name for c in contenders if c.plan.layout == first.plan.layout)
@@ -106,7 +108,8 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
     progress("searching again")
     again = search(_request(cluster, refined.cost_model(cluster)), simulate=simulated_step)
     write_plan(again.plan, folder / "plan.json")
-    return Outcome(tuple(contenders), chosen, first, again, refined, half_widths(contenders, chosen))
+    half_width = half_widths(contenders, chosen)
+    return Outcome(tuple(contenders), chosen, first, again, refined, plans_log10, half_width)
 
 
 def _request(cluster: Cluster, cost: CostModel) -> Request:
@@ -176,12 +179,14 @@ def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) ->
     run: Any = read_json(folder / f"{contender.name}.run.json")
     timeline = read_timeline(folder / f"{contender.name}.timeline.json.gz")
     times = run["step_time_s"]
-    counted = [times[block * steps + step] for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
-    program = program_of(contender.plan)
-    rows = observe(timeline, program, features_by_action(contender.plan), source=contender.name)
+    counted = [block * steps + step for block in range(blocks) for step in range(WARM_UP_STEPS, steps)]
+    # The central half of the steps, so that its acts add up to the median step.
+    typical = sorted(counted, key=times.__getitem__)[len(counted) // 4 : -(len(counted) // 4) or None]
+    features = features_by_action(contender.plan)
+    rows = observe(timeline, program_of(contender.plan), features, source=contender.name, steps=set(typical))
     return replace(
         contender,
-        samples_s=tuple(counted),
+        samples_s=tuple(times[step] for step in counted),
         losses=tuple(run["loss"]),
         pids=tuple(run["pids"]),
         timeline=timeline,
@@ -261,6 +266,7 @@ def document(outcome: Outcome) -> dict[str, object]:
         "loss_last": outcome.contenders[0].losses[-1],
         "max_loss_difference": loss_difference(outcome.contenders),
         "candidates": outcome.first.num_candidates,
+        "plans_log10": outcome.plans_log10,
         "search_status": str(outcome.first.status),
         "gap": outcome.first.plan.claims.gap,
         "chosen_after_refine": config_document(outcome.again.plan.config),

@@ -154,7 +154,11 @@ def _finish(
         write_timeline(timeline, folder / "timeline.json.gz")
         if recorded > WARM_UP_STEPS:
             rows = observe(
-                timeline, trainer.program, features_by_action(plan), source=folder.name, skip_steps=WARM_UP_STEPS
+                timeline,
+                trainer.program,
+                features_by_action(plan),
+                source=folder.name,
+                steps=range(WARM_UP_STEPS, recorded),
             )
             write_measurements(rows, folder / "measurements.json")
     RunStore(folder.parent).finish(run, RunStatus.DONE, summary)

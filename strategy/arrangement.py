@@ -4,7 +4,8 @@ This is the one reading of a layout that pricing, memory and lowering share, so 
 the executor does. Time is the index of an op in the graph. A value lives on its home stage from its producer to its
 last reader there; its copies on a stage live from the value's first reader on that stage to its last. Conversions
 within a stage happen right before that first reader; those that leave the stage, and those of gradients, right after
-the producer.
+the producer. Where collectives run beside computation they run as soon as they can, and what they write is counted
+from then on.
 
 Lifetimes belong to values, not to layouts: they are the same whatever the signatures, which is what makes memory a
 linear function of the choice (`joint`), at the price of counting a tensor that is read only through a copy for as long
@@ -14,7 +15,7 @@ as the copy.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strategy.boxing import BoxingStep
@@ -28,10 +29,11 @@ from strategy.tensor import Rate
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a step is cut into micro-batches and ordered."""
+    """How a step is cut into micro-batches and ordered; `overlaps`: whether collectives run beside computation."""
 
     num_micro_batches: int
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,21 @@ class Lifetimes:
         producer = self.graph.producer.get(name)
         if producer is not None and begin == self.time_of[producer.name]:
             first_phase = producer.phase
-        return self._of_pieces(first_phase, readers, begin, self.time_of[readers[-1].name] + 1, moves=arrives)
+        end = self.time_of[readers[-1].name] + 1
+        return self._ahead(self._of_pieces(first_phase, readers, begin, end, moves=arrives), name, stage)
+
+    def _ahead(self, converted: Lifetime, name: str, stage: int) -> Lifetime:
+        """Of what a conversion writes, where collectives run beside computation: it begins when its value is there.
+
+        What comes from another stage or an earlier pass may be there at any time.
+        """
+        producer = self.graph.producer.get(name)
+        if producer is None or not self.pipeline.overlaps:
+            return converted
+        one_pass = self.pipeline.num_micro_batches == 1 or producer.phase is self.readers(name, stage)[0].phase
+        if self.stages.stage_of[producer.name] != stage or not one_pass:
+            return self.whole(converted.blocks)
+        return replace(converted, begin=min(converted.begin, self.time_of[producer.name]))
 
     def _of_pieces(self, written: Phase, readers: Sequence[Op], begin: int, end: int, *, moves: bool) -> Lifetime:
         """Of a micro-batch tensor: a block per micro-batch in flight; one more if a transfer or loader touches it."""
@@ -152,11 +168,14 @@ class Lifetimes:
         blocks = (self.cap(stage) if crosses else 1) + moves
         return Lifetime(begin, end, 1) if blocks == 1 else self.whole(blocks)
 
-    def intermediate(self, name: str, time: int, *, moves: bool) -> Lifetime:
-        """Of a step within a conversion."""
-        if self.graph.values[name].rate is Rate.STEP:
+    def intermediate(self, copy: Copy, time: int, *, moves: bool) -> Lifetime:
+        """Of a step within the conversion to `copy`."""
+        if self.graph.values[copy.value].rate is Rate.STEP:
             return self.whole(1)
-        return self.whole(2) if moves else Lifetime(time, time + 1, 1)
+        if moves:
+            return self.whole(2)
+        last = self.time_of[self.readers(copy.value, copy.stage)[0].name] if self.pipeline.overlaps else time
+        return self._ahead(Lifetime(time, max(time, last) + 1, 1), copy.value, copy.stage)
 
     def early(self, name: str) -> bool:
         """Whether conversions of a value within its stage follow its producer rather than precede its first reader.
@@ -195,7 +214,7 @@ def held_by_conversion(
             lifetime = lifetimes.copy(copy.value, copy.stage, arrives=arrives)
         else:
             departs = steps[position + 1].kind is ActKind.TRANSFER
-            lifetime = lifetimes.intermediate(copy.value, time, moves=arrives or departs)
+            lifetime = lifetimes.intermediate(copy, time, moves=arrives or departs)
         yield stage, step.target, lifetime, time
 
 

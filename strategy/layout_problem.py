@@ -14,10 +14,13 @@ weighted sum of `objective.stage_times_ns`, its peak that of `memory.memory_peak
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strategy.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
+from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
@@ -25,6 +28,7 @@ from strategy.graph import Graph, Op, Role, template_name
 from strategy.layout import Copy, Home, Stages
 from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.program import ActKind
 from strategy.sbp import NdSbp
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import Rate, TensorSpec
@@ -91,18 +95,28 @@ class _Bundle:
     """(home stage, reader's stage) -> how often a step of the pipeline makes that conversion."""
 
 
-def layout_problem(space: SearchSpace, *, limit: int | None = None) -> LayoutProblem:
+@dataclass(slots=True)
+class _Alike:
+    """Conversions whose tensors live alike: one of them, and what every step holds, by position of the source."""
+
+    source: Home
+    steps: tuple[BoxingStep, ...]
+    held: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: float = math.inf) -> LayoutProblem:
     """The problem of a search space; with `limit`, memory per rank is bounded at every time.
 
     Raises:
         InfeasibleError: `keep` leaves an op without signature.
+        TimeoutError: `deadline` (time.monotonic) has passed.
     """
-    return _Builder(space, limit).build()
+    return _Builder(space, limit, deadline).build()
 
 
 class _Builder:
-    def __init__(self, space: SearchSpace, limit: int | None) -> None:
-        self.space, self.limit = space, limit
+    def __init__(self, space: SearchSpace, limit: int | None, deadline: float) -> None:
+        self.space, self.limit, self.deadline = space, limit, deadline
         self.graph = space.graph
         self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
         self.classes: list[_Class] = []
@@ -111,6 +125,7 @@ class _Builder:
         self.usages: list[list[Usage]] = []
         self.names: list[str] = []
         self.edges: dict[tuple[int, int], list[int]] = {}
+        self.sizes: dict[tuple[TensorSpec, NdSbp], int] = {}
 
     def build(self) -> LayoutProblem:
         """Nodes for ops, then copies with their edges."""
@@ -183,7 +198,11 @@ class _Builder:
         return offset + lifetime.begin, offset + lifetime.end
 
     def _nbytes(self, spec: TensorSpec, layout: NdSbp | None) -> int:
-        return 0 if layout is None else piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+        if layout is None:
+            return 0
+        if (spec, layout) not in self.sizes:
+            self.sizes[spec, layout] = piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+        return self.sizes[spec, layout]
 
     def _bundles(self) -> list[_Bundle]:
         bundles: dict[object, _Bundle] = {}
@@ -224,6 +243,8 @@ class _Builder:
             option.inputs[p] for reader, positions in bundle.readers for option in reader.options for p in positions
         )
         for layout in wanted:
+            if time.monotonic() > self.deadline:
+                raise TimeoutError("the layout problem was not built in time")
             if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
                 self._link(bundle, layout)
             else:
@@ -291,21 +312,36 @@ class _Builder:
         prices = [self._price(bundle, source, layout) for source in sources]
         legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
         usages: list[Usage] = []
+        conversions: dict[tuple[int, int], list[_Alike]] = {}
         for value, home, stage in bundle.instances:
+            if (home, stage) not in conversions:
+                conversions[home, stage] = self._conversions(bundle, [s for s, _ in legal], home, stage, layout)
             amounts: dict[tuple[int, int], list[int]] = {}
-            for position, (source, _) in enumerate(legal):
-                if (home, source) == (stage, layout):
-                    continue
-                steps = self.space.converter.steps(bundle.spec, Home(home, source), stage, layout)
-                chain = held_by_conversion(self.lifetimes, Copy(value, stage, layout), Home(home, source), steps)
-                for at, written, lifetime, _ in chain:
+            for alike in conversions[home, stage]:
+                chain = held_by_conversion(self.lifetimes, Copy(value, stage, layout), alike.source, alike.steps)
+                for step, (at, _, lifetime, _) in enumerate(chain):
                     held = amounts.setdefault(self._on_axis(at, lifetime), [0] * (len(legal) + 1))
-                    held[position + 1] += self._nbytes(bundle.spec, written) * lifetime.blocks
+                    for position, nbytes in alike.held.items():
+                        held[position + 1] += nbytes[step] * lifetime.blocks
             usages += [Usage(begin, end, tuple(held)) for (begin, end), held in amounts.items()]
         node = self._add_node(name, [0, *(price for _, price in legal)], usages)
         origin = [None, *(source for source, _ in legal)]
         self._add_edge(bundle.writer[0].index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
         return node
+
+    def _conversions(
+        self, bundle: _Bundle, sources: Sequence[NdSbp], home: int, stage: int, layout: NdSbp
+    ) -> list[_Alike]:
+        """The conversions to one copy; those whose transfers lie at the same steps hold memory at the same times."""
+        found: dict[tuple[bool, ...], _Alike] = {}
+        for position, source in enumerate(sources):
+            if (home, source) == (stage, layout):
+                continue
+            steps = self.space.converter.steps(bundle.spec, Home(home, source), stage, layout)
+            shape = tuple(step.kind is ActKind.TRANSFER for step in steps)
+            alike = found.setdefault(shape, _Alike(Home(home, source), steps))
+            alike.held[position] = tuple(self._nbytes(bundle.spec, step.target) for step in steps)
+        return list(found.values())
 
     def _add_edge(self, tail: int, head: int, cost: Callable[[int, int], int]) -> None:
         """Add a table to the pair; an edge from a node to itself is part of the node's own cost."""

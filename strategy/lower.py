@@ -6,8 +6,8 @@ Every tensor becomes a register on each rank of its stage, every action an actor
     chunks     forward and backward passes of the micro-batches, in the order of the schedule
     epilogue   the update
 
-and each stream of a rank is the subsequence that belongs to it: `compute`; `comm` for collectives where the device
-overlaps them; one stream per pair of stages for transfers, in the sender's order on both sides; and a dynamic `load`.
+and each stream of a rank is the subsequence that belongs to it: `compute`; `comm` for collectives where they
+overlap; one stream per pair of stages for transfers, in the sender's order on both sides; and a dynamic `load`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Lowering:
     def _stream_name(self, action: Action) -> str:
         if action.kind is ActKind.LOAD:
             return "load"
-        return "comm" if action.kind.is_communication and self.cost.cluster.overlaps else "compute"
+        return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, work: Work, task: Task, number: int | None) -> int:
         tensors = self.arrangement.tensors

@@ -6,7 +6,7 @@ earlier members spent waiting is not its cost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -28,23 +28,23 @@ def features_by_action(plan: Plan) -> dict[str, Features]:
 
 
 def observe(
-    timeline: Timeline, program: Program, features: Mapping[str, Features], *, source: str, skip_steps: int = 1
+    timeline: Timeline, program: Program, features: Mapping[str, Features], *, source: str, steps: Collection[int]
 ) -> list[Measurement]:
-    """One row per distinct features, over all acts after the first `skip_steps` steps (which warm caches and pages).
+    """One row per distinct features, over all acts of the given steps (the first ones warm caches and pages).
 
     The row is the mean, not the median: a step is the sum of its acts, interruptions included, and so is its mean.
     """
     seconds: dict[Features, list[float]] = {}
-    for actor, elapsed_ns in _durations(timeline, program, skip_steps):
+    for actor, elapsed_ns in _durations(timeline, program, steps):
         seconds.setdefault(features[program.actors[actor].name], []).append(elapsed_ns / 1e9)
     rows = [Measurement(found, max(fmean(times), 1e-9), len(times), source) for found, times in seconds.items()]
     return sorted(rows, key=lambda row: (row.features.kind, row.features.nbytes, row.features.flop))
 
 
-def _durations(timeline: Timeline, program: Program, skip_steps: int) -> Iterable[tuple[int, int]]:
+def _durations(timeline: Timeline, program: Program, steps: Collection[int]) -> Iterable[tuple[int, int]]:
     meetings: dict[tuple[int, int], list[ActRecord]] = {}
     for record in timeline.records:
-        if step_of(timeline, record) < skip_steps:
+        if step_of(timeline, record) not in steps:
             continue
         number = program.actors[record.actor].rendezvous
         if number is None:

@@ -89,7 +89,7 @@ class Plan:
     @property
     def pipeline(self) -> Pipeline:
         """Micro-batches and schedule."""
-        return Pipeline(self.training.num_micro_batches, self.config.schedule)
+        return Pipeline(self.training.num_micro_batches, self.config.schedule, self.cluster.overlaps)
 
     @property
     def ranks(self) -> int:

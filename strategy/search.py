@@ -24,7 +24,7 @@ from strategy.arrangement import Pipeline, arrange
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError, InputError, SbplanError
-from strategy.graph import Graph, Op
+from strategy.graph import Graph, Op, template_name
 from strategy.layout import Layout, Stages, assign_stages
 from strategy.layout_problem import Keep, LayoutProblem, SearchSpace, layout_problem
 from strategy.lower import lower
@@ -38,7 +38,7 @@ from strategy.program import Program
 from strategy.rules import along_axes, pinned
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
-from strategy.signature import Signature
+from strategy.signature import Signature, op_signatures
 from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
 from strategy.solve.peak import find_legal
 from strategy.tensor import Shape
@@ -110,7 +110,10 @@ class SearchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A candidate with its layout: objective and proved bound, in nanoseconds."""
+    """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
+
+    `peaks` are bytes on the first rank of each stage, which has the largest pieces.
+    """
 
     config: PlanConfig
     layout: Layout
@@ -128,6 +131,26 @@ class SearchResult:
     runners_up: tuple[tuple[PlanConfig, float], ...]
     num_candidates: int
     search_time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """What is known of a candidate: bounds without and with the memory limit, and its best layout, if one is known.
+
+    `bound_ns` is None where no layout fits. Bounds end at the cutoff.
+    """
+
+    free_bound_ns: int
+    bound_ns: int | None
+    solved: Solved | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """A bound, memory aside, that holds for all multiples of a number of micro-batches."""
+
+    num_micro_batches: int
+    bound_ns: int
 
 
 @dataclass(frozen=True)
@@ -171,17 +194,19 @@ def search(
         raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
     solved: list[Solved] = []
     bounds: list[int] = []
-    settled: dict[tuple[int, int, int], Solved] = {}
+    settled: dict[tuple[int, int, int], _Settled] = {}
     best = None
     complete = True
+    beaten: list[tuple[int, int, PlanConfig]] = []
     conflict: InfeasibleError | None = None
+    if _state_bytes(request) > request.memory_limit_bytes:
+        solved = _by_hand(request, _likely(request, candidates), 1, start + BY_HAND_SHARE * time_limit_s)
+        best = min((one.objective_ns for one in solved), default=None)
     for number, candidate in enumerate(candidates):
         shape = (candidate.pp, candidate.dp, candidate.tp)
         quick = quick_bound_ns(request, candidate)
-        fewer = settled.get(shape)
-        if fewer is not None and candidate.num_micro_batches % fewer.config.num_micro_batches == 0:
-            bounds.append(fewer.bound_ns)
-            continue
+        if shape in settled and candidate.num_micro_batches % settled[shape].num_micro_batches == 0:
+            quick = max(quick, settled[shape].bound_ns)
         if best is not None and quick >= best:
             bounds.append(quick)
             continue
@@ -192,9 +217,7 @@ def search(
         if watch is not None:
             watch(number, len(candidates), candidate)
         try:
-            found = solve_candidate(
-                request, candidate, rules=FREE, time_limit_s=deadline - time.monotonic(), cutoff_ns=best
-            )
+            verdict = _examine(request, candidate, FREE, deadline, best)
         except OutOfTimeError:
             complete = False
             bounds.append(quick)
@@ -202,17 +225,22 @@ def search(
         except InfeasibleError as error:
             conflict = error
             continue
-        if found is None:
+        if candidate.pp == 1 and shape not in settled:
+            settled[shape] = _Settled(candidate.num_micro_batches, verdict.free_bound_ns)
+        complete = complete and time.monotonic() < deadline
+        if verdict.bound_ns is None:
             continue
-        solved.append(found)
-        bounds.append(found.bound_ns)
-        best = found.objective_ns if best is None else min(best, found.objective_ns)
-        if candidate.pp == 1:
-            settled.setdefault(shape, found)
+        bounds.append(max(quick, verdict.bound_ns))
+        if verdict.solved is not None:
+            solved.append(verdict.solved)
+            best = verdict.solved.objective_ns if best is None else min(best, verdict.solved.objective_ns)
+        else:
+            beaten.append((verdict.bound_ns, number, candidate))
     if not solved:
         if not complete:
             raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
         raise _infeasible(request, candidates, deadline) if conflict is None else conflict
+    solved += _by_hand(request, [c for *_, c in sorted(beaten)], COMPETITORS - len(solved), deadline)
     solved.sort(key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     assert best is not None
     bound = min(*bounds, best) if bounds else best
@@ -235,6 +263,46 @@ def search(
     return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start)
 
 
+def _by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
+    """The first `wanted` candidates that fit the way a person would lay them out; at most one per mesh."""
+    found: dict[tuple[int, int, int], Solved] = {}
+    for config in candidates:
+        if len(found) >= wanted or time.monotonic() >= deadline:
+            break
+        shape = (config.pp, config.dp, config.tp)
+        if shape in found:
+            continue
+        try:
+            solved = solve_candidate(request, config, rules=BY_HAND, time_limit_s=deadline - time.monotonic())
+        except (InfeasibleError, OutOfTimeError):
+            continue
+        if solved is not None:
+            found[shape] = solved
+    return list(found.values())
+
+
+def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
+    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, few copies."""
+    inside = request.cost.cluster.devices_per_node
+    return sorted(
+        candidates,
+        key=lambda c: (
+            _state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
+            c.tp > inside,
+            c.micro_batch,
+            c.dp,
+            -c.tp,
+            c.num_micro_batches,
+        ),
+    )
+
+
+def _state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    model = request.model
+    return 16 * (12 * model.layers * model.width**2 + model.vocabulary * model.width)
+
+
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
@@ -251,6 +319,25 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     continue
                 schedule = pins.schedule or Schedule.ONE_F_ONE_B
                 yield PlanConfig(dp, tp, pp, micro, count, schedule)
+
+
+def space_log10(request: Request) -> float:
+    """Decimal logarithm of the number of plans that a search chooses from: candidates times signatures of ops.
+
+    Repeated layers are alike and count once.
+    """
+    sizes = []
+    for config in candidates_of(request):
+        ground = _ground(request, config)
+        keep, mesh = _keep(request, ground, FREE), ground.stages.placements[0].mesh
+        options: dict[str, int] = {}
+        for op in ground.graph.ops:
+            name = template_name(op.name, op.layer)
+            if name not in options:
+                options[name] = sum(keep(op, signature) for signature in op_signatures(ground.graph, op, mesh))
+        sizes.append(sum(math.log10(count) for count in options.values() if count))
+    largest = max(sizes, default=0.0)
+    return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0
 
 
 def _divisors(number: int) -> list[int]:
@@ -270,6 +357,15 @@ def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     return int((spread * rate * 0.999 + fixed * slots) * 1e9)
 
 
+BY_HAND_SHARE = 0.3
+"""Share of the time limit for a first plan by hand, where memory is so scarce that the search may find none in time."""
+
+FILLED = 0.7
+"""Part of the memory that parameters may fill in a plan by hand that is likely to fit."""
+
+COMPETITORS = 3
+"""Plans that are simulated at least, if need be with some laid out by hand."""
+
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
 
@@ -287,28 +383,44 @@ def solve_candidate(
 ) -> Solved | None:
     """The best layout of one candidate under one rule per axis; None if none fits the memory limit.
 
+    With a cutoff, layouts that are no better are of no interest: None, or one of them, if none is better.
+
     Raises:
         InfeasibleError: the pins leave some op without signature.
         OutOfTimeError: the time ran out before there was any layout.
     """
     deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+    return _examine(request, config, rules, deadline, cutoff_ns).solved
+
+
+def _examine(
+    request: Request, config: PlanConfig, rules: Sequence[str], deadline: float, cutoff_ns: int | None
+) -> _Verdict:
+    """Solve without the memory limit; with it if that does not fit; then see what the slowest stage alone says."""
     ground = _ground(request, config)
     keep = _keep(request, ground, rules)
     weights = (1,) * config.pp
-    bound, signatures = _solve_weighted(request, ground, keep, weights, limit=None, deadline=deadline)
-    assert signatures is not None
-    found = _evaluate(request, config, ground, signatures, bound)
-    fits = max(found.peaks) <= request.memory_limit_bytes
-    if not fits:
-        bound, signatures = _solve_weighted(
-            request, ground, keep, weights, limit=request.memory_limit_bytes, deadline=deadline
-        )
+
+    def solved_under(limit: int | None) -> tuple[int, dict[str, Signature] | None]:
+        return _solve_weighted(request, ground, keep, weights, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns)
+
+    free_bound, signatures = solved_under(None)
+    found = None if signatures is None else _evaluate(request, config, ground, signatures, free_bound)
+    beaten = cutoff_ns is not None and free_bound >= cutoff_ns
+    fits = found is not None and max(found.peaks) <= request.memory_limit_bytes
+    bound: int | None = free_bound
+    if not fits and beaten:
+        found = None
+    elif not fits:
+        bound, signatures = solved_under(request.memory_limit_bytes)
+        bound = max(bound, free_bound)
         if signatures is None:
-            return None
-        found = _evaluate(request, config, ground, signatures, max(bound, found.bound_ns))
-    if config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
-        found = _focus_on_slowest(request, config, ground, keep, found, deadline, fits=fits)
-    return found
+            proved_worse = cutoff_ns is not None and bound >= cutoff_ns
+            return _Verdict(free_bound, bound if proved_worse else None, None)
+        found = _evaluate(request, config, ground, signatures, bound)
+    if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
+        found = _focus_on_slowest(request, config, ground, keep, found, deadline, cutoff_ns, fits=fits)
+    return _Verdict(free_bound, bound if found is None else found.bound_ns, found)
 
 
 def _focus_on_slowest(
@@ -318,6 +430,7 @@ def _focus_on_slowest(
     keep: Keep,
     found: Solved,
     deadline: float,
+    cutoff_ns: int | None,
     *,
     fits: bool,
 ) -> Solved:
@@ -327,7 +440,9 @@ def _focus_on_slowest(
     weights = tuple(int(stage == slowest) for stage in range(config.pp))
     limit = None if fits else request.memory_limit_bytes
     try:
-        bound, signatures = _solve_weighted(request, ground, keep, weights, limit=limit, deadline=deadline)
+        bound, signatures = _solve_weighted(
+            request, ground, keep, weights, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns
+        )
     except OutOfTimeError:
         return found
     bound = max(bound, found.bound_ns)
@@ -345,7 +460,7 @@ def _ground(request: Request, config: PlanConfig) -> _Ground:
     placements = tuple(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
-    pipeline = Pipeline(config.num_micro_batches, config.schedule)
+    pipeline = Pipeline(config.num_micro_batches, config.schedule, request.cost.cluster.overlaps)
     stages = assign_stages(graph, placements, pins=request.pins.stages)
     return _Ground(graph, stages, pipeline, Converter(request.cost, placements))
 
@@ -376,20 +491,27 @@ def _solve_weighted(
     *,
     limit: int | None,
     deadline: float,
+    cutoff_ns: int | None = None,
 ) -> tuple[int, dict[str, Signature] | None]:
-    """(bound on the objective in ns, signatures) of one weighted problem; no signatures if it is infeasible.
+    """(bound on the objective in ns, signatures) of one weighted problem.
+
+    No signatures if it is infeasible, or if nothing beats the cutoff; then the bound is at least that.
 
     Raises:
         OutOfTimeError: neither a choice nor the proof that there is none was found in time.
     """
     space = SearchSpace(ground.graph, ground.stages, ground.pipeline, request.cost, ground.converter, weights, keep)
-    problem = layout_problem(space, limit=limit)
+    try:
+        problem = layout_problem(space, limit=limit, deadline=deadline)
+    except TimeoutError as error:
+        raise OutOfTimeError(f"{error}; raise the time limit") from error
     left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-    solution = solve(problem.problem, time_limit_s=left_s)
+    cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(weights) + 1
+    solution = solve(problem.problem, time_limit_s=left_s, cutoff=cutoff)
     bound = -(-solution.lower_bound // sum(weights))
     if solution.choice is not None:
         return bound, problem.signatures(solution.choice)
-    if solution.status is SolveStatus.INFEASIBLE:
+    if solution.status in (SolveStatus.INFEASIBLE, SolveStatus.CUTOFF):
         return bound, None
     raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
 
@@ -405,7 +527,8 @@ def _evaluate(
     layout = lay_out(ground.graph, ground.stages, signatures, ground.converter)
     arrangement = arrange(ground.graph, layout, ground.pipeline)
     objective = max(stage_times_ns(ground.graph, layout, arrangement, request.cost, ground.pipeline))
-    peaks = peak_memory_bytes(ground.graph, ground.stages, arrangement)
+    first_ranks = [placement.devices[0] for placement in ground.stages.placements]
+    peaks = tuple(memory_peak(ground.graph, ground.stages, arrangement, rank).nbytes for rank in first_ranks)
     return Solved(config, layout, objective, min(bound_ns, objective), peaks)
 
 
@@ -413,9 +536,10 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     """The plan of a solved candidate, with the simulated time of its program."""
     training = replace(request.training, num_micro_batches=solved.config.num_micro_batches)
     graph = training_graph(request.model, training)
-    pipeline = Pipeline(solved.config.num_micro_batches, solved.config.schedule)
+    pipeline = Pipeline(solved.config.num_micro_batches, solved.config.schedule, request.cost.cluster.overlaps)
     tokens = training.global_batch * request.model.sequence
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
+    peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(
@@ -425,7 +549,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
         gap=max(0.0, (solved.objective_ns / 1e9 - bound / 1e9) / (solved.objective_ns / 1e9)),
         step_time_s=step.step_time_s,
         simulated_lower_bound_s=step.lower_bound_s,
-        peak_memory_bytes=solved.peaks,
+        peak_memory_bytes=peaks,
         memory_limit_bytes=request.memory_limit_bytes,
         sent_bytes_per_step=sent_bytes_per_step(program),
     )

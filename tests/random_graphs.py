@@ -133,7 +133,7 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
     """
     rng = random.Random(seed)
     mesh = (rng.choice((2, 3)),) if axes == 1 else rng.choice(((2, 2), (2, 2), (2, 3), (3, 2), (2, 1)))
-    pipeline = Pipeline(rng.choice((1, 1, 2, 3)), rng.choice(tuple(Schedule)))
+    pipeline = Pipeline(rng.choice((1, 1, 2, 3)), rng.choice(tuple(Schedule)), rng.random() < 0.5)
     graph = random_graph(rng, num_micro_batches=pipeline.num_micro_batches)
     size = math.prod(mesh)
     names = ("data", "tensor")[:axes]
@@ -321,7 +321,7 @@ def _random_cost(rng: random.Random, devices: int) -> CostModel:
     def latency() -> float:
         return rng.choice((0.0, 1e-9, 1e-7, 1e-6))
 
-    device = Device("random", rng.choice(("numpy", "cupy")), 2**40, rate(), rate(), latency())
+    device = Device("random", "numpy", 2**40, rate(), rate(), latency())
     per_node = rng.choice((devices, 2, 1)) if devices % 2 == 0 else devices
     links = (Link(rate(), latency()), Link(rate(), latency()))
     return CostModel(Cluster("random", devices // per_node, per_node, device, *links), {}, latency())

@@ -87,7 +87,7 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
     converter = Converter(CostModel(asked.cost.cluster, taste), placements)
     stages = assign_stages(graph, placements)
-    pipeline = Pipeline(config.num_micro_batches, config.schedule)
+    pipeline = Pipeline(config.num_micro_batches, config.schedule, asked.cost.cluster.overlaps)
     layout = lay_out(graph, stages, _random_signatures(graph, stages, converter, rng), converter)
     arrangement = arrange(graph, layout, pipeline)
     objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))

@@ -12,6 +12,7 @@ class SolveStatus(StrEnum):
     OPTIMAL = "optimal"  # the bound meets the cost
     FEASIBLE = "feasible"  # the search ended by itself, but its bound does not meet the cost
     INFEASIBLE = "infeasible"  # two independent methods agree that no legal choice exists
+    CUTOFF = "cutoff"  # no legal choice costs less than the caller asked for; the choice may be missing
     LIMIT = "limit"  # the time ran out; the choice may be missing
 
 
@@ -20,7 +21,7 @@ class Solution:
     """One answer; costs are integers in the problem's own unit.
 
     `lower_bound` never exceeds the cost of any legal choice; without a legal choice it means nothing.
-    `method` names the step that gave the bound: reductions, elimination, multipliers, highs, cp-sat.
+    `method` names the step that gave the bound: reductions, elimination, multipliers, messages, highs, cp-sat.
     """
 
     status: SolveStatus

@@ -1,10 +1,12 @@
-"""The exact solver: reductions, elimination, multipliers, and CP-SAT on what they leave.
+"""The exact solver: reductions, elimination, multipliers, messages, and CP-SAT on what they leave.
 
 1. Without memory, elimination gives the optimum; if it fits, it is the answer.
 2. With memory, one price per row bounds the optimum; the choices met on the way, repaired by descent, are the
    incumbents. First we aim close to the bound: what could be that cheap is a small core, and CP-SAT finds the optimum
    there or proves the aim a bound. Else what cannot beat the incumbent is fixed away, and the rest is priced again.
-3. CP-SAT proves on the remaining core that nothing is cheaper, or finds it.
+3. Where elimination is too wide, messages bound the optimum, and their choices, repaired, are incumbents; what cannot
+   beat them is fixed away.
+4. CP-SAT proves on the remaining core that nothing is cheaper, or finds it.
 
 Every bound is in exact integers; `optimal` is never said on the word of a floating-point tolerance.
 """
@@ -25,6 +27,7 @@ from strategy.solve.core import Core, NoChoiceError, OutOfTimeError, build_core
 from strategy.solve.descent import descend
 from strategy.solve.elimination import Bucket, plan_elimination, sweep
 from strategy.solve.linear import Linear, linearise
+from strategy.solve.messages import pass_messages
 from strategy.solve.multipliers import Bound, raise_bound
 from strategy.solve.peak import find_legal
 from strategy.solve.reductions import drop_forbidden, reduce_core
@@ -34,14 +37,19 @@ from strategy.solve.solution import Solution, SolveStatus
 ELIMINATION_CELLS = 1 << 24
 # Above this many columns CP-SAT is slow to find a first choice and HiGHS goes first.
 WIDE_COLUMNS = 20_000
-# Shares of the time left: the relaxation without memory, the reductions with it, and HiGHS before CP-SAT.
+# Shares of the time left: the relaxation without memory, the reductions with it, HiGHS before CP-SAT,
+# and each turn of messages.
 FREE_SHARE = 0.25
 REDUCTION_SHARE = 0.4
 HIGHS_SHARE = 0.5
+MESSAGE_SHARE = 0.3
 # The aim lies at this part (1 / AIM) of the way from the bound to the incumbent.
 AIM = 2
 # Visits of each node when a choice met by the multipliers is repaired.
 REPAIR_SWEEPS = 8
+# Turns of messages, repair and fixing before CP-SAT has the word, and passes of messages in each.
+MESSAGE_TURNS = 3
+MESSAGE_ROUNDS = 20
 # Share of the choices that a round of fixing must remove to be worth another.
 WORTHWHILE = 0.1
 
@@ -53,6 +61,7 @@ class Progress:
     problem: Problem
     started_s: float
     deadline_s: float
+    cutoff: int | None = None
     cost: int | None = None
     choice: tuple[int, ...] | None = None
     peak: int | None = None
@@ -70,9 +79,20 @@ class Progress:
         return time.perf_counter() + part * self.left_s
 
     @property
+    def below(self) -> int | None:
+        """Only answers that cost less than this are of interest: the incumbent's cost or the cutoff."""
+        known = [limit for limit in (self.cost, self.cutoff) if limit is not None]
+        return min(known, default=None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing of interest is left."""
+        return self.below is not None and self.below == self.lower_bound
+
+    @property
     def done(self) -> bool:
-        """Whether the bound meets the cost, or the time is over."""
-        return (self.cost is not None and self.cost == self.lower_bound) or self.left_s <= 0
+        """Whether nothing of interest is left, or no time."""
+        return self.closed or self.left_s <= 0
 
     def offer(self, choice: Sequence[int]) -> None:
         """Takes `choice` if it is legal and cheaper."""
@@ -89,23 +109,30 @@ class Progress:
         self.offer([full[node] for node in range(len(self.problem.nodes))])
 
     def raise_bound(self, bound: int, method: str) -> None:
-        """Takes a bound on what is cheaper than the incumbent; with the incumbent it bounds everything."""
-        bound = bound if self.cost is None else min(bound, self.cost)
+        """Takes a bound on what is of interest; cut off where that ends, it bounds everything."""
+        bound = bound if self.below is None else min(bound, self.below)
         if self.lower_bound is None or bound > self.lower_bound:
             self.lower_bound, self.method = bound, method
 
     def close(self) -> None:
-        """Nothing cheaper than the incumbent exists."""
-        assert self.cost is not None, "closed without an incumbent"
-        self.lower_bound = self.cost
+        """Nothing of interest is left."""
+        assert self.below is not None, "closed without an incumbent or a cutoff"
+        self.lower_bound = self.below
 
 
-def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequence[Sequence[int]] = ()) -> Solution:
+def solve(
+    problem: Problem,
+    *,
+    time_limit_s: float | None = None,
+    cutoff: int | None = None,
+    starts: Sequence[Sequence[int]] = (),
+) -> Solution:
     """The cheapest legal choice, with a proof or with a bound.
 
     Args:
         problem: what to solve.
         time_limit_s: wall time after which the best choice and bound so far are returned with status `limit`.
+        cutoff: only choices cheaper than this are wanted: once none is proved to exist, the status is `cutoff`.
         starts: known choices; the answer is never worse than the legal ones among them.
 
     Returns:
@@ -115,7 +142,8 @@ def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequen
         InputError: the problem is malformed.
     """
     started_s = time.perf_counter()
-    progress = Progress(problem, started_s, math.inf if time_limit_s is None else started_s + time_limit_s)
+    deadline_s = math.inf if time_limit_s is None else started_s + time_limit_s
+    progress = Progress(problem, started_s, deadline_s, cutoff)
     infeasible = False
     try:
         core = build_core(problem)
@@ -125,8 +153,8 @@ def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequen
     except OutOfTimeError:
         pass  # what was found so far is the answer
     except NoChoiceError:
-        # Choices that cannot beat the incumbent were dropped on the way: nothing left means that it is optimal.
-        if progress.cost is None:
+        # Choices that are of no interest were dropped on the way: nothing left means that there is none.
+        if progress.below is None:
             infeasible = _confirm_infeasible(progress)
         else:
             progress.close()
@@ -134,30 +162,40 @@ def solve(problem: Problem, *, time_limit_s: float | None = None, starts: Sequen
 
 
 def _search(core: Core, progress: Progress) -> None:
-    """Runs the steps until the bound meets the incumbent or the time is over.
+    """Runs the steps until the bound meets the incumbent or the cutoff, or the time is over.
 
     Raises:
-        NoChoiceError: nothing is legal, or nothing is cheaper than the incumbent.
+        NoChoiceError: nothing is legal, or nothing is of interest.
     """
     progress.raise_bound(core.constant, "reductions")
-    _solve_free(core, progress)
     if progress.done:
         return
-    reduce_core(core, deadline_s=progress.share(REDUCTION_SHARE))
-    progress.raise_bound(core.constant, "reductions")
+    free = _solve_free(core, progress)
+    if progress.done:
+        return
+    if len(core.room):
+        reduce_core(core, deadline_s=progress.share(REDUCTION_SHARE))
+        progress.raise_bound(core.constant, "reductions")
+    else:
+        core = free
     if progress.cost is None:
         _find_first(core, progress)
+    exchanged = False
     while not progress.done:
         buckets = plan_elimination(core, max_cells=ELIMINATION_CELLS)
+        if buckets is None and not exchanged:
+            _exchange(core, progress)
+            exchanged = True
+            continue
         if buckets is None:
             break
         bound = _price(core, buckets, progress)
-        if progress.cost is None or progress.done:
+        if progress.below is None or progress.done:
             break
         _aim(core, bound, progress)
         if progress.done:
             return
-        smaller = _fixed(core, bound, progress.cost, progress)
+        smaller = _fixed(core, bound, progress.below, progress)
         stalled = _size(smaller) > (1 - WORTHWHILE) * _size(core)
         core = smaller
         if stalled:
@@ -170,18 +208,24 @@ def _size(core: Core) -> int:
     return sum(cost.size for cost in core.costs.values())
 
 
-def _solve_free(core: Core, progress: Progress) -> None:
-    """Solves the relaxation without memory by elimination; its choice may fit, and then it is the answer."""
+def _solve_free(core: Core, progress: Progress) -> Core:
+    """Solves the relaxation without memory by elimination; its choice may fit, and then it is the answer.
+
+    Returns:
+        The reduced relaxation.
+    """
     free = core.without_memory()
     reduce_core(free, deadline_s=progress.share(FREE_SHARE))
-    buckets = plan_elimination(free, max_cells=ELIMINATION_CELLS)
+    progress.raise_bound(free.constant, "reductions")
+    buckets = None if progress.done else plan_elimination(free, max_cells=ELIMINATION_CELLS)
     if buckets is None:
-        return
+        return free
     run = sweep(buckets, free.costs)
     if run.cost >= FORBIDDEN:
         raise NoChoiceError
     progress.raise_bound(run.cost + free.constant, "elimination")
     progress.offer_picks(free, run.picks)
+    return free
 
 
 def _price(core: Core, buckets: tuple[Bucket, ...], progress: Progress) -> Bound:
@@ -192,7 +236,7 @@ def _price(core: Core, buckets: tuple[Bucket, ...], progress: Progress) -> Bound
         repaired = descend(core, picks, deadline_s=progress.deadline_s, max_sweeps=REPAIR_SWEEPS)
         if repaired is not None:
             progress.offer_picks(core, repaired)
-        return progress.cost
+        return progress.below
 
     bound = raise_bound(core, buckets, offer=offer, deadline_s=progress.deadline_s)
     progress.raise_bound(bound.lower_bound, "multipliers")
@@ -210,14 +254,36 @@ def _fixed(core: Core, bound: Bound, below: int, progress: Progress) -> Core:
     return smaller
 
 
+def _exchange(core: Core, progress: Progress) -> None:
+    """Raises the bound by messages, offers the choices that they lead to, and fixes `core` against the best answer."""
+    for _ in range(MESSAGE_TURNS):
+        deadline_s = progress.share(MESSAGE_SHARE)
+        picks = pass_messages(core, below=progress.below, deadline_s=deadline_s, max_rounds=MESSAGE_ROUNDS)
+        progress.raise_bound(core.constant, "messages")
+        progress.offer_picks(core, picks)
+        repaired = descend(core, picks, deadline_s=progress.deadline_s)
+        if repaired is not None:
+            progress.offer_picks(core, repaired)
+        if progress.done:
+            return
+        for node, cost in list(core.costs.items()):
+            kept = np.flatnonzero(cost < FORBIDDEN if progress.below is None else cost < progress.below - core.constant)
+            if kept.size < cost.size:
+                core.keep(node, kept)
+        reduce_core(core, deadline_s=progress.share(MESSAGE_SHARE))
+        progress.raise_bound(core.constant, "messages")
+        if progress.done:
+            return
+
+
 def _aim(core: Core, bound: Bound, progress: Progress) -> None:
     """Asks for an answer close to the bound, which leaves few choices.
 
     What is found is the optimum, since whatever is cheaper than the aim is in that core; otherwise the aim is a bound.
     """
-    assert progress.cost is not None, "aiming needs an incumbent"
+    assert progress.below is not None, "aiming needs an incumbent or a cutoff"
     assert progress.lower_bound is not None, "aiming needs a bound"
-    aim = progress.lower_bound + max((progress.cost - progress.lower_bound) // AIM, 1)
+    aim = progress.lower_bound + max((progress.below - progress.lower_bound) // AIM, 1)
     try:
         near = _fixed(core, bound, aim, progress)
         _ask_cp_sat(linearise(near), near, aim, progress)
@@ -243,9 +309,9 @@ def _ask_solvers(core: Core, progress: Progress) -> None:
     core.deadline_s = progress.deadline_s
     drop_forbidden(core)
     program = linearise(core)
-    if progress.cost is None or program.objective.size > WIDE_COLUMNS:
+    if progress.below is None or program.objective.size > WIDE_COLUMNS:
         _ask_highs(program, core, progress)
-    _ask_cp_sat(program, core, progress.cost, progress)
+    _ask_cp_sat(program, core, progress.below, progress)
 
 
 def _ask_cp_sat(program: Linear, core: Core, below: int | None, progress: Progress) -> None:
@@ -267,13 +333,13 @@ def _ask_cp_sat(program: Linear, core: Core, below: int | None, progress: Progre
 def _ask_highs(program: Linear, core: Core, progress: Progress) -> None:
     """A first choice and a bound for a wide core. Floating point may support a gap; CP-SAT has the last word."""
     answer = solve_highs(program, time_limit_s=HIGHS_SHARE * progress.left_s)
-    if answer.infeasible and progress.cost is None:
+    if answer.infeasible and progress.below is None:
         raise NoChoiceError
     if answer.picks is not None:
         progress.offer_picks(core, answer.picks)
     if answer.bound is not None:
         bound = answer.bound + core.constant
-        progress.raise_bound(bound if progress.cost is None else min(bound, progress.cost - 1), "highs")
+        progress.raise_bound(bound if progress.below is None else min(bound, progress.below - 1), "highs")
 
 
 def _confirm_infeasible(progress: Progress) -> bool:
@@ -291,6 +357,8 @@ def _solution(progress: Progress, *, infeasible: bool) -> Solution:
         status = SolveStatus.INFEASIBLE
     elif progress.cost is not None and progress.cost == progress.lower_bound:
         status = SolveStatus.OPTIMAL
+    elif progress.closed:
+        status = SolveStatus.CUTOFF
     else:
         status = SolveStatus.LIMIT if progress.left_s <= 0 else SolveStatus.FEASIBLE
     return Solution(

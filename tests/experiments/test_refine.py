@@ -35,7 +35,9 @@ def run_folder(tmp_path: Path, plan_file: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     shutil.copy(plan_file, folder / "plan.json")
-    write_measurements(observe(timeline, program, features_by_action(plan), source="run"), folder / "measurements.json")
+    write_measurements(
+        observe(timeline, program, features_by_action(plan), source="run", steps={1}), folder / "measurements.json"
+    )
     write_timeline(timeline, folder / "timeline.json.gz")
     return folder
 

@@ -199,14 +199,14 @@ def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[object] = []
-    solve_candidate = strategy.search.solve_candidate
+    examine = strategy.search._examine
 
     def count(*args: object, **kwargs: object) -> object:
-        solved.append(solve_candidate(*args, **kwargs))  # type: ignore[arg-type]
+        solved.append(examine(*args, **kwargs))  # type: ignore[arg-type]
         return solved[-1]
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1e6 if solved else 0.0))
-    monkeypatch.setattr(strategy.search, "solve_candidate", count)
+    monkeypatch.setattr(strategy.search, "_examine", count)
     monkeypatch.setattr(strategy.search, "time", clock)
     out = tmp_path / "plan.json"
     said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
