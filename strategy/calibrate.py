@@ -178,7 +178,7 @@ def read_calibration(path: Path) -> Calibration:
     try:
         fitted = {kind: _fitted_of(entry) for kind, entry in content["fitted"].items()}
         return Calibration(str(content["cluster"]), fitted, float(content["act_overhead_s"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError("a key is missing or wrong", where=str(path), got=str(error)) from error
 
 
@@ -219,6 +219,6 @@ def read_measurements(path: Path) -> list[Measurement]:
                     Features(**entry["features"]), float(entry["seconds"]), int(entry["samples"]), entry["source"]
                 )
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError("not a measurement", where=f"{path}: row {number}", got=str(error)) from error
     return rows

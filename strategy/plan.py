@@ -34,6 +34,10 @@ from strategy.tensor import DType
 from strategy.training import Training, training_graph
 
 FORMAT = 1
+INPUTS = ("model", "training", "cluster", "calibration")
+LARGEST = 2**63 - 1
+LONGEST_S = 1e6
+"""No latency, and no time per FLOP or byte, is longer: sums of them stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         },
         "boxing": [_conversion_document(conversion) for conversion in plan.layout.conversions],
     }
-    found["inputs_hash"] = digest({key: found[key] for key in ("model", "training", "cluster", "calibration")})
+    found["inputs_hash"] = digest({key: found[key] for key in INPUTS})
     if with_hash:
         found["plan_hash"] = plan.plan_hash
     return found
@@ -181,22 +185,23 @@ def read_plan(path: Path) -> Plan:
 
     Raises:
         InputError: the file is missing, truncated, or no plan; the message names the key.
-        PlanError: the hash is not that of the content.
+        PlanError: a hash is not that of the content, or a value is of a wrong type or out of range.
     """
     content = read_json(path)
     reader = _Reader(str(path))
     found = reader.mapping(content, "plan")
     if found.get("format") != FORMAT:
         raise PlanError("not a plan of this format", where=str(path), got=found.get("format"), expected=str(FORMAT))
-    stated = found.get("plan_hash")
-    actual = digest({key: value for key, value in found.items() if key != "plan_hash"})
-    if stated != actual:
-        raise PlanError("the content is not what was written", where=f"{path}: plan_hash", got=stated, expected=actual)
     try:
+        for key, hashed in (("plan_hash", [k for k in found if k != "plan_hash"]), ("inputs_hash", INPUTS)):
+            stated, actual = found.get(key), digest({k: found[k] for k in hashed})
+            if stated != actual:
+                where = f"{path}: {key}"
+                raise PlanError("the content is not what was written", where=where, got=stated, expected=actual)
         return _plan_of(reader, found)
     except InputError:
         raise
-    except (SbplanError, TypeError, KeyError, ValueError) as error:
+    except (SbplanError, TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:
         raise PlanError("not a well-formed plan", where=str(path), got=f"{type(error).__name__}: {error}") from error
 
 
@@ -228,7 +233,40 @@ class _Reader:
         wanted = kinds.get(annotation)
         if wanted is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
             raise PlanError("a wrong type", where=f"{self.path}: {key}", got=value, expected=annotation)
+        if wanted == (int,) and abs(value) > LARGEST:
+            raise PlanError("a number out of range", where=f"{self.path}: {key}", expected="64 bits")
         return float(value) if annotation == "float" else value
+
+    def integer(self, value: Any, key: str) -> int:
+        """A whole number of 64 bits."""
+        found: int = self._scalar(value, "int", key)
+        return found
+
+    def integers(self, value: Any, key: str) -> tuple[int, ...]:
+        """A list of whole numbers."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
+        return tuple(self.integer(item, key) for item in value)
+
+    def rates_and_times(self, record: Any, key: str) -> None:
+        """Refuse rates below one per second, and times that are negative or endless."""
+        for name in (field.name for field in dataclasses.fields(record)):
+            value = getattr(record, name)
+            if name.endswith("_per_s"):
+                legal = 1.0 <= value <= LARGEST
+            elif name.endswith("_s") or name.startswith("s_per_"):
+                legal = 0.0 <= value <= LONGEST_S
+            else:
+                continue
+            if not legal:
+                raise PlanError("a rate or time out of range", where=f"{self.path}: {key}.{name}", got=value)
+
+    def seconds(self, value: Any, key: str) -> float:
+        """A time that is neither negative nor endless."""
+        found: float = self._scalar(value, "float", key)
+        if not 0.0 <= found <= LONGEST_S:
+            raise PlanError("a time out of range", where=f"{self.path}: {key}", got=value)
+        return found
 
     def layout(self, value: Any, key: str) -> NdSbp:
         """One NdSbp."""
@@ -252,29 +290,37 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
         "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
     }
+    for key, part in parts.items():
+        reader.rates_and_times(part, f"cluster.{key}")
     where = reader.record(Cluster, cluster, "cluster", **parts)
     calibration = reader.mapping(found["calibration"], "calibration")
     coefficients = {
         kind: reader.record(Coefficients, value, f"calibration.{kind}")
         for kind, value in reader.mapping(calibration["coefficients"], "calibration.coefficients").items()
     }
+    for kind, constants in coefficients.items():
+        reader.rates_and_times(constants, f"calibration.{kind}")
+    cost = CostModel(where, coefficients, reader.seconds(calibration["act_overhead_s"], "calibration.act_overhead_s"))
+    dimensions = reader.record(GptConfig, model, "model")
+    if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
+        raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
     config = reader.mapping(found["config"], "config")
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
     return Plan(
         model_name=str(name),
-        model=reader.record(GptConfig, model, "model"),
+        model=dimensions,
         training=reader.record(Training, training, "training", dtype=DType(training["dtype"])),
         cluster=where,
-        cost=CostModel(where, coefficients, float(calibration["act_overhead_s"])),
+        cost=cost,
         config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
         layout=_layout_of(reader, found),
         claims=reader.record(
             Claims,
             claims,
             "plan",
-            peak_memory_bytes=tuple(claims["peak_memory_bytes"]),
-            sent_bytes_per_step=tuple(claims["sent_bytes_per_step"]),
+            peak_memory_bytes=reader.integers(claims["peak_memory_bytes"], "peak_memory_bytes"),
+            sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
         ),
     )
 
@@ -282,22 +328,26 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
 def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
     placements = []
     for index, entry in enumerate(found["stages"]):
-        converted = {key: tuple(reader.mapping(entry, f"stages.{index}")[key]) for key in ("devices", "mesh", "axes")}
-        placements.append(Placement(**converted))
+        where = f"stages.{index}"
+        content = reader.mapping(entry, where)
+        devices, mesh = (reader.integers(content[key], f"{where}.{key}") for key in ("devices", "mesh"))
+        placements.append(Placement(devices, mesh, tuple(map(str, content["axes"]))))
     stage_of: dict[str, int] = {}
     signatures: dict[str, Signature] = {}
     for name, entry in reader.mapping(found["ops"], "ops").items():
-        stage_of[name] = int(entry["stage"])
+        stage_of[name] = reader.integer(entry["stage"], f"ops.{name}.stage")
         parts = (reader.layouts(entry[key], f"ops.{name}.{key}") for key in ("inputs", "outputs", "updates"))
         signatures[name] = Signature(*parts)
     conversions = []
     for entry in found["boxing"]:
         key = f"boxing of {entry['value']}"
         steps = tuple(
-            BoxingStep(ActKind(step["kind"]), int(step["axis"]), reader.layout(step["layout"], key))
+            BoxingStep(ActKind(step["kind"]), reader.integer(step["axis"], key), reader.layout(step["layout"], key))
             for step in entry["steps"]
         )
-        source = Home(int(entry["from"]["stage"]), reader.layout(entry["from"]["layout"], key))
-        copy = Copy(str(entry["value"]), int(entry["to"]["stage"]), reader.layout(entry["to"]["layout"], key))
+        source = Home(reader.integer(entry["from"]["stage"], key), reader.layout(entry["from"]["layout"], key))
+        copy = Copy(
+            str(entry["value"]), reader.integer(entry["to"]["stage"], key), reader.layout(entry["to"]["layout"], key)
+        )
         conversions.append(Conversion(copy, source, steps))
     return Layout(Stages(tuple(placements), stage_of), signatures, tuple(conversions))

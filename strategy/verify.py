@@ -7,10 +7,11 @@ converted there by legal steps; memory, traffic and objective are those claimed;
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from strategy.arrangement import arrange
-from strategy.boxing import step_kind
+from strategy.boxing import TRANSFER_AXIS, step_kind
 from strategy.errors import SbplanError
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lower import lower
@@ -25,11 +26,12 @@ from strategy.traffic import sent_bytes_per_step
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
+STATUSES = ("optimal", "feasible", "limit")
 
 
 def verify(plan: Plan) -> list[str]:
     """Every problem of a plan, one line each, naming op or value; an empty list accepts it."""
-    for check in (_stages, _signatures, _conversions, _claims):
+    for check in (_stages, _signatures, _conversions, _figures, _program):
         problems = list(check(plan))
         if problems:
             return problems
@@ -48,6 +50,12 @@ def _stages(plan: Plan) -> Iterator[str]:
     for index, placement in enumerate(placements):
         if placement.mesh != (config.dp, config.tp):
             yield f"stage {index}: mesh {placement.mesh}, but config has dp {config.dp} and tp {config.tp}"
+        if placement.axes != ("data", "tensor"):
+            yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
+    degrees = dataclasses.asdict(config)
+    for field in dataclasses.fields(config):
+        if field.default is not dataclasses.MISSING and degrees[field.name] != field.default:
+            yield f"config.{field.name}: {degrees[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
         yield (
@@ -106,8 +114,9 @@ def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
     stage, layout = conversion.source.stage, conversion.source.layout
     for number, step in enumerate(conversion.steps):
         if step.kind is ActKind.TRANSFER:
-            if stage == conversion.copy.stage or has_partial(layout) or has_partial(step.target):
-                yield f"step {number} is a transfer of {format_nd(layout)} to {format_nd(step.target)}: not legal here"
+            moves = stage != conversion.copy.stage and step.axis == TRANSFER_AXIS
+            if not moves or has_partial(layout) or has_partial(step.target):
+                yield f"step {number} is a transfer of {_change(layout, step.target)}: not legal here"
                 return
             stage = conversion.copy.stage
         elif not _legal(layout, step.target, step.axis, step.kind):
@@ -129,14 +138,9 @@ def _change(source: NdSbp, target: NdSbp) -> str:
     return f"{format_nd(source)} into {format_nd(target)}"
 
 
-def _claims(plan: Plan) -> Iterator[str]:
+def _figures(plan: Plan) -> Iterator[str]:
+    """What follows from the layout without lowering it: memory and objective, and the words about them."""
     graph, layout, claims = plan.graph, plan.layout, plan.claims
-    try:
-        program = lower(graph, layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
-        admit(program)
-    except SbplanError as error:
-        yield str(error)
-        return
     arrangement = arrange(graph, layout, plan.pipeline)
     peaks = peak_memory_bytes(graph, layout.stages, arrangement)
     for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
@@ -150,12 +154,27 @@ def _claims(plan: Plan) -> Iterator[str]:
         yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
     if claims.memory_limit_bytes > plan.cluster.device.memory_bytes:
         yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.device.memory_bytes}"
-    traffic = sent_bytes_per_step(program)
-    if traffic != claims.sent_bytes_per_step:
-        yield f"sent_bytes_per_step: {claims.sent_bytes_per_step} claimed, {traffic} found"
     objective_s = max(stage_times_ns(graph, layout, arrangement, plan.cost, plan.pipeline)) / 1e9
     if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
         yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
+        return
+    if not 0 <= claims.lower_bound_s <= claims.objective_s * (1 + RELATIVE_TOLERANCE):
+        yield f"lower_bound_s: {claims.lower_bound_s} claimed, which is no bound on {claims.objective_s}"
     gap = max(0.0, (claims.objective_s - claims.lower_bound_s) / claims.objective_s)
-    if claims.lower_bound_s < 0 or abs(gap - claims.gap) > RELATIVE_TOLERANCE:
+    if abs(gap - claims.gap) > RELATIVE_TOLERANCE:
         yield f"gap: {claims.gap} claimed, {gap} follows from objective and bound"
+    if claims.status not in STATUSES or (claims.status == "optimal" and gap > RELATIVE_TOLERANCE):
+        yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
+
+
+def _program(plan: Plan) -> Iterator[str]:
+    """Whether the lowered program can finish, and what it sends."""
+    try:
+        program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
+        admit(program)
+    except SbplanError as error:
+        yield str(error)
+        return
+    traffic = sent_bytes_per_step(program)
+    if traffic != plan.claims.sent_bytes_per_step:
+        yield f"sent_bytes_per_step: {plan.claims.sent_bytes_per_step} claimed, {traffic} found"

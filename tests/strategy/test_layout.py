@@ -1,0 +1,53 @@
+"""Layouts: stages of GPTs, homes, and the copies that readers want."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategy.graph import Phase, Role
+from strategy.layout import Copy, assign_stages, home_of, wanted_copies
+from strategy.placement import Placement
+from strategy.training import Training, training_graph
+from tests.random_graphs import every_layout, random_case
+from tests.small_plans import MODEL, config_of, plan_by_rules, request
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_stages_of_a_gpt(count: int) -> None:
+    graph = training_graph(MODEL, Training(global_batch=4, num_micro_batches=2))
+    placements = tuple(Placement((s,), (1, 1), ("data", "tensor")) for s in range(count))
+    stages = assign_stages(graph, placements)
+    for op in graph.ops:
+        if op.layer is not None:
+            assert stages.stage_of[op.name] == op.layer * count // MODEL.layers, op.name
+        assert stages.placement(op.name) == placements[stages.stage_of[op.name]]
+    assert (stages.stage_of["embed"], stages.stage_of["logits"]) == (0, count - 1)
+    forward = [stages.stage_of[op.name] for op in graph.ops if op.phase is Phase.FORWARD]
+    assert forward == sorted(forward)
+    assert stages.stage_of["token:adamw"] == 0
+    assert stages.stage_of["norm.weight:adamw"] == count - 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_reader_has_its_copy(seed: int) -> None:
+    case = random_case(seed, stages=1 + seed % 2, most=6)
+    for priced in every_layout(case):
+        signatures = priced.layout.signatures
+        wanted = wanted_copies(case.graph, case.stages, signatures)
+        made = {conversion.copy for conversion in priced.layout.conversions}
+        for op in case.graph.ops:
+            for name, nd_sbp in zip(op.inputs, signatures[op.name].inputs, strict=True):
+                copy = Copy(name, case.stages.stage_of[op.name], nd_sbp)
+                home = home_of(case.graph, case.stages, signatures, name)
+                assert op in wanted[copy]
+                is_there = home is None or (home.stage, home.layout) == (copy.stage, copy.layout)
+                assert is_there != (copy in made)
+                assert (home is None) == (case.graph.values[name].role is Role.INPUT)
+
+
+def test_a_value_is_transferred_once_for_readers_of_one_layout() -> None:
+    training = Training(global_batch=4, num_micro_batches=2)
+    plan = plan_by_rules(request(2, training), config_of(training, pp=2), ("data", "tensor"))
+    copies = [conversion.copy for conversion in plan.layout.conversions]
+    assert len(copies) == len(set(copies))
+    assert copies

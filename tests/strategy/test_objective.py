@@ -1,0 +1,52 @@
+"""The objective: weights by hand, and what it is next to the simulated time."""
+
+from __future__ import annotations
+
+import pytest
+
+from executor.train import program_of
+from simulator.simulate import simulate
+from strategy.arrangement import Pipeline, arrange
+from strategy.objective import rate_weight, stage_times_ns
+from strategy.plan import Plan
+from strategy.program import ActKind
+from strategy.tensor import Rate
+from strategy.training import Training
+from tests.small_plans import config_of, plan_by_rules, request
+
+
+def made(**degrees: int) -> Plan:
+    training = Training(global_batch=4, num_micro_batches=2)
+    count = degrees.get("dp", 1) * degrees.get("tp", 1) * degrees.get("pp", 1)
+    return plan_by_rules(request(count, training), config_of(training, **degrees), ("data", "tensor"))
+
+
+def test_weights() -> None:
+    pipeline = Pipeline(8)
+    assert rate_weight(Rate.STEP, pipeline, 4) == 1
+    assert rate_weight(Rate.MICRO_BATCH, pipeline, 4) == 11
+
+
+@pytest.mark.parametrize("degrees", [{"dp": 2}, {"tp": 2}, {"pp": 2}])
+def test_stage_times_are_sums_of_the_acts_of_the_program(degrees: dict[str, int]) -> None:
+    """The first rank of a stage has the largest pieces; a transfer counts where it is sent."""
+    plan = made(**degrees)
+    program, pipeline, count = program_of(plan), plan.pipeline, plan.config.pp
+    arrangement = arrange(plan.graph, plan.layout, pipeline)
+    times = stage_times_ns(plan.graph, plan.layout, arrangement, plan.cost, pipeline)
+    for stage, placement in enumerate(plan.layout.stages.placements):
+        total = 0
+        for actor in program.actors:
+            received = actor.kind is ActKind.TRANSFER and not actor.reads
+            if actor.rank == placement.devices[0] and not received:
+                rate = Rate.STEP if actor.acts_per_step == 1 else Rate.MICRO_BATCH
+                total += rate_weight(rate, pipeline, count) * actor.work.latency_ns
+        assert times[stage] == total
+    assert max(times) / 1e9 == pytest.approx(plan.claims.objective_s)
+
+
+def test_one_stream_takes_what_the_objective_says() -> None:
+    """On one stage without overlap only the loader runs beside the rest."""
+    plan = made(tp=2)
+    simulated_s = simulate(program_of(plan), steps=3).step_time_s
+    assert simulated_s == pytest.approx(plan.claims.objective_s, rel=0.05)
