@@ -258,7 +258,7 @@ def test_what_cannot_be_trained_is_told_once(
     before = snapshot(tmp_path / "saved")
     plan = write_small_plan(tmp_path, layout)
     ended = run(tmp_path, "train", plan, "--json", *arguments, ranks=ranks)
-    assert (ended.code, ended.stdout, ended.messages) == (code, "", [f"sbplan: {message}"])
+    assert (ended.code, ended.stdout, ended.stderr) == (code, "", f"sbplan: {message}\n")
     assert snapshot(tmp_path / "saved") == before
     assert not (tmp_path / "nowhere").exists()
 
