@@ -1,9 +1,16 @@
-"""Registers of one rank: the memory behind them, one array per block, allocated once and never moved."""
+"""Registers of one rank: the memory behind them, one array per block, allocated once and never moved.
+
+Registers whose lives are known and do not overlap share memory (see `arena`). A life is an interval of the canonical
+order, in which a static stream runs every chunk of a step; so a register may share if one static stream alone touches
+it, and its one block is written and read within it in that order.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
+from executor.arena import Span, place
 from executor.kernels.base import Kernels
 from strategy.errors import PlanError, did_you_mean
 from strategy.ops.base import Array
@@ -17,22 +24,44 @@ class Registers:
     """Arrays of all blocks of the registers of `rank`.
 
     A register that begins with a piece (state) is zero until its owner fills it; others hold what their producer
-    writes, before which nobody reads them.
+    writes, before which nobody reads them. `lives` names the registers that may share memory, with [begin, end).
     """
 
-    def __init__(self, program: Program, rank: int, kernels: Kernels) -> None:
+    def __init__(
+        self, program: Program, rank: int, kernels: Kernels, lives: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
         self.rank = rank
         self.nbytes = 0
         self._blocks: list[tuple[Array, ...]] = []
         self._index: dict[str, int] = {}
+        shared = self._share(program, rank, kernels, lives or {})
         for index, register in enumerate(program.registers):
             mine = register.rank == rank
             if mine and register.name in self._index:
                 raise PlanError("two registers of a rank have one name", where=f"rank {rank}", got=register.name)
-            self._blocks.append(tuple(_block(register, kernels) for _ in range(register.blocks)) if mine else ())
+            if mine and index in shared:
+                self._blocks.append((shared[index],))
+            else:
+                self._blocks.append(tuple(_block(register, kernels) for _ in range(register.blocks)) if mine else ())
+                self.nbytes += register.nbytes if mine else 0
             if mine:
                 self._index[register.name] = index
-                self.nbytes += register.nbytes
+
+    def _share(
+        self, program: Program, rank: int, kernels: Kernels, lives: Mapping[str, tuple[int, int]]
+    ) -> dict[int, Array]:
+        """Register -> its block in the arena of this rank."""
+        sharing = [i for i, r in enumerate(program.registers) if r.rank == rank and r.name in lives]
+        registers = [program.registers[i] for i in sharing]
+        assert all(r.blocks == 1 and not r.initial for r in registers), "only single blocks without state share memory"
+        spans = [Span(*lives[r.name], -(-r.block_nbytes // ALIGNMENT) * ALIGNMENT) for r in registers]
+        offsets, total = place(spans)
+        self.nbytes += total
+        arena = _aligned(total, kernels, zero=False)
+        return {
+            index: _shaped(arena[offset : offset + register.block_nbytes], register)
+            for index, offset, register in zip(sharing, offsets, registers, strict=True)
+        }
 
     def block(self, register: int, block: int) -> Array:
         """The array of one block, of the register's shape and dtype."""
@@ -60,8 +89,16 @@ class Registers:
 
 def _block(register: Register, kernels: Kernels) -> Array:
     """One aligned block; zero if it is to hold a piece from the start."""
-    nbytes = register.block_nbytes
-    raw = (kernels.xp.zeros if register.initial else kernels.xp.empty)(nbytes + ALIGNMENT, "uint8")
+    return _shaped(_aligned(register.block_nbytes, kernels, zero=register.initial > 0), register)
+
+
+def _aligned(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:
+    """Bytes that begin on a cache line."""
+    raw = (kernels.xp.zeros if zero else kernels.xp.empty)(nbytes + ALIGNMENT, "uint8")
     begin = -kernels.address(raw) % ALIGNMENT
-    assert math.prod(register.shape) * register.dtype.nbytes == nbytes
-    return raw[begin : begin + nbytes].view(str(register.dtype)).reshape(register.shape)
+    return raw[begin : begin + nbytes]
+
+
+def _shaped(raw: Array, register: Register) -> Array:
+    assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
+    return raw.view(str(register.dtype)).reshape(register.shape)

@@ -73,6 +73,7 @@ class Worker:
         reports: names of registers of this rank whose last piece of each step is copied for `on_step`.
         hooks: what to call on the way.
         first_step: the training step that the first act belongs to; a resumed run goes on counting.
+        lives: which registers may share memory, and when each is alive (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
     """
@@ -90,13 +91,14 @@ class Worker:
         reports: Sequence[str] = (),
         hooks: Hooks | None = None,
         first_step: int = 0,
+        lives: Mapping[str, tuple[int, int]] | None = None,
         stall_s: float = 60.0,
         record: bool = True,
     ) -> None:
         self.program = program
         self.rank = rank
         self.transport = transport
-        self.registers = Registers(program, rank, kernels)
+        self.registers = Registers(program, rank, kernels, lives)
         self.records: list[Record] = []
         self.steps_done = 0
         self._kernels = kernels
