@@ -15,10 +15,10 @@ from strategy.training import Training
 from tests.small_plans import config_of, plan_by_rules, request
 
 
-def made(**degrees: int) -> Plan:
+def made(*, dp: int = 1, tp: int = 1, pp: int = 1) -> Plan:
     training = Training(global_batch=4, num_micro_batches=2)
-    count = degrees.get("dp", 1) * degrees.get("tp", 1) * degrees.get("pp", 1)
-    return plan_by_rules(request(count, training), config_of(training, **degrees), ("data", "tensor"))
+    config = config_of(training, dp=dp, tp=tp, pp=pp)
+    return plan_by_rules(request(dp * tp * pp, training), config, ("data", "tensor"))
 
 
 def test_weights() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from executor.train import program_of
@@ -15,9 +17,10 @@ from strategy.units import to_ns
 from tests.small_plans import config_of, plan_by_rules, request
 
 
+@cache
 def small_plan() -> Plan:
     training = Training(global_batch=8, num_micro_batches=2)
-    return plan_by_rules(request(4, training), config_of(training, dp=2, tp=2), ("data", "tensor"))
+    return plan_by_rules(request(2, training), config_of(training, tp=2), ("data", "tensor"))
 
 
 def test_a_simulated_timeline_gives_back_its_prices() -> None:

@@ -15,7 +15,7 @@ from strategy.schedule import Schedule
 from strategy.search import BY_HAND, Pins, Request, SearchResult, SimulatedStep, candidates_of, plan_by_rule, search
 from strategy.training import Training
 from strategy.verify import verify
-from tests.small_plans import MODEL, request
+from tests.small_plans import request
 
 
 def simulated(program: Program) -> SimulatedStep:
@@ -80,9 +80,8 @@ def test_pins_hold(asked: Request) -> None:
         found_with(replace(asked, pins=Pins(dp=2, layouts={"nothing": (B, B)})))
 
 
-def test_too_little_memory_names_what_would_do(asked: Request) -> None:
-    pins = Pins(dp=2, tp=1, pp=1, micro_batch=2)
-    asked = replace(asked, model=replace(MODEL, layers=1), pins=pins, memory_limit_bytes=1000)
+def test_too_little_memory_names_what_would_do() -> None:
+    asked = replace(request(1, Training(global_batch=4)), memory_limit_bytes=1000)
     with pytest.raises(InfeasibleError) as caught:
         found_with(asked)
     smallest = caught.value.smallest_limit

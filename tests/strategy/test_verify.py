@@ -32,8 +32,8 @@ def real_plan(kind: str) -> Plan:
     if kind == "random":
         return random_plan(request(4, training), config_of(training, dp=2, tp=2), random.Random(3))
     pp = int(kind == "pipeline") + 1
-    config = config_of(training, dp=1 if pp > 1 else 2, tp=2, pp=pp)
-    return plan_by_rules(request(4, training), config, ("data", "tensor"))
+    config = config_of(training, tp=2, pp=pp)
+    return plan_by_rules(request(2 * pp, training), config, ("data", "tensor"))
 
 
 KINDS = ("tensor", "pipeline", "random")
