@@ -11,6 +11,7 @@ import numpy as np
 
 from executor.data import sample_batch
 from executor.initialize import initial_piece
+from executor.registers import ALIGNMENT
 from executor.train import program_of
 from strategy.arrangement import arrange
 from strategy.errors import InfeasibleError
@@ -38,6 +39,8 @@ QUOTAS = {
     "free": 0.02,
     "float32": 0.1,
 }
+WASTE = 1.1
+"""Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
 STEPS = 3
 RULES = (("data", "tensor"), ("mixed", "tensor"), ("samples split", "mixed"), ("data", "samples shared"))
 FREE = ("samples split", "samples shared")
@@ -127,9 +130,10 @@ def check(plan: Plan) -> Iterator[str]:
     if trained.sent_bytes != expected:
         yield f"bytes sent: {trained.sent_bytes}, claimed {expected}"
     for rank, trainer in enumerate(trained.trainers):
-        held = sum(register.nbytes for register in program.registers if register.rank == rank)
-        if trainer.worker.registers.nbytes != held:
-            yield f"rank {rank} holds {trainer.worker.registers.nbytes} bytes of registers, planned are {held}"
+        planned, held = plan.claims.peak_memory_bytes[rank], trainer.worker.registers.nbytes
+        rounding = ALIGNMENT * sum(register.rank == rank for register in program.registers)
+        if not planned <= held <= WASTE * planned + rounding:
+            yield f"rank {rank} holds {held} bytes of registers, planned are {planned}"
 
 
 def on_one_device(plan: Plan, *, steps: int) -> tuple[dict[str, Array], list[float]]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from executor.checkpoint import Checkpoint, latest, load
+from executor.registers import ALIGNMENT
 from executor.train import program_of
 from experiments.store import RunStatus, RunStore
 from strategy.graph import Role
@@ -122,9 +123,10 @@ def test_ranks_hold_and_send_what_the_plan_says(trained: Train, layout: str) -> 
     assert found.summary["sent_bytes_per_step"] == list(plan.claims.sent_bytes_per_step)
     assert min(found.summary["sent_bytes_per_step"]) > 0
     registers = program_of(plan).registers
-    assert found.summary["register_bytes"] == [
-        sum(register.nbytes for register in registers if register.rank == rank) for rank in range(plan.ranks)
-    ]
+    for rank, held in enumerate(found.summary["register_bytes"]):
+        planned = plan.claims.peak_memory_bytes[rank]
+        rounding = ALIGNMENT * sum(register.rank == rank for register in registers)
+        assert planned <= held <= 1.1 * planned + rounding
     seen = 0
     for value in plan.graph.with_role(Role.VARIABLE):
         home = home_of(plan.graph, plan.layout.stages, plan.layout.signatures, value.name)
