@@ -7,14 +7,15 @@ Large messages. Everything is sent as bytes with 64-bit counts and displacements
 Open MPI 5); under an older library a buffer beyond 2^31 - 1 bytes is refused before it is sent.
 
 Polling. An MPI library moves messages only while it is called, so a worker that waits must poll, and must give way
-where ranks outnumber cores. `pause` is a bare sched_yield: with a core per rank it costs a fraction of a microsecond
-and makes no difference; with two ranks per core it is 3 to 20 times faster than sleeping, whose shortest nap is 50
-microseconds on Linux.
+where ranks outnumber cores: there `pause` is a bare sched_yield, 3 to 20 times faster than sleeping, whose shortest nap
+is 50 microseconds on Linux. With a core per rank it first polls on: whoever yields to a stranger's process waits out
+that one's time slice, some milliseconds, while its own message has long come.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _INT_MAX = 2**31 - 1
+_PATIENCE_NS = 1_000_000
+"""How long a rank with a core of its own polls before it gives way."""
+_AT_WORK_NS = 100_000
+"""A longer time between two pauses was spent on work: the wait has begun anew."""
 
 
 class MpiTransport:
@@ -50,6 +55,8 @@ class MpiTransport:
         self._specs: dict[int, _Spec] = {}
         self._longest = _INT_MAX if MPI.Get_version() < (4, 0) else 2**63 - 1
         self._largest_tag: int = self._comm.Get_attr(MPI.TAG_UB) or 2**15 - 1
+        self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
+        self._paused_ns = self._waits_since_ns = 0
         self._made = {lane: self._make(lane) for lane in sorted(set(lanes.values())) if self.rank in lane.group}
         self._lanes = {number: self._made[lane] for number, lane in lanes.items() if lane in self._made}
 
@@ -96,7 +103,14 @@ class MpiTransport:
             self.pause()
 
     def pause(self) -> None:
-        """Offer the core to others."""
+        """Offer the core to others, at once or after some patience."""
+        if self._roomy:
+            now_ns = time.perf_counter_ns()
+            if now_ns - self._paused_ns > _AT_WORK_NS:
+                self._waits_since_ns = now_ns
+            self._paused_ns = now_ns
+            if now_ns - self._waits_since_ns < _PATIENCE_NS:
+                return
         os.sched_yield()
 
     def close(self) -> None:

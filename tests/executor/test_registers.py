@@ -41,7 +41,7 @@ def test_blocks_of_one_rank() -> None:
 def test_unknown_and_doubled_names() -> None:
     registers = Registers(program_of(Register("weight", 0, (1,), DType.FLOAT32)), 0, open_kernels("numpy"))
     with pytest.raises(PlanError, match="did you mean 'weight'"):
-        registers.index("wieght")
+        registers.index("weigh")
     twice = Register("weight", 0, (1,), DType.FLOAT32)
     with pytest.raises(PlanError, match="one name"):
         Registers(program_of(twice, twice), 0, open_kernels("numpy"))
