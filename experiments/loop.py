@@ -21,12 +21,12 @@ from executor.train import program_of
 from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
-from strategy.calibrate import Calibration, read_calibration, refine, write_calibration
+from experiments.refinement import Observation, predict_s, refine_by
+from strategy.calibrate import Calibration, read_calibration, write_calibration
 from strategy.cluster import Cluster
 from strategy.cost import CostModel
 from strategy.errors import RunError
 from strategy.files import read_json
-from strategy.lower import lower
 from strategy.measurement import Measurement
 from strategy.models import find_model
 from strategy.observe import act_overhead_s, features_by_action, observe
@@ -196,8 +196,7 @@ def _measured(contender: Contender, folder: Path, *, blocks: int, steps: int) ->
 
 
 def _refined(contenders: Sequence[Contender], base: Calibration, cluster: Cluster) -> Calibration:
-    rows = [row for contender in contenders for row in contender.rows]
-    return refine(base, rows, cluster, act_overhead_s=median(c.overhead_s for c in contenders))
+    return refine_by(base, [Observation(c.plan, c.rows, c.overhead_s, c.measured_s) for c in contenders], cluster)
 
 
 def _predict_unseen(
@@ -205,9 +204,7 @@ def _predict_unseen(
 ) -> float:
     """The plan's step time by a calibration refined without its run."""
     others = [other for other in all_of_them if other.name != contender.name]
-    cost = _refined(others, base, cluster).cost_model(cluster)
-    plan = contender.plan
-    return simulated_step(lower(plan.graph, plan.layout, plan.pipeline, cost)).step_time_s
+    return predict_s(contender.plan, _refined(others, base, cluster))
 
 
 def errors(contenders: Sequence[Contender], measured: Sequence[float]) -> tuple[float, float]:

@@ -154,6 +154,19 @@ def refine(
     return Calibration(cluster.name, fitted, act_overhead_s)
 
 
+def scale(calibration: Calibration, factor: float) -> Calibration:
+    """All constants times `factor`: every act, and so every step, takes so many times as long."""
+
+    def scaled(found: Fitted) -> Fitted:
+        c = found.coefficients
+        return dataclasses.replace(
+            found, coefficients=Coefficients(c.fixed_s * factor, c.s_per_flop * factor, c.s_per_byte * factor)
+        )
+
+    fitted = {kind: scaled(found) for kind, found in calibration.fitted.items()}
+    return Calibration(calibration.cluster, fitted, calibration.act_overhead_s * factor)
+
+
 def _terms(features: Features) -> tuple[float, float, float]:
     """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes."""
     flop = float(features.flop) if features.kind in FLOP_BOUND else 0.0

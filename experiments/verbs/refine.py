@@ -127,23 +127,22 @@ def check_one_cluster(runs: Sequence[Run]) -> None:
 
 def refined(old: Calibration, runs: Sequence[Run]) -> Calibration:
     """The old calibration, corrected by what the runs measured."""
-    from statistics import median
-
-    from strategy.calibrate import refine
+    from experiments.refinement import Observation, refine_by
     from strategy.observe import act_overhead_s
 
-    rows = [row for found in runs for row in found.measurements]
-    overhead_s = median(act_overhead_s(found.timeline) for found in runs)
-    return refine(old, rows, runs[0].plan.cluster, act_overhead_s=overhead_s)
+    observations = [
+        Observation(found.plan, found.measurements, act_overhead_s(found.timeline), measured_step_s(found))
+        for found in runs
+    ]
+    return refine_by(old, observations, runs[0].plan.cluster)
 
 
 def error_of(found: Run, old: Calibration, new: Calibration) -> Misprediction:
     """How wrong a run's prediction was and is."""
-    from experiments.verbs.simulate import program_of
-    from simulator.simulate import simulate
+    from experiments.refinement import predict_s
 
     measured_s = measured_step_s(found)
-    before_s, after_s = (simulate(program_of(found.plan, calibration)).step_time_s for calibration in (old, new))
+    before_s, after_s = (predict_s(found.plan, calibration) for calibration in (old, new))
     return Misprediction(str(found.folder), measured_s, before_s / measured_s - 1, after_s / measured_s - 1)
 
 
