@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from executor.train import program_of
 from experiments.loop import Outcome, document
 from simulator.engine import run as simulate_acts
+from strategy.graph import Phase
+from strategy.plan import Plan
 from strategy.program import ActKind
-from strategy.timeline import Timeline, from_zero, step_of
+from strategy.timeline import Timeline, step_ends_ns, step_of
 
 
 def table(outcome: Outcome) -> str:
@@ -38,24 +41,38 @@ def table(outcome: Outcome) -> str:
 
 
 def draw(outcome: Outcome, folder: Path) -> list[Path]:
-    """Write the two figures; gives their paths."""
+    """Write the figures; gives their paths. Timelines are those of the chosen plan and of the pipeline."""
     from experiments.figures.predicted_measured import Point, figure
     from experiments.figures.timelines import figure as timelines
 
-    chosen = next(c for c in outcome.contenders if c.name == outcome.chosen)
-    assert chosen.timeline is not None
-    program = program_of(replace(chosen.plan, cost=outcome.calibration.cost_model(chosen.plan.cluster)))
-    steps = 3
-    simulated = last_step(simulate_acts(program, steps).timeline)
-    paths = [folder / "timelines.png", folder / "predicted_measured.png"]
-    timelines(simulated, last_step(chosen.timeline)).savefig(paths[0], dpi=150)
+    paths = []
+    for contender in outcome.contenders:
+        if contender.timeline is not None and contender.name in (outcome.chosen, "pipeline"):
+            cost = outcome.calibration.cost_model(contender.plan.cluster)
+            simulated = simulate_acts(program_of(replace(contender.plan, cost=cost)), 3).timeline
+            found = timelines(typical_step(simulated), typical_step(contender.timeline), phases_of(contender.plan))
+            paths.append(folder / f"timelines_{contender.name}.png")
+            found.savefig(paths[-1], dpi=150)
     points = [Point(c.name, c.predicted_s, c.refined_s, c.measured_s, c.samples_s) for c in outcome.contenders]
-    figure(points).savefig(paths[1], dpi=150)
+    paths.append(folder / "predicted_measured.png")
+    figure(points).savefig(paths[-1], dpi=150)
     return paths
 
 
-def last_step(timeline: Timeline) -> Timeline:
-    """The acts of the last step alone, from time 0; what was loaded ahead of the step is left out."""
-    records = [r for r in timeline.records if step_of(timeline, r) == timeline.steps - 1]
-    begun = min(r.start_ns for r in records if timeline.actors[r.actor].kind is not ActKind.LOAD)
-    return from_zero(replace(timeline, records=tuple(r for r in records if r.start_ns >= begun)))
+def phases_of(plan: Plan) -> dict[str, Phase]:
+    """Actor name -> forward, backward or update: the colours of computation."""
+    return {op.name: op.phase for op in plan.graph.ops}
+
+
+def typical_step(timeline: Timeline) -> Timeline:
+    """The acts of one step, the one of median length, from its first computation on, which is time 0."""
+    lengths = [after - before for before, after in pairwise(step_ends_ns(timeline))]
+    step = 1 + sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2]
+    records = [r for r in timeline.records if step_of(timeline, r) == step]
+    begun = min(r.start_ns for r in records if timeline.actors[r.actor].kind is ActKind.COMPUTE)
+    moved = tuple(
+        replace(r, ready_ns=max(r.ready_ns, begun) - begun, start_ns=r.start_ns - begun, end_ns=r.end_ns - begun)
+        for r in records
+        if r.start_ns >= begun
+    )
+    return replace(timeline, records=moved)

@@ -41,15 +41,15 @@ def figure(points: Sequence[Point]) -> Figure:
         x = [1e3 * p.measured_s for p in points]
         y = [1e3 * getattr(p, kind) for p in points]
         axes.scatter(x, y, color=colour, marker=marker, s=28, zorder=3, label=label)
-    for point in points:
+    for rank, point in enumerate(sorted(points, key=lambda p: p.refined_s)):
         ordered = sorted(point.samples_s)
         quarter = len(ordered) // 4
         axes.hlines(
             1e3 * point.refined_s, 1e3 * ordered[quarter], 1e3 * ordered[-1 - quarter], color=AFTER, linewidth=1
         )
-        axes.annotate(
-            point.name, (1e3 * point.measured_s, 1e3 * point.refined_s), (6, -9), textcoords="offset points", fontsize=8
-        )
+        side, align = (9, "left") if rank % 2 else (-9, "right")  # neighbours on either side, so that they can be read
+        place = 1e3 * point.measured_s, 1e3 * point.refined_s
+        axes.annotate(point.name, place, (side, -3), textcoords="offset points", ha=align, fontsize=8)
     axes.set(xlim=(low, high), ylim=(low, high), xlabel="measured step [ms]", ylabel="predicted step [ms]")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)

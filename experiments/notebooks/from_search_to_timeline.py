@@ -22,7 +22,7 @@ from IPython.display import Image
 
 from executor.launch import launch, rank_environment
 from executor.train import program_of
-from experiments.demo_report import last_step
+from experiments.demo_report import phases_of, typical_step
 from experiments.figures.timelines import figure
 from experiments.machine import local_cluster
 from experiments.prices import simulated_step
@@ -82,6 +82,6 @@ measured = read_timeline(folder / "timeline.json.gz")
 # ## Draw
 
 # %%
-picture = figure(last_step(simulated), last_step(measured))
+picture = figure(typical_step(simulated), typical_step(measured), phases_of(plan))
 picture.savefig(folder / "timelines.png", dpi=150)
 Image(folder / "timelines.png")  # type: ignore[no-untyped-call]
