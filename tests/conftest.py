@@ -41,7 +41,7 @@ def mpiexec() -> str:
     beside = Path(sys.executable).parent / "mpiexec"
     found = str(beside) if beside.exists() else shutil.which("mpiexec")
     if found is None:
-        pytest.skip("no mpiexec: pip install sbplan[mpich]")
+        pytest.fail("no mpiexec: pip install sbplan[mpich]")
     return found
 
 

@@ -97,15 +97,7 @@ sys.exit(launch(sys.argv[3:], int(sys.argv[2]), folder=Path(sys.argv[1])))
 """
 
 
-def has_mpi() -> bool:
-    try:
-        find_mpiexec()
-    except EnvironmentLacks:
-        return False
-    return True
-
-
-needs_mpi = pytest.mark.skipif(not has_mpi(), reason="no mpiexec beside this Python or on PATH")
+needs_mpi = pytest.mark.mpi
 
 
 @dataclass(frozen=True, slots=True)
