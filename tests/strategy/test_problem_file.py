@@ -112,9 +112,9 @@ def test_each_fault_is_named(tmp_path: Path, change: Callable[[dict[str, Any]], 
 @pytest.mark.parametrize(
     ("name", "raw"),
     [
-        ("truncated.json.gz", gzip.compress(json.dumps(EXAMPLE).encode())[:-20]),
+        ("truncated.json.gz", gzip.compress(json.dumps(EXAMPLE).encode(), mtime=0)[:-20]),
         ("not-gzip.json.gz", b"plain text"),
-        ("corrupt.json.gz", gzip.compress(json.dumps(EXAMPLE).encode())[:30] + bytes(60)),
+        ("corrupt.json.gz", gzip.compress(json.dumps(EXAMPLE).encode(), mtime=0)[:30] + bytes(60)),
         ("empty.json", b""),
         ("latin.json", b'{"problem": "\xff"}'),
         ("deep.json", b"[" * 200_000 + b"]" * 200_000),
