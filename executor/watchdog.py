@@ -256,11 +256,11 @@ def _read_actors(folder: Path) -> Sequence[tuple[str, int]]:
 def _describe(beats: Sequence[Beat], actors: Sequence[tuple[str, int]]) -> Iterable[LastBeat]:
     now_ns = time.monotonic_ns()
     for beat in beats:
-        name, acts_per_step = "", 1
+        name, step = "", 0
         if beat.actor >= 0:
             known = beat.actor < len(actors)
             name, acts_per_step = actors[beat.actor] if known else (f"actor {beat.actor}", 1)
-        step = beat.number // acts_per_step
+            step = beat.number // acts_per_step + 1
         quiet_s = round((now_ns - beat.time_ns) / 1e9, 3)
         yield LastBeat(beat.rank, beat.process.pid, beat.state.name.lower(), name, step, beat.number, quiet_s)
 

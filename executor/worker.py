@@ -285,7 +285,8 @@ class Worker:
         raise self._fault(actor, protocol.issued[actor], f"{waited}: {wants}; was the program admitted?")
 
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
-        return RankFault(self.rank, self.program.actors[actor].name, number // self._acts_per_step[actor], reason)
+        step = (self._first_act[actor] + number) // self._acts_per_step[actor] + 1
+        return RankFault(self.rank, self.program.actors[actor].name, step, reason)
 
 
 def _by_urgency(program: Program, streams: Sequence[int]) -> list[int]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from simulator.resources import time_alone_ns
 from strategy.errors import InternalError
-from strategy.program import Actor, Program
+from strategy.program import Actor, Program, time_alone_ns
 from strategy.timeline import ActRecord
 
 

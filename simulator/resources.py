@@ -71,8 +71,3 @@ class SharedResource(Generic[T]):
             self.busy_ns += elapsed_ns
             self._level += elapsed_ns * self.bytes_per_s * _SHARES // len(self._queue)
         self._now_ns = now_ns
-
-
-def time_alone_ns(nbytes: int, bytes_per_s: float) -> int:
-    """Time that `nbytes` take when nothing else uses the resource, rounded up."""
-    return -(-nbytes * 10**9 // round(bytes_per_s))

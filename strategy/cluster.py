@@ -83,9 +83,13 @@ class Cluster:
         """Whether a group of ranks spans nodes."""
         return len({rank // self.devices_per_node for rank in ranks}) > 1
 
-    def link(self, ranks: tuple[int, ...]) -> Link:
-        """The slowest level that a group of ranks crosses."""
-        return self.inter if self.crosses_nodes(ranks) else self.intra
+    def level(self, ranks: tuple[int, ...]) -> str:
+        """The slowest level that a group of ranks crosses: `intra` or `inter`."""
+        return "inter" if self.crosses_nodes(ranks) else "intra"
+
+    def link(self, level: str) -> Link:
+        """The links of a level."""
+        return self.inter if level == "inter" else self.intra
 
 
 _A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6)

@@ -100,7 +100,7 @@ class RunError(SbplanError):
 
 
 class RankFault(RunError):
-    """One rank failed: which, at which actor, in which step (counted from 0)."""
+    """One rank failed: which, at which actor, in which step (counted from 1, as `train` does)."""
 
     def __init__(self, rank: int, actor: str, step: int, reason: str) -> None:
         self.rank, self.actor, self.step, self.reason = rank, actor, step, reason

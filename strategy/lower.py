@@ -8,6 +8,10 @@ Every tensor becomes a register on each rank of its stage, every action an actor
 
 and each stream of a rank is the subsequence that belongs to it: `compute`; `comm` for collectives where they
 overlap; one stream per pair of stages for transfers, in the sender's order on both sides; and a dynamic `load`.
+
+Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
+The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
+and the rest, its latency: alone, an act takes what the cost model says, and beside another on one port longer.
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from strategy.arrangement import Action, Arrangement, Pipeline, arrange
-from strategy.boxing import boxing_task, meeting_ranks, transfer_task
-from strategy.cost import FLOP_BOUND, CostModel
+from strategy.boxing import boxing_task, meeting_ranks, sent_nbytes, transfer_task
+from strategy.cost import FLOP_BOUND, CostModel, port_rates
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
+from strategy.measurement import Features
 from strategy.objective import action_features
 from strategy.ops import op_definition
 from strategy.program import (
     ActKind,
     Actor,
+    BoxingTask,
     LoadTask,
     OpTask,
     Port,
@@ -38,7 +44,6 @@ from strategy.program import (
 from strategy.sbp import local_box
 from strategy.schedule import chunk_order
 from strategy.tensor import Box, Rate, box_shape
-from strategy.units import to_ns
 
 
 def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0) -> Program:
@@ -75,11 +80,13 @@ class _Lowering:
         for index, action in enumerate(self.arrangement.actions):
             self.actors_of[index] = list(self._make_actors(action))
         flop = step_flop(self.graph, self.pipeline)
+        ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
-            ranks=sum(len(placement.devices) for placement in self.layout.stages.placements),
+            ranks=ranks,
             registers=tuple(self.registers),
             actors=tuple(self.actors),
             streams=tuple(self._streams()),
+            resources=port_rates(self.cost.cluster, ranks),
             num_micro_batches=self.pipeline.num_micro_batches,
             tokens_per_step=tokens_per_step,
             model_flop_per_step=flop,
@@ -110,9 +117,8 @@ class _Lowering:
     def _make_actors(self, action: Action) -> Iterator[tuple[str, int]]:
         """Add the actors of an action; gives (stream name, actor) of each."""
         features = action_features(self.graph, self.layout, self.arrangement, self.cost, action)
-        work = Work(to_ns(self.cost.seconds(features)))
         if action.kind is ActKind.TRANSFER:
-            yield from self._make_transfer(action, work)
+            yield from self._make_transfer(action, features)
             return
         placement = self.layout.stages.placements[action.stage]
         groups: dict[tuple[int, ...], int] = {}
@@ -122,7 +128,7 @@ class _Lowering:
             if action.kind.is_communication:
                 assert action.step is not None
                 number = groups.setdefault(placement.group(rank, action.step.axis), self.rendezvous + len(groups))
-            yield self._stream_name(action), self._add_actor(action, rank, work, task, number)
+            yield self._stream_name(action), self._add_actor(action, rank, features, task, number)
         self.rendezvous += len(groups)
 
     def _stream_name(self, action: Action) -> str:
@@ -130,15 +136,24 @@ class _Lowering:
             return "load"
         return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
-    def _add_actor(self, action: Action, rank: int, work: Work, task: Task, number: int | None) -> int:
+    def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
         tensors = self.arrangement.tensors
         here = self.layout.stages.placements
         reads = tuple(self._port(t, rank, action) for t in action.reads if rank in here[tensors[t].stage].devices)
         writes = (*action.writes, *action.updates)
         ports = tuple(self._port(t, rank, action) for t in writes if rank in here[tensors[t].stage].devices)
         acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
+        work = self._work(action, rank, features, task)
         self.actors.append(Actor(action.name, rank, action.kind, reads, ports, acts, number, 0, work, task))
         return len(self.actors) - 1
+
+    def _work(self, action: Action, rank: int, features: Features, task: Task) -> Work:
+        if not isinstance(task, BoxingTask | TransferTask):
+            return self.cost.work(features, rank, 0)
+        if isinstance(task, TransferTask) and not task.messages:
+            return Work()
+        itemsize = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec.dtype.nbytes
+        return self.cost.work(features, rank, sent_nbytes(action.kind, task, rank, itemsize))
 
     def _task(self, action: Action, rank: int) -> Task:
         if action.op:
@@ -157,7 +172,7 @@ class _Lowering:
         spec = self.graph.values[target.value].spec
         return boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
 
-    def _make_transfer(self, action: Action, work: Work) -> Iterator[tuple[str, int]]:
+    def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """One rendezvous per set of ranks that must meet."""
         source, written = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
         placements = self.layout.stages.placements
@@ -171,18 +186,20 @@ class _Lowering:
                 {r: box for r, box in whole.target_boxes.items() if r in members},
             )
             for rank in ranks:
-                yield f"{source.stage}>{written.stage}", self._add_actor(action, rank, work, task, self.rendezvous)
+                yield f"{source.stage}>{written.stage}", self._add_actor(action, rank, features, task, self.rendezvous)
             self.rendezvous += 1
-        yield from self._idle_replicas(action, work, whole, source.stage)
+        yield from self._idle_replicas(action, features, whole, source.stage)
 
-    def _idle_replicas(self, action: Action, work: Work, whole: TransferTask, stage: int) -> Iterator[tuple[str, int]]:
+    def _idle_replicas(
+        self, action: Action, features: Features, whole: TransferTask, stage: int
+    ) -> Iterator[tuple[str, int]]:
         """Ranks of the sender's stage whose replica nobody asked for still return the piece."""
         busy = {m.source for m in whole.messages} | {m.target for m in whole.messages}
         for rank in self.layout.stages.placements[stage].devices:
             if rank not in busy:
                 task = TransferTask((), {rank: whole.source_boxes[rank]}, {})
                 target = self.arrangement.tensors[action.writes[0]].stage
-                yield f"{stage}>{target}", self._add_actor(action, rank, Work(), task, None)
+                yield f"{stage}>{target}", self._add_actor(action, rank, features, task, None)
 
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}

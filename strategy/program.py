@@ -33,6 +33,11 @@ class Work:
     demands: tuple[tuple[str, int], ...] = ()
 
 
+def time_alone_ns(nbytes: int, bytes_per_s: float) -> int:
+    """Time that `nbytes` take through a resource that nothing else uses, rounded up."""
+    return -(-nbytes * 10**9 // round(bytes_per_s))
+
+
 @dataclass(frozen=True, slots=True)
 class Register:
     """`blocks` buffers of one shape on one rank; piece p of the value occupies block p modulo `blocks`."""

@@ -60,7 +60,7 @@ def main():
             world.Allreduce(MPI.IN_PLACE, np.ones(1))
             time.sleep(0.005)
             if rank == 0 and number % 10 == 0:
-                say(json.dumps({"step": number // 10}))
+                say(json.dumps({"step": number // 10 + 1}))
             if rank == 1 and number == 30:
                 if how == "raise":
                     raise ValueError("boom")
@@ -244,7 +244,7 @@ def test_a_job_that_ends_well_says_json_and_nothing_else(tmp_path: Path) -> None
     assert ended.code == 0
     assert ended.strange_lines() == []
     documents = [json.loads(line) for line in ended.stdout.splitlines()]
-    assert documents == [*({"step": step} for step in range(6)), {"threads": "1", "ranks": 3}]
+    assert documents == [*({"step": step} for step in range(1, 7)), {"threads": "1", "ranks": 3}]
     assert sorted(ended.stderr.splitlines()) == [f"rank {rank} says hello" for rank in range(3)]
     assert not (job.run / "failure.json").exists()
     assert survivors(beats) == []
@@ -273,7 +273,7 @@ def test_a_rank_that_raises_ends_the_job_and_tells_once(
     # Open MPI ends what it says itself on stderr with a NUL.
     told_lines = [line for line in ended.stderr.replace("\0", "").splitlines() if line.startswith("sbplan:")]
     node, failure = os.uname().nodename, job.failure()
-    place = " in layer.1.mlp.fc1 (compute), step 3" if how in ("raise", "run error", "thread") else ""
+    place = " in layer.1.mlp.fc1 (compute), step 4" if how in ("raise", "run error", "thread") else ""
     blamed = "" if code == 2 else f"rank 1 (pid {failure['pid']} on {node}) failed{place}: "
     assert told_lines == [f"sbplan: {blamed}{reason}"]
     assert failure["exit_code"] == code
@@ -295,7 +295,7 @@ def kill_one(folder: Path, what: str, *, launched: bool, victim: int, ranks: int
     failure = job.failure()
     if (failure["rank"], failure["pid"]) != (victim, beats[victim].process.pid):
         wrong.append(f"blamed {failure['rank']} for {victim}: {failure['reason']}")
-    if failure["actor"] != "layer.1.mlp.fc1 (compute)" or failure["step"] < 0 or len(failure["ranks"]) != ranks:
+    if failure["actor"] != "layer.1.mlp.fc1 (compute)" or failure["step"] < 1 or len(failure["ranks"]) != ranks:
         wrong.append(f"placed it in {failure['actor']}, step {failure['step']}")
     # MPICH prints its banner on stdout when the process that it started itself is killed: no rank can help that.
     if launched or what != "guard":

@@ -146,14 +146,14 @@ def test_a_failure_names_actor_step_and_everybody(tmp_path: Path) -> None:
     assert record_failure(tmp_path, 1, "killed by SIGKILL")
     document = json.loads((tmp_path / "failure.json").read_text())
     assert (document["rank"], document["pid"]) == (1, 51)
-    assert (document["actor"], document["step"]) == ("layer.1.mlp.fc1 (compute)", 5)
+    assert (document["actor"], document["step"]) == ("layer.1.mlp.fc1 (compute)", 6)
     assert [(last["rank"], last["actor"], last["act"]) for last in document["ranks"]] == [
         (0, "tokens (load)", 5),
         (1, "layer.1.mlp.fc1 (compute)", 23),
     ]
     failure = read_failure(tmp_path)
     assert failure is not None
-    assert failure.message().endswith("failed in layer.1.mlp.fc1 (compute), step 5: killed by SIGKILL")
+    assert failure.message().endswith("failed in layer.1.mlp.fc1 (compute), step 6: killed by SIGKILL")
 
 
 def test_only_the_processes_that_it_was_told_of_are_killed(tmp_path: Path) -> None:

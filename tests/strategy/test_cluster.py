@@ -280,8 +280,10 @@ def test_every_cluster_reads_back(tmp_path_factory: pytest.TempPathFactory, clus
 
 def test_links_by_the_levels_that_ranks_cross() -> None:
     cluster = find_cluster("dgx-a100:2")
-    assert cluster.link((0, 7)) is cluster.intra
-    assert cluster.link((7, 8)) is cluster.inter
-    assert cluster.link((9, 15)) is cluster.intra
+    assert cluster.level((0, 7)) == "intra"
+    assert cluster.level((7, 8)) == "inter"
+    assert cluster.level((9, 15)) == "intra"
+    assert cluster.link("intra") is cluster.intra
+    assert cluster.link("inter") is cluster.inter
     assert not cluster.crosses_nodes((3,))
     assert cluster.overlaps
