@@ -9,7 +9,7 @@ before it leave; it needs no rule of its own, because a piece of an op is again 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,21 @@ Specs = Sequence[TensorSpec]
 
 
 @dataclass(frozen=True, slots=True)
+class Example:
+    """Operands on which an op is tried out: its validator runs every signature on them.
+
+    Dims are long enough to be split in four, some of them unevenly. Floats are drawn distinct and evenly spaced in
+    `ranges[position]` (default -2 to 2, never 0), which keeps them away from ties and kinks; integers uniformly from
+    [low, high), which must be given. Positions count inputs, then updates.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    updates: tuple[TensorSpec, ...] = ()
+    attrs: Attrs = field(default_factory=dict)
+    ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class OpDef:
     """Everything that sbplan knows of one kind of op.
 
@@ -107,6 +122,7 @@ class OpDef:
     nbytes: Callable[[Specs, Specs, Attrs], int] | None = None
     accumulates: bool = False
     """Its output is a step value made of micro-batch inputs: every act after the first of a step adds to it."""
+    examples: tuple[Example, ...] = ()
 
 
 def axis_signatures(
