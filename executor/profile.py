@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from executor.collectives import prepare
 from executor.kernels.base import Kernels
 from executor.transport.base import Lane, Lanes, Transport, wait
-from strategy.boxing import BoxingStep, boxing_task, step_kind, transfer_task
+from strategy.boxing import boxing_task, step_between, transfer_task
 from strategy.cluster import Cluster
 from strategy.cost import op_features, step_features, transfer_features
 from strategy.graph import Graph, Op
@@ -145,12 +145,11 @@ def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
     for rows in COLLECTIVE_ROWS:
         spec = TensorSpec((rows, 16))
         for source, target in changes:
-            kind = step_kind(source, target, 0)
-            assert kind is not None
-            step = BoxingStep(kind, 0, target)
+            step = step_between(source, target)
+            assert step is not None
             tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
             features = step_features(cluster, spec, source, step, world, 0)
-            cases.append(CollectiveCase(features, kind, spec, tasks, len(cases)))
+            cases.append(CollectiveCase(features, step.kind, spec, tasks, len(cases)))
         if ranks > 1:
             cases.append(_transfer_case(cluster, spec, ranks, len(cases)))
     return cases
