@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategy.boxing import BoxingStep, Price, boxing_task, part_nbytes, sent_nbytes, transfer_task
+from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, part_nbytes, transfer_task
 from strategy.cluster import Cluster
 from strategy.graph import Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, spans_alike
@@ -149,7 +149,7 @@ def step_features(
     if step.kind is ActKind.SLICE:
         local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
-    most = max(sent_nbytes(step.kind, task, member, itemsize) for member in task.group)
+    most = most_sent_nbytes(step.kind, task, itemsize)
     return Features(step.kind, 0, most, len(task.group) - 1, cluster.level(task.group))
 
 

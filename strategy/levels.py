@@ -14,7 +14,6 @@ where a flat collective sends all of 2 T, T and T times (n m - 1) / (n m) at the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -22,7 +21,7 @@ from strategy.cluster import Cluster
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask
 from strategy.sbp import balanced_split
-from strategy.tensor import Box, box_shape
+from strategy.tensor import Box
 
 PARTS: Mapping[ActKind, tuple[tuple[ActKind, str], ...]] = {
     ActKind.ALL_REDUCE: (
@@ -84,4 +83,7 @@ def part_sizes(kind: ActKind, task: BoxingTask, rank: int) -> tuple[int, ...]:
 
 def box_size(box: Box) -> int:
     """Elements of a piece."""
-    return math.prod(box_shape(box))
+    size = 1
+    for begin, end in box:
+        size *= end - begin
+    return size
