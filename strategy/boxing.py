@@ -353,7 +353,7 @@ def _most_exchanged(task: BoxingTask) -> int:
 def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> tuple[int, ...]:
     """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
     if isinstance(task, BoxingTask) and task.nodes:
-        return tuple(size * itemsize for size in part_sizes(kind, task, rank))
+        return tuple(size * itemsize for size in part_sizes(kind, task)[rank])
     return (_sent_size(kind, task, rank) * itemsize,)
 
 
