@@ -24,7 +24,10 @@ from strategy.signature import Signature, piece_specs
 from strategy.tensor import TensorSpec
 from strategy.units import to_ns
 
-FLOP_BOUND = frozenset({"matmul", "matmul_nt", "matmul_tn", "attention", "attention_grad"})
+FLOP_BOUND = frozenset(
+    {"matmul", "matmul_nt", "matmul_tn", "attention", "attention_grad", "grouped_matmul", "grouped_matmul_tn"}
+    | {"muon_direction"}
+)
 """Kinds whose data-sheet time counts FLOPs at the matrix rate; the others are bound by memory."""
 
 

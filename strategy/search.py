@@ -16,21 +16,24 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache, reduce
+from operator import and_
 
 from strategy.arrangement import Pipeline, arrange
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError, InputError, SbplanError
-from strategy.graph import Graph, Op, template_name
+from strategy.graph import Graph, Op, Phase, template_name
 from strategy.layout import Layout, Stages, assign_stages
 from strategy.layout_problem import Keep, LayoutProblem, SearchSpace, layout_problem
-from strategy.lower import lower
+from strategy.lower import lower, products_flop
 from strategy.measurement import Features
 from strategy.memory import memory_peak, peak_memory_bytes
-from strategy.models.gpt import GptConfig
+from strategy.models import Model
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.plan import Claims, Plan, PlanConfig
@@ -38,10 +41,10 @@ from strategy.program import Program
 from strategy.rules import along_axes, pinned
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
-from strategy.signature import Signature, op_signatures
+from strategy.signature import Signature, usable_signatures
 from strategy.solve import PeakLimitError, SolveStatus, smallest_limit, solve
 from strategy.solve.peak import find_legal
-from strategy.tensor import Shape
+from strategy.tensor import Rate, Shape
 from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
 
@@ -82,7 +85,7 @@ class Request:
     """What is searched for. `training.num_micro_batches` is the search's to choose."""
 
     model_name: str
-    model: GptConfig
+    model: Model
     training: Training
     cost: CostModel
     memory_limit_bytes: int
@@ -299,8 +302,7 @@ def _likely(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConf
 
 def _state_bytes(request: Request) -> int:
     """About what parameters, gradients and both moments take on one device, in single precision."""
-    model = request.model
-    return 16 * (12 * model.layers * model.width**2 + model.vocabulary * model.width)
+    return 16 * request.model.parameters
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
@@ -334,7 +336,7 @@ def space_log10(request: Request) -> float:
         for op in ground.graph.ops:
             name = template_name(op.name, op.layer)
             if name not in options:
-                options[name] = sum(keep(op, signature) for signature in op_signatures(ground.graph, op, mesh))
+                options[name] = sum(keep(op, signature) for signature in usable_signatures(ground.graph, op, mesh))
         sizes.append(sum(math.log10(count) for count in options.values() if count))
     largest = max(sizes, default=0.0)
     return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0
@@ -346,15 +348,32 @@ def _divisors(number: int) -> list[int]:
 
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
-    model, cost = request.model, request.cost
-    tokens = request.training.global_batch * model.sequence
-    weights = 12 * model.layers * model.width**2 + model.vocabulary * model.width
-    flop = 6 * tokens * weights + 14 * model.layers * tokens * model.sequence * model.width
-    slots = config.num_micro_batches + config.pp - 1
-    spread = flop / request.devices * slots / config.num_micro_batches
-    rate = cost.seconds(Features("matmul", 10**15, 0)) / 1e15
-    fixed = cost.seconds(Features("matmul", 0, 0)) * ACTS_PER_LAYER * (model.layers // config.pp)
-    return int((spread * rate * 0.999 + fixed * slots) * 1e9)
+    cost, slots = request.cost, config.num_micro_batches + config.pp - 1
+    least = _least_work(request.model, request.training.global_batch)
+    once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
+    seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
+    spread = seconds / request.devices * slots / config.num_micro_batches
+    fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
+    return int((spread * 0.999 + fixed * slots) * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeastWork:
+    """What no layout avoids, by kind: FLOPs of a step's matrix products, and acts of every layer per micro-batch."""
+
+    flop: tuple[tuple[str, int], ...]
+    acts: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=8)
+def _least_work(model: Model, global_batch: int) -> _LeastWork:
+    graph = training_graph(model, Training(global_batch))
+    kinds: dict[int, Counter[str]] = {}
+    for op in graph.ops:
+        if op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
+            kinds.setdefault(op.layer, Counter())[op.kind] += op.phase is not Phase.UPDATE
+    acts = reduce(and_, kinds.values()) if kinds else Counter()
+    return _LeastWork(tuple(products_flop(graph).items()), tuple(acts.items()))
 
 
 BY_HAND_SHARE = 0.3
@@ -368,9 +387,6 @@ COMPETITORS = 3
 
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
-
-ACTS_PER_LAYER = 8
-"""Matrix products and attention of a layer, forward and backward, counted low."""
 
 
 def solve_candidate(
@@ -537,7 +553,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     training = replace(request.training, num_micro_batches=solved.config.num_micro_batches)
     graph = training_graph(request.model, training)
     pipeline = Pipeline(solved.config.num_micro_batches, solved.config.schedule, request.cost.cluster.overlaps)
-    tokens = training.global_batch * request.model.sequence
+    tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
     peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))
     step = simulate(program)

@@ -31,7 +31,7 @@ from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
 from strategy.schedule import Schedule
 from strategy.search import AXES, Request, SimulatedStep, Solved, simulated_plan, solve_candidate
-from strategy.signature import Signature, op_signatures
+from strategy.signature import Signature, usable_signatures
 from strategy.tensor import DType
 from strategy.training import Training, training_graph
 
@@ -99,7 +99,7 @@ def _random_signatures(
     graph: Graph, stages: Stages, converter: Converter, rng: random.Random
 ) -> Mapping[str, Signature]:
     while True:
-        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {op.name: rng.choice(usable_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:

@@ -9,8 +9,11 @@ from strategy.ops import (
     attention,
     elementwise,
     embedding,
+    lamb,
+    learning_rate,
     loss,
     matmul,
+    muon,
     norm,
     optimizer,
     reduction,
@@ -18,7 +21,20 @@ from strategy.ops import (
 )
 from strategy.ops.base import OpDef
 
-_FAMILIES = (matmul, elementwise, reduction, norm, attention, embedding, loss, shape, optimizer)
+_FAMILIES = (
+    matmul,
+    elementwise,
+    reduction,
+    norm,
+    attention,
+    embedding,
+    loss,
+    shape,
+    optimizer,
+    learning_rate,
+    lamb,
+    muon,
+)
 
 REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for family in _FAMILIES for definition in family.OPS}
 
