@@ -87,13 +87,13 @@ class _Class:
 class _Writer:
     """The class that decides a value's home; the position is among the layouts of its signatures."""
 
-    deciding: _Class
+    found: _Class
     position: int
 
     @property
     def homes(self) -> list[NdSbp]:
         """The home layout under each choice."""
-        return [option.layouts[self.position] for option in self.deciding.options]
+        return [option.layouts[self.position] for option in self.found.options]
 
 
 @dataclass(slots=True)
@@ -234,7 +234,7 @@ class _Builder:
             home = -1 if decider is None else stage_of[decider.name]
             for stage, readers in by_stage.items():
                 wanted = tuple((index, positions) for index, (_, positions) in readers.items())
-                source = None if writer is None else (writer.deciding.index, writer.position)
+                source = None if writer is None else (writer.found.index, writer.position)
                 key = (source, wanted, home == stage, value.spec, value.role)
                 bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
                 bundle.instances.append((name, home, stage))
@@ -254,7 +254,7 @@ class _Builder:
             if time.monotonic() > self.deadline:
                 raise TimeoutError("the layout problem was not built in time")
             if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
-                self._link(bundle, layout)
+                self._link(bundle, bundle.writer, layout)
             else:
                 self._copy_node(bundle, layout)
 
@@ -270,18 +270,16 @@ class _Builder:
     def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
         return [any(option.inputs[p] == layout for p in positions) for option in reader.options]
 
-    def _link(self, bundle: _Bundle, layout: NdSbp) -> None:
+    def _link(self, bundle: _Bundle, writer: _Writer, layout: NdSbp) -> None:
         """A copy that one class alone can want: an edge from its writer."""
-        assert bundle.writer is not None
-        (reader, positions), writer = bundle.readers[0], bundle.writer.deciding
-        prices = self._prices(bundle, layout)
+        reader, positions = bundle.readers[0]
+        prices = self._prices(bundle, writer.homes, layout)
         reads = self._reads(reader, positions, layout)
-        self._add_edge(writer.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
+        self._add_edge(writer.found.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
 
-    def _prices(self, bundle: _Bundle, layout: NdSbp) -> list[int]:
-        assert bundle.writer is not None
-        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(bundle.writer.homes)}
-        return [known[source] for source in bundle.writer.homes]
+    def _prices(self, bundle: _Bundle, homes: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(homes)}
+        return [known[source] for source in homes]
 
     def _copy_node(self, bundle: _Bundle, layout: NdSbp) -> None:
         """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
@@ -289,11 +287,11 @@ class _Builder:
         if bundle.writer is None:
             node = self._loaded(bundle, layout, name)
         elif self.limit is None:
-            prices = self._prices(bundle, layout)
+            prices = self._prices(bundle, bundle.writer.homes, layout)
             node = self._add_node(name, [0, 0], [])
-            self._add_edge(bundle.writer.deciding.index, node, lambda w, used: prices[w] if used else 0)
+            self._add_edge(bundle.writer.found.index, node, lambda w, used: prices[w] if used else 0)
         else:
-            node = self._copy_with_memory(bundle, layout, name)
+            node = self._copy_with_memory(bundle, bundle.writer, layout, name)
         for reader, positions in bundle.readers:
             reads = self._reads(reader, positions, layout)
             self._add_edge(reader.index, node, _needs(reads))
@@ -308,9 +306,8 @@ class _Builder:
                 usages.append(self._usage(value, stage, lifetime, [None, layout]))
         return self._add_node(name, [0, cost], usages)
 
-    def _copy_with_memory(self, bundle: _Bundle, layout: NdSbp, name: str) -> int:
-        assert bundle.writer is not None
-        homes = bundle.writer.homes
+    def _copy_with_memory(self, bundle: _Bundle, writer: _Writer, layout: NdSbp, name: str) -> int:
+        homes = writer.homes
         sources = list(dict.fromkeys(homes))
         prices = [self._price(bundle, source, layout) for source in sources]
         legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
@@ -329,8 +326,7 @@ class _Builder:
             usages += [Usage(begin, end, tuple(held)) for (begin, end), held in amounts.items()]
         node = self._add_node(name, [0, *(price for _, price in legal)], usages)
         origin = [None, *(source for source, _ in legal)]
-        writer = bundle.writer.deciding.index
-        self._add_edge(writer, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
+        self._add_edge(writer.found.index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
         return node
 
     def _conversions(

@@ -11,12 +11,11 @@ adds them up before the ratio is formed.
 from __future__ import annotations
 
 from strategy.graph import Attrs
-from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.ops.optimizer import (
     ADAM_ATTRS,
     adam_direction,
     infer_update,
-    number,
     scaled_gradient,
     update_signatures,
 )
@@ -45,7 +44,7 @@ def _run_direction(call: Call) -> None:
     """Adam's direction plus weight decay."""
     param, direction, (m, v) = call.inputs[2], call.outputs[0], call.updates
     g = adam_direction(call, scaled_gradient(call), m, v)
-    call.xp.multiply(param, number(call.attrs, "weight_decay"), out=direction)
+    call.xp.multiply(param, float_attr(call.attrs, "weight_decay"), out=direction)
     direction += g
 
 

@@ -9,8 +9,7 @@ import math
 from enum import StrEnum
 
 from strategy.graph import Attrs
-from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect
-from strategy.ops.optimizer import number
+from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, float_attr
 from strategy.tensor import DType, TensorSpec
 
 
@@ -34,10 +33,10 @@ def rate_at(step: int, attrs: Attrs) -> float:
         `inverse_sqrt` falls as lr sqrt(w / step) (Vaswani et al. 2017, arXiv:1706.03762, equation 3).
         `step` multiplies by `factor` every n steps after the warm-up.
     """
-    lr, warm_up, steps = number(attrs, "lr"), int(number(attrs, "warm_up")), int(number(attrs, "steps"))
+    lr, warm_up, steps = float_attr(attrs, "lr"), int(float_attr(attrs, "warm_up")), int(float_attr(attrs, "steps"))
     if step < warm_up:
         return lr * (step + 1) / warm_up
-    final = number(attrs, "final")
+    final = float_attr(attrs, "final")
     done = min(1.0, (step - warm_up) / max(1, steps - warm_up))
     match Decay(str(attrs["decay"])):
         case Decay.CONSTANT:
@@ -45,11 +44,11 @@ def rate_at(step: int, attrs: Attrs) -> float:
         case Decay.COSINE:
             return lr * (final + (1 - final) * (1 + math.cos(math.pi * done)) / 2)
         case Decay.POLYNOMIAL:
-            return lr * (final + (1 - final) * math.pow(1 - done, number(attrs, "power")))
+            return lr * (final + (1 - final) * math.pow(1 - done, float_attr(attrs, "power")))
         case Decay.INVERSE_SQRT:
             return lr * math.sqrt(max(1, warm_up) / (step + 1))
         case Decay.STEP:
-            return lr * math.pow(number(attrs, "factor"), (step - warm_up) // max(1, steps))
+            return lr * math.pow(float_attr(attrs, "factor"), (step - warm_up) // max(1, steps))
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

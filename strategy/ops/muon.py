@@ -16,8 +16,20 @@ import math
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, ArrayModule, AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
-from strategy.ops.optimizer import infer_update, number, scaled_gradient, update_signatures
+from strategy.ops.base import (
+    Array,
+    ArrayModule,
+    AxisSignature,
+    Call,
+    Example,
+    OpDef,
+    Specs,
+    expect,
+    float_attr,
+    linear_in,
+    shapes,
+)
+from strategy.ops.optimizer import infer_update, scaled_gradient, update_signatures
 from strategy.sbp import B, P, Split
 from strategy.tensor import TensorSpec
 
@@ -92,7 +104,7 @@ def _signatures_direction(inputs: Specs, outputs: Specs, attrs: Attrs, parts: in
 
 def _run_direction(call: Call) -> None:
     """velocity = momentum velocity + g; the direction is g + momentum velocity, made orthogonal."""
-    velocity, momentum = call.updates[0], number(call.attrs, "momentum")
+    velocity, momentum = call.updates[0], float_attr(call.attrs, "momentum")
     g = scaled_gradient(call)
     velocity *= momentum
     velocity += g
@@ -130,8 +142,8 @@ def _run_descend(call: Call) -> None:
     """param = (1 - lr decay) param - lr scale direction."""
     direction, lr = call.inputs
     step = call.workspace.get("step", direction.shape, direction.dtype)
-    call.xp.multiply(direction, lr * number(call.attrs, "scale"), out=step)
-    param, decay = call.updates[0], number(call.attrs, "weight_decay")
+    call.xp.multiply(direction, lr * float_attr(call.attrs, "scale"), out=step)
+    param, decay = call.updates[0], float_attr(call.attrs, "weight_decay")
     if decay:
         param *= 1 - lr * decay
     param -= step

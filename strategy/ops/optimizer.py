@@ -10,16 +10,9 @@ import math
 from collections.abc import Callable
 
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.sbp import B, Split
 from strategy.tensor import TensorSpec
-
-
-def number(attrs: Attrs, key: str) -> float:
-    """A figure among the attributes."""
-    found = attrs[key]
-    assert isinstance(found, int | float)
-    return float(found)
 
 
 def infer_update(kind: str, scalars: int, variables: tuple[int, ...]) -> Callable[..., tuple[TensorSpec, ...]]:
@@ -62,12 +55,12 @@ def _signatures(states: int) -> Callable[[Specs, Specs, Attrs, int], list[AxisSi
 
 
 def _signatures_sgd(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return update_signatures(inputs, 2 if number(attrs, "momentum") else 1)
+    return update_signatures(inputs, 2 if float_attr(attrs, "momentum") else 1)
 
 
 def _decay_gradient(call: Call, g: Array) -> None:
     """Weight decay as a term of the gradient: g += decay * param."""
-    decay = number(call.attrs, "weight_decay")
+    decay = float_attr(call.attrs, "weight_decay")
     if decay:
         scaled = call.workspace.get("scaled", g.shape, g.dtype)
         call.xp.multiply(call.updates[0], decay, out=scaled)
@@ -75,7 +68,7 @@ def _decay_gradient(call: Call, g: Array) -> None:
 
 
 def _infer_sgd(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    return infer_update("sgd", 2, (2,) if number(attrs, "momentum") else (1,))(inputs, updates, attrs)
+    return infer_update("sgd", 2, (2,) if float_attr(attrs, "momentum") else (1,))(inputs, updates, attrs)
 
 
 def _run_sgd(call: Call) -> None:
@@ -84,7 +77,7 @@ def _run_sgd(call: Call) -> None:
     Sutskever et al. 2013 in the form of PyTorch, whose learning rate multiplies the velocity.
     """
     xp, lr, param = call.xp, call.inputs[2], call.updates[0]
-    momentum = number(call.attrs, "momentum")
+    momentum = float_attr(call.attrs, "momentum")
     g = scaled_gradient(call)
     _decay_gradient(call, g)
     if momentum:
@@ -107,7 +100,7 @@ def adam_direction(call: Call, g: Array, m: Array, v: Array) -> Array:
     Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1. The act's number counts the steps, resumed ones included.
     """
     xp, step = call.xp, call.number + 1
-    beta1, beta2 = number(call.attrs, "beta1"), number(call.attrs, "beta2")
+    beta1, beta2 = float_attr(call.attrs, "beta1"), float_attr(call.attrs, "beta2")
     m *= beta1
     v *= beta2
     scaled = call.workspace.get("scaled", g.shape, g.dtype)
@@ -118,7 +111,7 @@ def adam_direction(call: Call, g: Array, m: Array, v: Array) -> Array:
     v += g
     xp.sqrt(v, out=g)
     g *= 1 / math.sqrt(1 - beta2**step)
-    g += number(call.attrs, "epsilon")
+    g += float_attr(call.attrs, "epsilon")
     xp.divide(m, g, out=g)
     g *= 1 / (1 - beta1**step)
     return g
@@ -140,7 +133,7 @@ def _run_adamw(call: Call) -> None:
     lr = call.inputs[2]
     g = adam_direction(call, scaled_gradient(call), m, v)
     g *= lr
-    decay = number(call.attrs, "weight_decay")
+    decay = float_attr(call.attrs, "weight_decay")
     if decay:
         param *= 1 - lr * decay
     param -= g
@@ -155,7 +148,7 @@ def _run_adagrad(call: Call) -> None:
     xp.multiply(g, g, out=root)
     total += root
     xp.sqrt(total, out=root)
-    root += number(call.attrs, "epsilon")
+    root += float_attr(call.attrs, "epsilon")
     g /= root
     g *= call.inputs[2]
     param -= g
@@ -180,7 +173,7 @@ def _run_clip(call: Call) -> None:
     xp, (square, count), (factor, norm) = call.xp, call.inputs, call.outputs
     xp.sqrt(square, out=norm)
     norm /= count
-    limit = number(call.attrs, "max_norm")
+    limit = float_attr(call.attrs, "max_norm")
     factor[...] = xp.minimum(1.0, limit / xp.maximum(norm, xp.finfo(norm.dtype).tiny)) / count
 
 
