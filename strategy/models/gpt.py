@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor
+from strategy.layers import LayerNorm, Linear
+from strategy.module import Layers, Module, Parameter, Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from strategy.builder import GraphBuilder
 from strategy.gradient import GradientBuilder
-from strategy.graph import Graph, Op, Role, Value
+from strategy.graph import Attrs, Graph, Op, Role, Value
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Example, Workspace
 from strategy.sbp import B, NdSbp, P, Partial, Reduce, Sbp, Split, is_legal_layout, local_box
@@ -88,6 +88,19 @@ def run_pieces(op: Op, arrays: Sequence[Array], boxes: Sequence[Box], out_boxes:
     return [*outputs, *updates]
 
 
+def full_box(shape: Shape) -> Box:
+    return tuple((0, size) for size in shape)
+
+
+def whole(kind: str, inputs: Sequence[Array], attrs: Attrs) -> list[Array]:
+    """Outputs of an op on one device."""
+    specs = [TensorSpec(array.shape, DType(str(array.dtype))) for array in inputs]
+    outputs = op_definition(kind).infer(specs, (), attrs)
+    names = [tuple(f"{side}{i}" for i in range(len(many))) for side, many in (("x", specs), ("y", outputs))]
+    op = Op("op", kind, names[0], names[1], attrs=attrs)
+    return run_pieces(op, inputs, [full_box(s.shape) for s in specs], [full_box(s.shape) for s in outputs])
+
+
 def boxes_at(specs: Sequence[TensorSpec], layouts: Sequence[NdSbp], mesh: Shape, rank: Shape) -> list[Box]:
     return [local_box(spec.shape, nd, mesh, rank) for spec, nd in zip(specs, layouts, strict=True)]
 
@@ -125,7 +138,7 @@ def is_right(trial: Trial, graph: Graph, signature: Signature, mesh: Shape, seed
     (op,) = graph.ops
     reads, writes = graph.specs((*op.inputs, *op.updates)), graph.specs((*op.outputs, *op.updates))
     arrays = trial.draw(rng)
-    full = [tuple((0, n) for n in spec.shape) for spec in (*reads[: len(op.inputs)], *writes[: len(op.outputs)])]
+    full = [full_box(spec.shape) for spec in (*reads[: len(op.inputs)], *writes[: len(op.outputs)])]
     wanted = run_pieces(op, arrays, full[: len(op.inputs)], full[len(op.inputs) :])
     layouts = (*signature.inputs, *signature.updates)
     pieces = [cut(array, nd, mesh, rng) for array, nd in zip(arrays, layouts, strict=True)]
@@ -214,8 +227,8 @@ def gradient_errors(trial: Trial, skip: Sequence[int] = (), cells: int = 12) -> 
             kept, results = at[place], []
             for step in (1e-5, -1e-5):
                 at[place] = kept + step
-                full = [tuple((0, n) for n in builder.spec(x).shape) for x in op.inputs]
-                outs = [tuple((0, n) for n in builder.spec(x).shape) for x in op.outputs]
+                full = [full_box(builder.spec(x).shape) for x in op.inputs]
+                outs = [full_box(builder.spec(x).shape) for x in op.outputs]
                 results.append(float((run_pieces(op, arrays, full, outs)[0] * seed).sum()))
             at[place] = kept
             differences.append(found[place] - (results[0] - results[1]) / 2e-5)
@@ -227,7 +240,7 @@ def run_whole(builder: GraphBuilder, values: dict[str, Array]) -> dict[str, Arra
     """Every op of a graph of one micro-batch on one device."""
     values = dict(values)
     for op in builder.ops:
-        boxes = [tuple((0, n) for n in builder.spec(name).shape) for name in (*op.inputs, *op.outputs)]
+        boxes = [full_box(builder.spec(name).shape) for name in (*op.inputs, *op.outputs)]
         arrays = [values[name] for name in (*op.inputs, *op.updates)]
         results = run_pieces(op, arrays, boxes[: len(op.inputs)], boxes[len(op.inputs) :])
         values.update(zip((*op.outputs, *op.updates), results, strict=True))
