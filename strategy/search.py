@@ -23,7 +23,8 @@ from enum import StrEnum
 from strategy.arrangement import Pipeline, arrange
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
-from strategy.errors import InfeasibleError, InputError, SbplanError
+from strategy.deduce import Deduction, deduce
+from strategy.errors import InfeasibleError, InputError, SbplanError, report
 from strategy.graph import Graph, Op, template_name
 from strategy.layout import Layout, Stages, assign_stages
 from strategy.layout_problem import Keep, LayoutProblem, SearchSpace, layout_problem
@@ -32,10 +33,11 @@ from strategy.measurement import Features
 from strategy.memory import memory_peak, peak_memory_bytes
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
+from strategy.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.placement import Placement
 from strategy.plan import Claims, Plan, PlanConfig
 from strategy.program import Program
-from strategy.rules import along_axes, pinned
+from strategy.rules import along_axes
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import Signature, op_signatures
@@ -75,6 +77,21 @@ class Pins:
     schedule: Schedule | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Pattern of op names -> the devices of its stage, instead of the stage's number."""
+
+    def __post_init__(self) -> None:
+        report(list(placement_problems(self.placements)), where="pins")
+
+    @property
+    def devices_per_stage(self) -> int | None:
+        """As many as a stage has that is pinned by its devices."""
+        return next((len(devices) for devices in self.placements.values()), None)
+
+    @property
+    def numbered_stages(self) -> dict[str, int]:
+        """Pattern of op names -> stage, of those pinned by their devices too."""
+        return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +104,8 @@ class Request:
     cost: CostModel
     memory_limit_bytes: int
     pins: Pins = Pins()
+    deduction: Deduction | None = None
+    """Deduce signatures by this rule instead of searching for the best ones."""
 
     @property
     def devices(self) -> int:
@@ -307,7 +326,10 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
     for pp in _divisors(devices):
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= max(pins.stages.values(), default=0):
+        last = max(pins.numbered_stages.values(), default=0)
+        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= last:
+            continue
+        if pins.devices_per_stage not in (None, devices // pp):
             continue
         for tp in _divisors(devices // pp):
             dp = devices // pp // tp
@@ -399,6 +421,9 @@ def _examine(
     """Solve without the memory limit; with it if that does not fit; then see what the slowest stage alone says."""
     ground = _ground(request, config)
     keep = _keep(request, ground, rules)
+    if request.deduction is not None:
+        deduced = _deduced(request, config, ground, keep, request.deduction)
+        return _Verdict(deduced.bound_ns, deduced.bound_ns, deduced)
     weights = (1,) * config.pp
 
     def solved_under(limit: int | None) -> tuple[int, dict[str, Signature] | None]:
@@ -420,7 +445,33 @@ def _examine(
         found = _evaluate(request, config, ground, signatures, bound)
     if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
         found = _focus_on_slowest(request, config, ground, keep, found, deadline, cutoff_ns, fits=fits)
+        found = _no_worse_than_deduced(request, config, ground, keep, found)
     return _Verdict(free_bound, bound if found is None else found.bound_ns, found)
+
+
+def _deduced(request: Request, config: PlanConfig, ground: _Ground, keep: Keep, rule: Deduction) -> Solved:
+    """The layout that a rule deduces.
+
+    Raises:
+        InfeasibleError: the pins leave an op without signature, or the layout needs more memory than there is.
+    """
+    signatures = deduce(ground.graph, ground.stages, ground.converter, keep, rule=rule)
+    found = _evaluate(request, config, ground, signatures, quick_bound_ns(request, config))
+    if max(found.peaks) > request.memory_limit_bytes:
+        needed = f"{max(found.peaks)} bytes per device needed, {request.memory_limit_bytes} are there"
+        raise InfeasibleError(f"the deduced layout does not fit: {needed}", hint="pin splits, or search")
+    return found
+
+
+def _no_worse_than_deduced(request: Request, config: PlanConfig, ground: _Ground, keep: Keep, found: Solved) -> Solved:
+    """Several stages are weighed against one another, which is no proof; so look at what no search would give."""
+    try:
+        deduced = _deduced(request, config, ground, keep, Deduction.MATCH_ALL)
+    except InfeasibleError:
+        return found
+    if deduced.objective_ns >= found.objective_ns:
+        return found
+    return replace(deduced, bound_ns=min(found.bound_ns, deduced.objective_ns))
 
 
 def _focus_on_slowest(
@@ -461,7 +512,9 @@ def _ground(request: Request, config: PlanConfig) -> _Ground:
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
     pipeline = Pipeline(config.num_micro_batches, config.schedule, request.cost.cluster.overlaps)
-    stages = assign_stages(graph, placements, pins=request.pins.stages)
+    pins = request.pins
+    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
+    stages = assign_stages(graph, placements, pins=pins.numbered_stages)
     return _Ground(graph, stages, pipeline, Converter(request.cost, placements))
 
 
@@ -470,7 +523,7 @@ def _keep(request: Request, ground: _Ground, rules: Sequence[str]) -> Keep:
     by_rule = along_axes(ground.graph, mesh, rules)
     if not request.pins.layouts:
         return by_rule
-    by_pin = pinned(ground.graph, {name: _on_mesh(nd, mesh) for name, nd in request.pins.layouts.items()})
+    by_pin = pinned(ground.graph, {name: _on_mesh(nd, mesh) for name, nd in request.pins.layouts.items()}, mesh)
 
     def keep(op: Op, signature: Signature) -> bool:
         return by_rule(op, signature) and by_pin(op, signature)
