@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.builder import GraphBuilder
+from strategy.candidates import FREE, candidates_of
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.deduce import Deduction, Fit, deduce, pick
@@ -18,11 +19,11 @@ from strategy.pins import pinned
 from strategy.placement import Placement
 from strategy.rules import along_axes
 from strategy.sbp import B, NdSbp, P, Split
-from strategy.search import FREE, candidates_of, solve_candidate
 from strategy.signature import Signature
 from strategy.solve import solve
 from strategy.tensor import Rate, TensorSpec
 from strategy.training import Training, training_graph
+from strategy.verdict import solve_candidate
 from tests.random_graphs import price, random_case
 from tests.small_plans import MODEL, cluster, request
 

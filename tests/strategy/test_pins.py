@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.candidates import Pins, candidates_of
 from strategy.errors import GraphError, InfeasibleError, InputError
 from strategy.pins import check_pins, pinned, placement_problems
 from strategy.sbp import B, P, Split
-from strategy.search import Pins, candidates_of, search
+from strategy.search import search
 from strategy.training import Training, training_graph
 from tests.small_plans import MODEL, no_simulation, request
 
