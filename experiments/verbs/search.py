@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from strategy.search import SearchResult, Watch
 
 EXIT_LIMIT = 4
+DEDUCTIONS = ("match-all", "match-most", "least-cost")
 TIME_LIMIT_S = 50.0
 GLOBAL_BATCHES: Mapping[str, int] = {
     "gpt-tiny": 8,
@@ -52,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seq", type=positive_int, metavar="N", help="tokens per sample (default: the model's)")
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
+    parser.add_argument(
+        "--deduce",
+        choices=DEDUCTIONS,
+        metavar="RULE",
+        help=f"deduce signatures op by op instead of searching for the best: {', '.join(DEDUCTIONS)}",
+    )
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -107,6 +114,7 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.prices import read_calibration_of
     from strategy.candidates import Pins, Request
     from strategy.cost import CostModel
+    from strategy.deduce import Deduction
     from strategy.training import Training
 
     model = model_of(args.model, args.seq)
@@ -120,6 +128,7 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
         memory_limit_bytes=cluster.device.memory_bytes,
         pins=pins,
+        deduction=None if args.deduce is None else Deduction(args.deduce),
     )
     return request, calibration
 
