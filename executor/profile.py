@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from executor.collectives import prepare
 from executor.kernels.base import Kernels
 from executor.transport.base import Lane, Lanes, Transport, wait
-from strategy.boxing import BoxingStep, boxing_task, step_kind, transfer_task
+from strategy.boxing import BoxingStep, boxing_task, transfer_task
 from strategy.cluster import Cluster
 from strategy.cost import op_features, step_features, transfer_features
 from strategy.graph import Graph, Op
@@ -135,18 +135,16 @@ class CollectiveCase:
 def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
     """Every kind of communication at several sizes."""
     world = Placement(tuple(range(ranks)), (ranks,), ("all",))
-    changes: list[tuple[NdSbp, NdSbp]] = [
-        ((P,), (B,)),
-        ((P,), (Split(0),)),
-        ((Split(0),), (B,)),
-        ((Split(0),), (Split(1),)),
+    changes: list[tuple[ActKind, NdSbp, NdSbp]] = [
+        (ActKind.ALL_REDUCE, (P,), (B,)),
+        (ActKind.REDUCE_SCATTER, (P,), (Split(0),)),
+        (ActKind.ALL_GATHER, (Split(0),), (B,)),
+        (ActKind.ALL_TO_ALL, (Split(0),), (Split(1),)),
     ]
     cases: list[CollectiveCase] = []
     for rows in COLLECTIVE_ROWS:
         spec = TensorSpec((rows, 16))
-        for source, target in changes:
-            kind = step_kind(source, target, 0)
-            assert kind is not None
+        for kind, source, target in changes:
             step = BoxingStep(kind, 0, target)
             tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
             features = step_features(cluster, spec, source, step, world, 0)

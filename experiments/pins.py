@@ -22,9 +22,9 @@ from experiments.console import not_there_yet
 from strategy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from strategy.candidates import Pins
     from strategy.sbp import NdSbp
     from strategy.schedule import Schedule
-    from strategy.search import Pins
 
 SECTIONS = ("config", "sbp", "stage")
 COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches")
@@ -39,7 +39,7 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
         EnvironmentLacks: it asks for what this version does not have.
     """
-    from strategy.search import Pins
+    from strategy.candidates import Pins
 
     document = _document(path)
     _known(document, SECTIONS, str(path))
@@ -98,8 +98,8 @@ def _schedule(value: Any, where: str) -> Schedule:
 
 
 def _layout(value: Any, where: str) -> NdSbp:
+    from strategy.candidates import AXES
     from strategy.sbp import parse_nd
-    from strategy.search import AXES
 
     if not isinstance(value, list) or len(value) != len(AXES):
         raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(AXES)}")

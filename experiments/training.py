@@ -140,9 +140,8 @@ def _finish(
     timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded) if recorded else None
     sent = comm.gather(sum(trainer.worker.transport.bytes_sent.values()))
     registers = comm.gather(trainer.worker.registers.nbytes)
-    if run is None:
+    if run is None or sent is None:
         return
-    assert sent is not None
     steps = max(len(reports), 1)
     summary = _summary(plan, reports, trainer.step) | {
         "sent_bytes_per_step": [total // steps for total in sent],

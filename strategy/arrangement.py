@@ -328,9 +328,10 @@ class _Arranger:
     def _phase(self, value: Value, conversion: Conversion, stage: int, copy: Copy) -> Phase:
         """The chunk in which a step runs on `stage`; step values run before the first chunk or after the last."""
         producer = self.graph.producer.get(value.name)
+        if producer is None:
+            return Phase.FORWARD
         if value.rate is Rate.STEP:
-            return Phase.FORWARD if producer is None else Phase.UPDATE
-        assert producer is not None
+            return Phase.UPDATE
         departs = stage != copy.stage or (stage == conversion.source.stage and self.lifetimes.early(value.name))
         return producer.phase if departs else self.lifetimes.readers(value.name, copy.stage)[0].phase
 

@@ -117,7 +117,7 @@ class Boxing:
         steps = []
         while here != there:
             following = int(table.following[here, there])
-            steps.append(_step(table.layouts[here], table.layouts[following]))
+            steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
 
@@ -130,17 +130,10 @@ class Boxing:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    layouts: list[NdSbp]
     index: dict[NdSbp, int]
+    steps: dict[tuple[int, int], BoxingStep]
     seconds: npt.NDArray[np.float64]
     following: npt.NDArray[np.int64]
-
-
-def _step(source: NdSbp, target: NdSbp) -> BoxingStep:
-    axis = next(i for i, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
-    kind = step_kind(source, target, axis)
-    assert kind is not None, "only legal steps enter the table"
-    return BoxingStep(kind, axis, target)
 
 
 def _price_all(spec: TensorSpec, mesh: Shape, price: Price) -> _Table:
@@ -149,18 +142,20 @@ def _price_all(spec: TensorSpec, mesh: Shape, price: Price) -> _Table:
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
     following = np.tile(np.arange(count), (count, 1))
+    steps: dict[tuple[int, int], BoxingStep] = {}
     for i, source in enumerate(layouts):
         for j, target in enumerate(layouts):
             changed = [a for a in range(len(mesh)) if source[a] != target[a]]
             kind = step_kind(source, target, changed[0]) if len(changed) == 1 else None
             if kind is not None:
                 seconds[i, j] = price(kind, changed[0], spec, source, target)
+                steps[i, j] = BoxingStep(kind, changed[0], target)
     for via in range(count):
         through = seconds[:, via, None] + seconds[None, via, :]
         shorter = through < seconds
         seconds[shorter] = through[shorter]
         following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
-    return _Table(layouts, {nd: i for i, nd in enumerate(layouts)}, seconds, following)
+    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds, following)
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:

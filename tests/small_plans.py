@@ -16,7 +16,9 @@ from executor.kernels.base import open_kernels
 from executor.train import StepReport, Trainer, program_of
 from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
+from simulator.simulate import simulate
 from strategy.arrangement import Pipeline, arrange
+from strategy.candidates import AXES, Request
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
@@ -31,11 +33,12 @@ from strategy.placement import Placement
 from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
 from strategy.schedule import Schedule
-from strategy.search import AXES, Request, SimulatedStep, Solved, simulated_plan, solve_candidate
 from strategy.signature import Signature, op_signatures
+from strategy.simulated_plan import SimulatedStep, simulated_plan
 from strategy.tensor import DType
 from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
+from strategy.verdict import Solved, solve_candidate
 
 Array = npt.NDArray[Any]
 MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
@@ -58,6 +61,11 @@ def request(
 def no_simulation(program: Program) -> SimulatedStep:
     """Stands in where the simulated time does not matter."""
     return SimulatedStep(1.0, 0.5)
+
+
+def simulated(program: Program) -> SimulatedStep:
+    """The simulated time of a step, as a search wants it."""
+    return SimulatedStep(simulate(program).step_time_s, simulate(program, steps=1).makespan_lower_bound_s)
 
 
 def config_of(training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b") -> PlanConfig:

@@ -18,9 +18,10 @@ from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from strategy.calibrate import Calibration
+    from strategy.candidates import Request
     from strategy.models import GptConfig
     from strategy.plan import Plan, PlanConfig
-    from strategy.search import Request, SearchResult, Watch
+    from strategy.search import SearchResult, Watch
 
 EXIT_LIMIT = 4
 TIME_LIMIT_S = 50.0
@@ -74,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
 
     from experiments.prices import simulated_step
     from strategy.plan import write_plan
-    from strategy.search import OutOfTimeError, search
+    from strategy.search import search
+    from strategy.verdict import OutOfTimeError
 
     check_place(args.out, "--out")
     request, calibration = request_of(args)
@@ -103,8 +105,8 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.machine import find_machine
     from experiments.pins import read_pins
     from experiments.prices import read_calibration_of
+    from strategy.candidates import Pins, Request
     from strategy.cost import CostModel
-    from strategy.search import Pins, Request
     from strategy.training import Training
 
     model = model_of(args.model, args.seq)

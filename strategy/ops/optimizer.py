@@ -5,15 +5,9 @@ from __future__ import annotations
 import math
 
 from strategy.graph import Attrs
-from strategy.ops.base import AxisSignature, Call, OpDef, Specs, expect, shapes
+from strategy.ops.base import AxisSignature, Call, OpDef, Specs, expect, float_attr, shapes
 from strategy.sbp import B, Split
 from strategy.tensor import TensorSpec
-
-
-def _number(attrs: Attrs, key: str) -> float:
-    found = attrs[key]
-    assert isinstance(found, int | float)
-    return float(found)
 
 
 def _infer_clip(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -32,7 +26,7 @@ def _run_clip(call: Call) -> None:
     xp, (square, count), (factor, norm) = call.xp, call.inputs, call.outputs
     xp.sqrt(square, out=norm)
     norm /= count
-    limit = _number(call.attrs, "max_norm")
+    limit = float_attr(call.attrs, "max_norm")
     factor[...] = xp.minimum(1.0, limit / xp.maximum(norm, xp.finfo(norm.dtype).tiny)) / count
 
 
@@ -51,7 +45,7 @@ def _run_adamw(call: Call) -> None:
     """Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2; weight decay on matrices alone."""
     xp, (grad, factor), (param, m, v) = call.xp, call.inputs, call.updates
     step = call.number + 1
-    lr, beta1, beta2 = (_number(call.attrs, key) for key in ("lr", "beta1", "beta2"))
+    lr, beta1, beta2 = (float_attr(call.attrs, key) for key in ("lr", "beta1", "beta2"))
     g = call.workspace.get("g", grad.shape, grad.dtype)
     xp.multiply(grad, factor, out=g)
     m *= beta1
@@ -64,10 +58,10 @@ def _run_adamw(call: Call) -> None:
     v += g
     xp.sqrt(v, out=g)
     g *= 1 / math.sqrt(1 - beta2**step)
-    g += _number(call.attrs, "epsilon")
+    g += float_attr(call.attrs, "epsilon")
     xp.divide(m, g, out=g)
     g *= lr / (1 - beta1**step)
-    decay = _number(call.attrs, "weight_decay")
+    decay = float_attr(call.attrs, "weight_decay")
     if decay:
         param *= 1 - lr * decay
     param -= g

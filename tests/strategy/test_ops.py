@@ -258,6 +258,8 @@ REFUSED = {
     "reshape": ("reshape", ((2, 3),), {"shape": (5,)}),
     "transpose": ("transpose", ((2, 3),), {"perm": (0, 0)}),
     "sum_leading keeps more than there is": ("sum_leading", ((2, 3),), {"keep": 3}),
+    "sum_leading keeps no number": ("sum_leading", ((2, 3),), {"keep": "one"}),
+    "reshape to one number": ("reshape", ((2, 3),), {"shape": 6}),
     "adamw": ("adamw", ((2, 3), ()), ADAMW),
 }
 
