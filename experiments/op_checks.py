@@ -118,7 +118,7 @@ def _unlisted(coverage: Coverage, subject: Subject, kernels: Kernels, seed: int,
         coverage.combinations += found.combinations
         coverage.exhaustive &= found.exhaustive
         for signature in found.right:
-            reason = reason_for(reasons, subject.kind, signature)
+            reason = reason_for(reasons, subject.kind, signature_text(signature))
             if reason:
                 coverage.excused += 1
                 coverage.reasons_used.append(reason)
@@ -133,7 +133,7 @@ def stale_reasons(found: Sequence[Coverage]) -> list[str]:
     return [
         f"unlisted.toml: [{coverage.kind}] {pattern!r} excuses nothing"
         for coverage in found
-        if coverage.exhaustive
+        if coverage.exhaustive and coverage.examples
         for pattern in reasons.get(coverage.kind, {})
-        if pattern not in coverage.reasons_used
+        if pattern not in coverage.reasons_used and not pattern.startswith("no gradient")
     ]

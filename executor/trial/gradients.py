@@ -13,6 +13,7 @@ import numpy as np
 from executor.kernels.base import Kernels
 from executor.trial.pieces import Array
 from executor.trial.subject import OneRank, Subject, whole_box
+from executor.trial.unlisted import read_reasons, reason_for
 from strategy.builder import GraphBuilder
 from strategy.gradient import GradientBuilder
 from strategy.graph import Graph, Op, Role, Value
@@ -41,13 +42,19 @@ def gradient_problems(subject: Subject, kernels: Kernels, *, seed: int = 0) -> I
         if not subject.graph.values[name].spec.dtype.is_float:
             continue
         if name not in gradients:
-            yield f"{subject.kind}, example {subject.number}: the rule gives input {position} no gradient"
+            if not reason_for(read_reasons(), subject.kind, no_gradient(position)):
+                yield f"{subject.kind}, example {subject.number}: the rule gives input {position} no gradient"
             continue
         found = values[gradients[name]]
         if found.shape != operands[position].shape:
             yield f"{subject.kind}, example {subject.number}: gradient of input {position} has shape {found.shape}"
             continue
         yield from _compare(subject, kernels, operands, position, weights, found, rng)
+
+
+def no_gradient(position: int) -> str:
+    """How `strategy/ops/unlisted.toml` calls an input that the rule gives no gradient."""
+    return f"no gradient of input {position}"
 
 
 def backward_of(subject: Subject) -> tuple[Graph, dict[str, str]]:

@@ -18,11 +18,12 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import strategy.ops
 from executor.kernels.base import Kernels
-from executor.trial.signatures import mismatch, run_pieces, signature_text
+from executor.trial.signatures import mismatch, run_pieces
 from executor.trial.subject import Subject
 from strategy.errors import InputError
 from strategy.sbp import B, NdSbp, P, Partial, Reduce, Sbp, Split, is_legal_layout
@@ -164,6 +165,7 @@ def _follows(signature: Signature, listed: Signature) -> bool:
     )
 
 
+@cache
 def read_reasons(path: Path = REASONS) -> Mapping[str, Mapping[str, str]]:
     """Kind -> pattern of signatures that are right and not listed -> why they are not.
 
@@ -177,8 +179,7 @@ def read_reasons(path: Path = REASONS) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def reason_for(reasons: Mapping[str, Mapping[str, str]], kind: str, signature: Signature) -> str:
-    """The pattern that excuses a signature; empty where there is none."""
-    text = signature_text(signature)
+def reason_for(reasons: Mapping[str, Mapping[str, str]], kind: str, text: str) -> str:
+    """The pattern that excuses what `text` says of a kind, a signature mostly; empty where there is none."""
     patterns = (*reasons.get(kind, {}), *reasons.get(ANY_KIND, {}))
     return next((pattern for pattern in patterns if fnmatchcase(text, pattern)), "")

@@ -185,6 +185,4 @@ def _readers(plan: Plan, entry: dict[str, Any]) -> list[str]:
     """The ops that read a copy."""
     copies = wanted_copies(plan.graph, plan.layout.stages, plan.layout.signatures)
     wanted = entry["value"], entry["to"]["stage"], entry["to"]["layout"]
-    return [
-        op.name for c, ops in copies.items() if (c.value, c.stage, format_nd(c.layout)) == wanted for op in ops
-    ]
+    return [op.name for c, ops in copies.items() if (c.value, c.stage, format_nd(c.layout)) == wanted for op in ops]
