@@ -16,18 +16,21 @@ from operator import and_
 from strategy.arrangement import Pipeline
 from strategy.convert import Converter
 from strategy.cost import CostModel
+from strategy.deduce import Deduction
+from strategy.errors import report
 from strategy.graph import Graph, Op, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.layout_problem import Keep, SearchSpace
 from strategy.lower import products_flop
 from strategy.measurement import Features
 from strategy.models import Model
+from strategy.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.placement import Placement
 from strategy.plan import PlanConfig
-from strategy.rules import along_axes, pinned
+from strategy.rules import along_axes
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
-from strategy.signature import Signature, usable_signatures
+from strategy.signature import Signature, op_signatures
 from strategy.tensor import Rate, Shape
 from strategy.training import Training, training_graph
 
@@ -49,6 +52,21 @@ class Pins:
     schedule: Schedule | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Pattern of op names -> the devices of its stage, instead of the stage's number."""
+
+    def __post_init__(self) -> None:
+        report(list(placement_problems(self.placements)), where="pins")
+
+    @property
+    def devices_per_stage(self) -> int | None:
+        """As many as a stage has that is pinned by its devices."""
+        return next((len(devices) for devices in self.placements.values()), None)
+
+    @property
+    def numbered_stages(self) -> dict[str, int]:
+        """Pattern of op names -> stage, of those pinned by their devices too."""
+        return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +79,8 @@ class Request:
     cost: CostModel
     memory_limit_bytes: int
     pins: Pins = Pins()
+    deduction: Deduction | None = None
+    """Deduce signatures by this rule instead of searching for the best ones."""
 
     @property
     def devices(self) -> int:
@@ -80,7 +100,10 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
     for pp in _divisors(devices):
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= max(pins.stages.values(), default=0):
+        last = max(pins.numbered_stages.values(), default=0)
+        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= last:
+            continue
+        if pins.devices_per_stage not in (None, devices // pp):
             continue
         for tp in _divisors(devices // pp):
             dp = devices // pp // tp
@@ -132,19 +155,22 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     """The layouts of one candidate under one rule per axis; every stage's time counts once.
 
     Raises:
-        InputError: a pin matches nothing, or pinned stages make a pass go against the pipeline.
+        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline.
+        InfeasibleError: the mesh does not allow the pinned layouts; names every op.
     """
     graph = training_graph(request.model, request.training_with(config))
     size, mesh = config.dp * config.tp, (config.dp, config.tp)
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))
+    pins = request.pins
+    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
     return SearchSpace(
         graph=graph,
-        stages=assign_stages(graph, placements, pins=request.pins.stages),
+        stages=assign_stages(graph, placements, pins=pins.numbered_stages),
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),
         weights=(1,) * config.pp,
-        keep=_keep(graph, mesh, rules, request.pins),
+        keep=_keep(graph, mesh, rules, pins),
     )
 
 
@@ -152,7 +178,7 @@ def _keep(graph: Graph, mesh: Shape, rules: Sequence[str], pins: Pins) -> Keep:
     by_rule = along_axes(graph, mesh, rules)
     if not pins.layouts:
         return by_rule
-    by_pin = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()})
+    by_pin = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
 
     def keep(op: Op, signature: Signature) -> bool:
         return by_rule(op, signature) and by_pin(op, signature)
@@ -177,7 +203,7 @@ def space_log10(request: Request) -> float:
         for op in space.graph.ops:
             name = template_name(op.name, op.layer)
             if name not in options:
-                kept = (space.keep(op, signature) for signature in usable_signatures(space.graph, op, space.mesh))
+                kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
                 options[name] = sum(kept)
         sizes.append(sum(math.log10(count) for count in options.values() if count))
     largest = max(sizes, default=0.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from strategy.boxing import BoxingStep
-from strategy.errors import InputError, did_you_mean
+from strategy.errors import InputError, did_you_mean, report
 from strategy.graph import Graph, Op, Phase, Role, deciding_op
 from strategy.placement import Placement
 from strategy.sbp import NdSbp
@@ -105,19 +105,23 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapp
 
 def _pinned_stages(graph: Graph, pins: Mapping[str, int], count: int) -> dict[str, int]:
     found: dict[str, int] = {}
+    problems: list[InputError] = []
     for pattern, stage in pins.items():
         where = f"[stage] {pattern!r}"
         if not 0 <= stage < count:
-            raise InputError("no such stage", where=where, got=stage, expected=f"0 to {count - 1}")
+            problems.append(InputError("no such stage", where=where, got=stage, expected=f"0 to {count - 1}"))
         matches = [op.name for op in graph.ops if fnmatchcase(op.name, pattern)]
         if not matches:
-            raise InputError("a pin matches no op", where=where, hint=did_you_mean(pattern, graph.by_name))
+            hint = did_you_mean(pattern, graph.by_name)
+            problems.append(InputError("a pin matches no op", where=where, hint=hint))
         found.update(dict.fromkeys(matches, stage))
+    report(problems, where="pins")
     return found
 
 
 def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
     """Forward, data flows to the same or a later stage: the order of chunks on a stage relies on it."""
+    problems = []
     for op in graph.ops:
         for name in op.inputs:
             producer = graph.producer.get(name)
@@ -125,12 +129,14 @@ def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
                 continue
             before, after = stage_of[producer.name], stage_of[op.name]
             if after != before and (after < before) is (op.phase is Phase.FORWARD):
-                raise InputError(
+                problem = InputError(
                     "the pins make a pass go against the pipeline",
                     where=f"[stage] op {op.name}",
                     got=f"stage {after}, reading {name} of stage {before}",
                     hint="pin both, or neither",
                 )
+                problems.append(problem)
+    report(problems, where="pins")
 
 
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:

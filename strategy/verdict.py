@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strategy.arrangement import arrange
-from strategy.candidates import Request, space_of
+from strategy.candidates import Request, quick_bound_ns, space_of
 from strategy.convert import lay_out
-from strategy.errors import SbplanError
+from strategy.deduce import Deduction, deduce
+from strategy.errors import InfeasibleError, SbplanError
 from strategy.layout import Layout
 from strategy.layout_problem import SearchSpace, layout_problem
 from strategy.memory import memory_peak
@@ -90,6 +91,10 @@ def examine(
         OutOfTimeError: `deadline` (time.monotonic) passed before there was any layout.
     """
     space = space_of(request, config, rules)
+    if request.deduction is not None:
+        quick_ns = quick_bound_ns(request, config)
+        deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
+        return Verdict(quick_ns, deduced.bound_ns, deduced)
 
     def solved_under(limit: int | None) -> tuple[int, dict[str, Signature] | None]:
         return _solve_weighted(space, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns)
@@ -110,7 +115,31 @@ def examine(
         found = _evaluate(config, space, signatures, bound)
     if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
         found = _focus_on_slowest(request.memory_limit_bytes, space, found, deadline, cutoff_ns, fits=fits)
+        found = _no_worse_than_deduced(request.memory_limit_bytes, space, found)
     return Verdict(free_bound, bound if found is None else found.bound_ns, found)
+
+
+def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_limit_bytes: int, bound_ns: int) -> Solved:
+    """The layout that a rule deduces.
+
+    Raises:
+        InfeasibleError: the pins leave an op without signature, or the layout needs more memory than there is.
+    """
+    signatures = deduce(space.graph, space.stages, space.converter, space.keep, rule=rule)
+    found = _evaluate(config, space, signatures, bound_ns)
+    if max(found.peaks) > memory_limit_bytes:
+        needed = f"{max(found.peaks)} bytes per device needed, {memory_limit_bytes} are there"
+        raise InfeasibleError(f"the deduced layout does not fit: {needed}", hint="pin splits, or search")
+    return found
+
+
+def _no_worse_than_deduced(memory_limit_bytes: int, space: SearchSpace, found: Solved) -> Solved:
+    """Several stages are weighed against one another, which is no proof; so look at what no search would give."""
+    try:
+        deduced = _deduced(found.config, space, Deduction.MATCH_ALL, memory_limit_bytes, found.bound_ns)
+    except InfeasibleError:
+        return found
+    return deduced if deduced.objective_ns < found.objective_ns else found
 
 
 def _focus_on_slowest(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Word = TypeVar("Word", bound=StrEnum)
 
 EXIT_LIMIT = 4
+DEDUCTIONS = ("match-all", "match-most", "least-cost")
 TIME_LIMIT_S = 50.0
 
 
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
+    parser.add_argument(
+        "--deduce",
+        choices=DEDUCTIONS,
+        metavar="RULE",
+        help=f"deduce signatures op by op instead of searching for the best: {', '.join(DEDUCTIONS)}",
+    )
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -111,6 +118,7 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.prices import read_calibration_of
     from strategy.candidates import Pins, Request
     from strategy.cost import CostModel
+    from strategy.deduce import Deduction
 
     model = model_of(args.model, args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)
@@ -123,6 +131,7 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
         memory_limit_bytes=cluster.device.memory_bytes,
         pins=pins,
+        deduction=None if args.deduce is None else Deduction(args.deduce),
     )
     return request, calibration
 

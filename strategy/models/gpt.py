@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
+from strategy.layers import LayerNorm, Linear
 from strategy.models.base import Family, Preset, Source, Tokens
-from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor
+from strategy.module import Layers, Module, Parameter, Tensor
 from strategy.tensor import DType, TensorSpec
 
 
@@ -71,7 +72,7 @@ class Attention(Module):
         (x,) = inputs
         b, s, w = x.shape
         packed = self.qkv(x).reshape("heads", (b, s, self.heads, 3, w // self.heads))
-        mixed = x.tracer.apply("attention", "attention", (packed,), labels=("lse",))[0]
+        mixed = x.tracer.apply("attention", "attention", (packed,), {"causal": 1}, labels=("lse",))[0]
         projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
         return projected
 

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    batch_matmul,
+    batch_norm,
+    conv,
     elementwise,
     embedding,
+    group_norm,
     lamb,
     learning_rate,
     loss,
@@ -16,17 +20,27 @@ from strategy.ops import (
     muon,
     norm,
     optimizer,
+    pool,
     reduction,
+    rotary,
     shape,
+    split_attention,
 )
 from strategy.ops.base import OpDef
 
 _FAMILIES = (
     matmul,
+    batch_matmul,
     elementwise,
     reduction,
     norm,
+    group_norm,
+    batch_norm,
     attention,
+    split_attention,
+    rotary,
+    conv,
+    pool,
     embedding,
     loss,
     shape,
