@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from strategy.arrangement import Action, Arrangement, Pipeline, arrange
+from strategy.arrangement import Action, Arrangement, Held, Pipeline, arrange
 from strategy.boxing import boxing_task, meeting_ranks, sent_nbytes, transfer_task
 from strategy.cost import FLOP_BOUND, CostModel, port_rates
 from strategy.graph import Graph, Phase, Role
@@ -41,7 +41,7 @@ from strategy.program import (
     TransferTask,
     Work,
 )
-from strategy.sbp import local_box
+from strategy.sbp import Partial, local_box
 from strategy.schedule import chunk_order
 from strategy.tensor import Box, Rate, box_shape
 
@@ -167,10 +167,17 @@ class _Lowering:
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:
-            return LoadTask((target.value,), (self._box(action.writes[0], rank),))
+            return self._load_task(target, self._box(action.writes[0], rank), rank)
         source = self.arrangement.tensors[action.reads[0]]
         spec = self.graph.values[target.value].spec
         return boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
+
+    def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
+        """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""
+        coords = self.layout.stages.placements[target.stage].coords(rank)
+        terms = zip(target.layout, coords, strict=True)
+        others = [sbp.reduce for sbp, coord in terms if isinstance(sbp, Partial) and coord]
+        return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {})
 
     def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """One rendezvous per set of ranks that must meet."""

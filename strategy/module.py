@@ -118,32 +118,3 @@ class Layers(Module):
         for member in self.members:
             x = member(x)
         return x
-
-
-class Linear(Module):
-    """x @ weight + bias."""
-
-    def __init__(self, inputs: int, outputs: int, *, std: float = 0.02) -> None:
-        self.weight = Parameter((inputs, outputs), f"normal({std})")
-        self.bias = Parameter((outputs,))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
-        (x,) = inputs
-        return x.apply("matmul", "matmul", self.parameter("weight", x)).apply(
-            "bias_add", "add", self.parameter("bias", x)
-        )
-
-
-class LayerNorm(Module):
-    """Layer norm over the last dim, with gain and bias."""
-
-    def __init__(self, width: int) -> None:
-        self.weight = Parameter((width,), "ones")
-        self.bias = Parameter((width,))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[..., width] -> [..., width]."""
-        (x,) = inputs
-        operands = (x, self.parameter("weight", x), self.parameter("bias", x))
-        return x.tracer.apply("norm", "layer_norm", operands, labels=("mean", "rstd"))[0]

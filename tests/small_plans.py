@@ -25,6 +25,7 @@ from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
+from strategy.lower import lower
 from strategy.memory import peak_memory_bytes
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
@@ -35,6 +36,7 @@ from strategy.schedule import Schedule
 from strategy.signature import Signature, op_signatures
 from strategy.simulated_plan import SimulatedStep, simulated_plan
 from strategy.tensor import DType
+from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
 from strategy.verdict import Solved, solve_candidate
 
@@ -113,6 +115,26 @@ def _random_signatures(
         except SbpError:
             continue
         return drawn
+
+
+def reclaimed(plan: Plan) -> Plan:
+    """The plan with the claims that follow from its layout, as far as an illegal one can be followed."""
+    try:
+        arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
+        objective_s = max(stage_times_ns(plan.graph, plan.layout, arrangement, plan.cost, plan.pipeline)) / 1e9
+        program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
+        claims = replace(
+            plan.claims,
+            objective_s=objective_s,
+            lower_bound_s=0.0,
+            gap=1.0,
+            status="feasible",
+            peak_memory_bytes=peak_memory_bytes(plan.graph, plan.layout.stages, arrangement),
+            sent_bytes_per_step=sent_bytes_per_step(program),
+        )
+    except Exception:  # noqa: BLE001 - an illegal layout may fail anywhere; then its old claims stand
+        return plan
+    return replace(plan, claims=claims)
 
 
 def corpus(vocabulary: int, *, seed: int = 0) -> Corpus:

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor
+from strategy.layers import LayerNorm, Linear
+from strategy.module import Layers, Module, Parameter, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Attention(Module):
         (x,) = inputs
         b, s, w = x.shape
         packed = self.qkv(x).reshape("heads", (b, s, self.heads, 3, w // self.heads))
-        mixed = x.tracer.apply("attention", "attention", (packed,), labels=("lse",))[0]
+        mixed = x.tracer.apply("attention", "attention", (packed,), {"causal": 1}, labels=("lse",))[0]
         projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
         return projected
 
