@@ -23,12 +23,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from executor.draws import normal, uniform
+from executor.neutral import neutral_element
 from executor.world import World, current_world
 from strategy.errors import InputError, SbpError
 from strategy.graph import Attrs
 from strategy.operators import Operators
 from strategy.placement import Placement
-from strategy.sbp import B, NdSbp, P, Partial, Reduce, Sbp, Split, check_layout, format_nd, has_partial, local_box
+from strategy.sbp import B, NdSbp, P, Partial, Sbp, Split, check_layout, format_nd, has_partial, local_box
 from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape
 
 if TYPE_CHECKING:
@@ -221,18 +222,10 @@ def _made(
         piece = np.ascontiguousarray(content(box), str(dtype)).reshape(box_shape(box))
         terms = [sbp for sbp, coord in zip(layout, coords, strict=True) if isinstance(sbp, Partial) and coord > 0]
         if terms:
-            piece = np.full_like(piece, neutral(terms[0].reduce, dtype))
+            piece = np.full_like(piece, neutral_element(piece.dtype, terms[0].reduce))
         elif piece.base is not None or not piece.flags.writeable:
             piece = piece.copy()
     return GlobalTensor(spec, placement, layout, piece, world)
-
-
-def neutral(reduce: Reduce, dtype: DType) -> float:
-    """What changes nothing when it is reduced with anything."""
-    if reduce is Reduce.SUM:
-        return 0.0
-    largest = np.inf if dtype.is_float else np.iinfo(str(dtype)).max
-    return float(-largest if reduce is Reduce.MAX else largest)
 
 
 def _layout(spec: TensorSpec, placement: Placement, sbp: Layouts | None) -> NdSbp:
