@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from strategy.graph import Attrs, Graph, Op
+from strategy.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.ops import op_definition
 from strategy.ops.base import AxisSignature, OpDef, axis_signatures, local_spec
-from strategy.sbp import NdSbp, is_legal_layout
+from strategy.sbp import NdSbp, has_partial, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
 
 
@@ -46,6 +46,23 @@ def op_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
     """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order."""
     operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
     return _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh)
+
+
+def usable_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
+    """Those of `op_signatures` that a plan may choose.
+
+    What comes from outside the graph is never partial: neither an input, nor a frozen variable where it is at home.
+    """
+    found = op_signatures(graph, op, mesh)
+    given = [
+        position
+        for position, name in enumerate(op.inputs)
+        if graph.values[name].role is Role.INPUT
+        or (graph.values[name].role is Role.VARIABLE and deciding_op(graph, name) is op and name not in op.updates)
+    ]
+    if not given:
+        return found
+    return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in given))
 
 
 @lru_cache(maxsize=8192)

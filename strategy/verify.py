@@ -21,7 +21,7 @@ from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.protocol import admit
 from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout
-from strategy.signature import op_signatures
+from strategy.signature import usable_signatures
 from strategy.traffic import sent_bytes_per_step
 from strategy.units import format_bytes
 
@@ -74,7 +74,7 @@ def _signatures(plan: Plan) -> Iterator[str]:
             yield f"op {op.name}: stage {stages.stage_of[op.name]} of {len(stages.placements)}"
             continue
         found = plan.layout.signatures[op.name]
-        if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh):
+        if found not in usable_signatures(plan.graph, op, stages.placement(op.name).mesh):
             written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
             yield f"op {op.name} ({op.kind}): {written} is no legal signature on mesh {stages.placement(op.name).mesh}"
     known = {op.name for op in plan.graph.ops}

@@ -27,7 +27,7 @@ from strategy.memory import peak_memory_bytes
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.schedule import Schedule
-from strategy.signature import Signature, op_signatures, piece_specs
+from strategy.signature import Signature, piece_specs, usable_signatures
 from strategy.tensor import DType, Rate, Shape, TensorSpec
 
 MOST_OPS = 8
@@ -151,17 +151,14 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
 def random_graph(rng: random.Random, *, num_micro_batches: int) -> Graph:
     """At most eight ops: a few forward, and where a parameter is trained its gradient, the sum of it, and its update.
 
-    Parameters that nothing trains are inputs, for a variable is what an op updates.
+    Parameters that nothing trains are frozen.
     """
     grower = _Grower(rng, accumulates=num_micro_batches > 1)
     if rng.random() < 0.3:
         grower.grow_layers()
     else:
         grower.grow()
-    graph = grower.builder.build()
-    frozen = {v.name: v for v in graph.with_role(Role.VARIABLE) if v.name not in graph.updater}
-    inputs = {name: replace(value, role=Role.INPUT, rate=Rate.MICRO_BATCH) for name, value in frozen.items()}
-    return replace(graph, values={**graph.values, **inputs})
+    return grower.builder.build()
 
 
 class _Grower:
@@ -293,7 +290,7 @@ class _Grower:
         self._add(
             f"{variable}:adamw",
             "adamw",
-            (grad, factor),
+            (grad, factor, factor),
             attrs=dict(ADAMW),
             phase=Phase.UPDATE,
             layer=layer,
@@ -329,7 +326,7 @@ def _random_cost(rng: random.Random, devices: int) -> CostModel:
 
 def _random_options(rng: random.Random, graph: Graph, mesh: Shape, most: int) -> dict[str, tuple[Signature, ...]]:
     """Some of the legal signatures of every op, in their order; alike for ops that could be tied."""
-    legal = {op.name: op_signatures(graph, op, mesh) for op in graph.ops}
+    legal = {op.name: usable_signatures(graph, op, mesh) for op in graph.ops}
     groups = ties(graph, legal)
     counts = [len(legal[ops[0].name]) for ops in groups]
     while math.prod(counts) > most:

@@ -27,13 +27,14 @@ from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
 from strategy.lower import lower
 from strategy.memory import peak_memory_bytes
+from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
 from strategy.schedule import Schedule
-from strategy.signature import Signature, op_signatures
+from strategy.signature import Signature, usable_signatures
 from strategy.simulated_plan import SimulatedStep, simulated_plan
 from strategy.tensor import DType
 from strategy.traffic import sent_bytes_per_step
@@ -52,7 +53,7 @@ def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None
 
 
 def request(
-    devices: int, training: Training, *, model: GptConfig = MODEL, backend: str = "numpy", limit: int = 2**40
+    devices: int, training: Training, *, model: Model = MODEL, backend: str = "numpy", limit: int = 2**40
 ) -> Request:
     """A search for a plan of a small model."""
     return Request("small", model, training, CostModel(cluster(devices, backend=backend), {}), limit)
@@ -109,7 +110,7 @@ def _random_signatures(
     graph: Graph, stages: Stages, converter: Converter, rng: random.Random
 ) -> Mapping[str, Signature]:
     while True:
-        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {op.name: rng.choice(usable_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:
