@@ -26,10 +26,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from executor.neutral import neutral_element
 from executor.transport.base import HostArray, Request, Transport
 from strategy.boxing import incoming, outgoing
 from strategy.levels import box_size, counterparts, place_in
@@ -43,6 +44,8 @@ Start = Callable[[], Requests]
 """Begins an act; the iterator's end is the end of the act."""
 
 _COMBINE = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}
+
+_Piece = TypeVar("_Piece")
 
 _Copies = list[tuple[HostArray, HostArray]]
 """(into, from) pairs."""
@@ -68,14 +71,6 @@ class Cuts:
         """Fill the array from the scratch."""
         for cut, scratch in self.copies:
             np.copyto(cut, scratch)
-
-
-def neutral_element(reduce: Reduce, dtype: Any) -> Any:
-    """What changes nothing under a reduction: 0 of sums, the least value of maxima, the greatest of minima."""
-    if reduce is Reduce.SUM:
-        return 0
-    least, greatest = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return least if reduce is Reduce.MAX else greatest
 
 
 def piece_of(array: HostArray, piece: Box, frame: Box) -> HostArray:
@@ -150,9 +145,9 @@ class _Part:
         """What `target` holds."""
         return self.task.target_boxes[self.me]
 
-    def others(self, boxes: Sequence[Box | None]) -> list[Box | None]:
-        """`boxes`, with nothing for this rank itself."""
-        return [None if index == self.me else box for index, box in enumerate(boxes)]
+    def others(self, pieces: Sequence[_Piece]) -> list[_Piece | None]:
+        """`pieces`, with nothing for this rank itself."""
+        return [None if index == self.me else piece for index, piece in enumerate(pieces)]
 
     def spread(self, positions: Sequence[int], arrays: Sequence[HostArray]) -> tuple[HostArray | None, ...]:
         """One array per rank of the group: those given at their positions, nothing for others and for this rank."""
@@ -173,7 +168,7 @@ def _slice(part: _Part) -> Start:
     piece, place = piece_of(part.source, shared, part.frame), piece_of(part.target, shared, part.goal)
     keeps = part.frame != part.goal or part.me == 0
     fills = keeps and shared == part.goal
-    neutral = neutral_element(part.task.reduce, part.target.dtype)
+    neutral = neutral_element(part.target.dtype, part.task.reduce)
 
     def act() -> Requests:
         if not fills:
@@ -188,17 +183,15 @@ def _slice(part: _Part) -> Start:
 def _all_reduce(part: _Part) -> Start:
     """Exchange balanced flat pieces, combine the own one in rank order, gather the sums."""
     source, target = part.source.reshape(-1), part.target.reshape(-1)
-    pieces: list[Box] = [((begin, end),) for begin, end in balanced_split(0, source.size, len(part.task.group))]
-    whole: Box = ((0, source.size),)
-    send = cut(source, whole, part.others(pieces), part.scratch, "send")
-    terms = _terms(part, source[slice(*pieces[part.me][0])], range(len(pieces)))
-    sums = cut(target, whole, pieces, part.scratch, "sums")
-    own = sums.flat[part.me]
+    pieces = [slice(begin, end) for begin, end in balanced_split(0, source.size, len(part.task.group))]
+    send = part.others([source[piece] for piece in pieces])
+    terms = _terms(part, source[pieces[part.me]], range(len(pieces)))
+    sums = [target[piece] for piece in pieces]
 
     def act() -> Requests:
-        yield part.exchange(send.flat, terms[0])
-        _combine(terms[1], own, part.task.reduce)
-        yield part.all_gather(own, sums.flat)
+        yield part.exchange(send, terms[0])
+        _combine(terms[1], sums[part.me], part.task.reduce)
+        yield part.all_gather(sums[part.me], sums)
 
     return act
 
@@ -379,23 +372,24 @@ def _transfer(
     """Messages that leave or reach this rank, in the task's order; those to itself are copied."""
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]
     coming = [m for m in task.messages if m.target == rank and m.source != rank]
-    staying = [m for m in task.messages if m.source == m.target == rank]
+    staying = [m.box for m in task.messages if m.source == m.target == rank]
     nothing = Cuts((), [])
     send, receive = nothing, nothing
     if source is not None:
         send = cut(source, task.source_boxes[rank], [m.box for m in leaving], scratch, "send")
     if target is not None:
         receive = cut(target, task.target_boxes[rank], [m.box for m in coming], scratch, "receive")
+    kept: _Copies = []
+    if source is not None and target is not None:
+        frame, goal = task.source_boxes[rank], task.target_boxes[rank]
+        kept = [(piece_of(target, box, goal), piece_of(source, box, frame)) for box in staying]
 
     def act() -> Requests:
         send.pack()
         requests = [transport.receive(m.source, number, _full(a)) for m, a in zip(coming, receive.flat, strict=True)]
         requests += [transport.send(m.target, number, _full(a)) for m, a in zip(leaving, send.flat, strict=True)]
-        for message in staying:
-            assert source is not None
-            assert target is not None
-            piece = piece_of(source, message.box, task.source_boxes[rank])
-            np.copyto(piece_of(target, message.box, task.target_boxes[rank]), piece)
+        for into, piece in kept:
+            np.copyto(into, piece)
         yield from requests
         receive.unpack()
 
@@ -415,9 +409,8 @@ def _terms(
     return part.spread(positions, terms), terms
 
 
-def _combine(terms: Sequence[HostArray], into: HostArray | None, reduce: Reduce) -> None:
+def _combine(terms: Sequence[HostArray], into: HostArray, reduce: Reduce) -> None:
     """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
-    assert into is not None
     combine = _COMBINE[reduce]
     if len(terms) == 1:
         np.copyto(into, terms[0])

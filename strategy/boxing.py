@@ -169,9 +169,7 @@ class Boxing:
         steps = []
         while here != there:
             following = table.following[here][there]
-            step = step_between(table.layouts[here], table.layouts[following])
-            assert step is not None, "only legal steps enter the table"
-            steps.append(step)
+            steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
 
@@ -199,8 +197,8 @@ _SUMS = frozenset({Reduce.SUM})
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    layouts: tuple[NdSbp, ...]
     index: dict[NdSbp, int]
+    steps: dict[tuple[int, int], BoxingStep]
     seconds: list[list[float]]
     following: list[list[int]]
 
@@ -225,14 +223,16 @@ def _price_all(spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price:
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
     following = np.tile(np.arange(count), (count, 1))
+    steps: dict[tuple[int, int], BoxingStep] = {}
     for i, j, step in _steps_among(layouts, mesh):
         seconds[i, j] = price(spec, layouts[i], step)
+        steps[i, j] = step
     for via in range(count):
         through = seconds[:, via, None] + seconds[None, via, :]
         shorter = through < seconds
         seconds[shorter] = through[shorter]
         following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
-    return _Table(layouts, {nd: i for i, nd in enumerate(layouts)}, seconds.tolist(), following.tolist())
+    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds.tolist(), following.tolist())
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from strategy.arrangement import Action, Arrangement, Pipeline, arrange
+from strategy.arrangement import Action, Arrangement, Held, Pipeline, arrange
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.cost import FLOP_BOUND, CostModel, port_rates
 from strategy.graph import Graph, Phase, Role
@@ -42,7 +42,7 @@ from strategy.program import (
     TransferTask,
     Work,
 )
-from strategy.sbp import local_box
+from strategy.sbp import Partial, local_box
 from strategy.schedule import chunk_order
 from strategy.tensor import Box, Rate, box_shape
 
@@ -55,11 +55,17 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
 
 def step_flop(graph: Graph, pipeline: Pipeline) -> int:
     """FLOPs of the matrix products of one step on the logical tensors: what model-FLOP utilisation counts."""
-    total = 0
+    return sum(products_flop(graph).values()) * pipeline.num_micro_batches
+
+
+def products_flop(graph: Graph) -> dict[str, int]:
+    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind."""
+    found: dict[str, int] = {}
     for op in graph.ops:
-        if op.kind in FLOP_BOUND:
-            total += op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
-    return total * pipeline.num_micro_batches
+        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE:
+            flop = op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
+            found[op.kind] = found.get(op.kind, 0) + flop
+    return found
 
 
 @dataclass(slots=True)
@@ -168,11 +174,18 @@ class _Lowering:
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:
-            return LoadTask((target.value,), (self._box(action.writes[0], rank),))
+            return self._load_task(target, self._box(action.writes[0], rank), rank)
         source = self.arrangement.tensors[action.reads[0]]
         spec = self.graph.values[target.value].spec
         task = boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
         return replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
+
+    def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
+        """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""
+        coords = self.layout.stages.placements[target.stage].coords(rank)
+        terms = zip(target.layout, coords, strict=True)
+        others = [sbp.reduce for sbp, coord in terms if isinstance(sbp, Partial) and coord]
+        return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {})
 
     def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """One rendezvous per set of ranks that must meet."""

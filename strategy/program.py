@@ -143,10 +143,15 @@ class TransferTask:
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """Read this rank's part `box` of the micro-batch of one graph input; all inputs of a loader share one act."""
+    """Read this rank's part `box` of the micro-batch of one graph input; all inputs of a loader share one act.
+
+    `absent` names the inputs that are loaded as terms and whose term is with another rank: this one holds the neutral
+    element of that reduction instead.
+    """
 
     inputs: tuple[str, ...]
     boxes: tuple[Box, ...]
+    absent: Mapping[str, Reduce] = field(default_factory=dict)
 
 
 Task = OpTask | BoxingTask | TransferTask | LoadTask

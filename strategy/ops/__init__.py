@@ -7,18 +7,48 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    batch_matmul,
+    batch_norm,
+    conv,
     elementwise,
     embedding,
+    group_norm,
+    lamb,
+    learning_rate,
     loss,
     matmul,
+    muon,
     norm,
     optimizer,
+    pool,
     reduction,
+    rotary,
     shape,
+    split_attention,
 )
 from strategy.ops.base import OpDef
 
-_FAMILIES = (matmul, elementwise, reduction, norm, attention, embedding, loss, shape, optimizer)
+_FAMILIES = (
+    matmul,
+    batch_matmul,
+    elementwise,
+    reduction,
+    norm,
+    group_norm,
+    batch_norm,
+    attention,
+    split_attention,
+    rotary,
+    conv,
+    pool,
+    embedding,
+    loss,
+    shape,
+    optimizer,
+    learning_rate,
+    lamb,
+    muon,
+)
 
 REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for family in _FAMILIES for definition in family.OPS}
 

@@ -172,6 +172,30 @@ def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
     return spec
 
 
+def int_attr(attrs: Attrs, key: str) -> int:
+    """The attribute `key`; raises InputError if it is no whole number."""
+    found = attrs.get(key)
+    if not isinstance(found, int):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a whole number")
+    return found
+
+
+def float_attr(attrs: Attrs, key: str) -> float:
+    """The attribute `key`; raises InputError if it is no number."""
+    found = attrs.get(key)
+    if not isinstance(found, int | float):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a number")
+    return float(found)
+
+
+def ints_attr(attrs: Attrs, key: str) -> tuple[int, ...]:
+    """The attribute `key`; raises InputError if it is no tuple."""
+    found = attrs.get(key)
+    if not isinstance(found, tuple):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a tuple of whole numbers")
+    return found
+
+
 def expect(condition: bool, problem: str, *, got: object, expected: str) -> None:
     """Raise InputError unless the condition holds: the shape rules' one way to refuse."""
     if not condition:

@@ -10,6 +10,7 @@ from strategy.ops.base import (
     OpDef,
     Specs,
     expect,
+    int_attr,
     shapes,
     split_letters,
 )
@@ -49,9 +50,7 @@ def _gradient(builder: GradientBuilder) -> None:
 
 
 def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    rows = attrs["rows"]
-    assert isinstance(rows, int)
-    return (TensorSpec((rows, inputs[1].shape[-1]), inputs[1].dtype),)
+    return (TensorSpec((int_attr(attrs, "rows"), inputs[1].shape[-1]), inputs[1].dtype),)
 
 
 def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:

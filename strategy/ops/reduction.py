@@ -10,6 +10,7 @@ from strategy.ops.base import (
     Specs,
     elementwise_signatures,
     expect,
+    int_attr,
     linear_in,
     split_letters,
 )
@@ -20,8 +21,7 @@ _LETTERS = "abcdefgh"
 
 
 def _infer_sum_leading(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    keep = attrs["keep"]
-    assert isinstance(keep, int)
+    keep = int_attr(attrs, "keep")
     dims = len(inputs[0].shape)
     expect(0 <= keep <= dims, "sum_leading keeps dims that are not there", got=keep, expected=f"0 to {dims} dims")
     return (TensorSpec(inputs[0].shape[len(inputs[0].shape) - keep :], inputs[0].dtype),)

@@ -7,15 +7,9 @@ from collections.abc import Iterator
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import AxisSignature, Call, OpDef, Specs, expect, linear_in
+from strategy.ops.base import AxisSignature, Call, OpDef, Specs, expect, ints_attr, linear_in
 from strategy.sbp import Split
 from strategy.tensor import Shape, TensorSpec
-
-
-def _ints(attrs: Attrs, key: str) -> tuple[int, ...]:
-    found = attrs[key]
-    assert isinstance(found, tuple)
-    return found
 
 
 def dim_groups(source: Shape, target: Shape) -> Iterator[tuple[int, int]]:
@@ -38,7 +32,7 @@ def dim_groups(source: Shape, target: Shape) -> Iterator[tuple[int, int]]:
 
 
 def _infer_reshape(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    target = _ints(attrs, "shape")
+    target = ints_attr(attrs, "shape")
     same = math.prod(target) == inputs[0].size
     expect(same, "reshape changes the number of elements", got=(inputs[0].shape, target), expected="equal products")
     return (TensorSpec(target, inputs[0].dtype),)
@@ -65,23 +59,23 @@ def _gradient_reshape(builder: GradientBuilder) -> None:
 
 
 def _infer_transpose(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    perm = _ints(attrs, "perm")
+    perm = ints_attr(attrs, "perm")
     legal = sorted(perm) == list(range(len(inputs[0].shape)))
     expect(legal, "not a permutation of the dims", got=perm, expected=f"an order of {len(inputs[0].shape)} dims")
     return (TensorSpec(tuple(inputs[0].shape[p] for p in perm), inputs[0].dtype),)
 
 
 def _signatures_transpose(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    perm = _ints(attrs, "perm")
+    perm = ints_attr(attrs, "perm")
     return [*(AxisSignature((Split(p),), (Split(i),)) for i, p in enumerate(perm)), linear_in([0], 1)]
 
 
 def _run_transpose(call: Call) -> None:
-    call.outputs[0][...] = call.inputs[0].transpose(_ints(call.attrs, "perm"))
+    call.outputs[0][...] = call.inputs[0].transpose(ints_attr(call.attrs, "perm"))
 
 
 def _gradient_transpose(builder: GradientBuilder) -> None:
-    perm = _ints(builder.op.attrs, "perm")
+    perm = ints_attr(builder.op.attrs, "perm")
     inverse = tuple(perm.index(d) for d in range(len(perm)))
     builder.give(0, builder.emit("dx", "transpose", (builder.output_gradient(),), {"perm": inverse}))
 

@@ -199,14 +199,14 @@ def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[object] = []
-    examine = strategy.search._examine
+    examine = strategy.search.examine
 
     def count(*args: object, **kwargs: object) -> object:
         solved.append(examine(*args, **kwargs))  # type: ignore[arg-type]
         return solved[-1]
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1e6 if solved else 0.0))
-    monkeypatch.setattr(strategy.search, "_examine", count)
+    monkeypatch.setattr(strategy.search, "examine", count)
     monkeypatch.setattr(strategy.search, "time", clock)
     out = tmp_path / "plan.json"
     said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
