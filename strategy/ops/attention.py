@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.sbp import B, P, Sbp, Split
 from strategy.tensor import DType, TensorSpec
 
@@ -67,13 +67,12 @@ def packed_heads(call: Call, qkv: Array, visible: Array | None) -> Heads:
     """Query, key and value of a packed projection [b, s, g, r + 2, d], or of its gradient."""
     r = qkv.shape[3] - 2
     q, k, v = qkv[:, :, :, :r], qkv[:, :, :, r], qkv[:, :, :, r + 1]
-    return Heads(q, k, v, tuple(range(qkv.shape[2])), 0, 0, bool(call.attrs["causal"]), visible)
+    return Heads(q, k, v, tuple(range(qkv.shape[2])), 0, 0, bool(int_attr(call.attrs, "causal")), visible)
 
 
 def separate_heads(call: Call, q: Array, k: Array, v: Array, visible: Array | None) -> Heads:
     """The longest runs of this rank's query heads within one key head each."""
-    group = call.attrs["group"]
-    assert isinstance(group, int)
+    group = int_attr(call.attrs, "group")
     query_box, key_box = call.input_boxes[0], call.input_boxes[1]
     (begin, end), first_key_head = query_box[2], key_box[2][0]
     c = math.gcd(begin, end, group)
@@ -85,7 +84,7 @@ def separate_heads(call: Call, q: Array, k: Array, v: Array, visible: Array | No
         tuple(head // group - first_key_head for head in range(begin, end, c)),
         query_box[1][0],
         key_box[1][0],
-        bool(call.attrs["causal"]),
+        bool(int_attr(call.attrs, "causal")),
         visible,
     )
 
@@ -240,19 +239,13 @@ def expect_heads(inputs: Specs, attrs: Attrs) -> TensorSpec:
         composes = composes and (q.shape[0], q.shape[3]) == (k.shape[0], k.shape[3])
         expect(composes, "attention shapes do not compose", got=shapes(inputs), expected=expected)
         (b, s, h, d), (_, t, g, _) = q.shape, k.shape
-        fits = h == g * _int(attrs, "group") and (s == t or not attrs["causal"])
+        fits = h == g * int_attr(attrs, "group") and (s == t or not int_attr(attrs, "causal"))
         expect(fits, "attention shapes do not compose", got=(shapes(inputs), dict(attrs)), expected=expected)
     if is_masked(len(inputs)):
         visible = inputs[-1]
         fits = visible.shape == (b, t) and not visible.dtype.is_float
         expect(fits, "attention hides keys by an integer per key", got=shapes(inputs), expected=f"visible{(b, t)}")
     return TensorSpec((b, s, h, d), inputs[0].dtype)
-
-
-def _int(attrs: Attrs, key: str) -> int:
-    found = attrs[key]
-    assert isinstance(found, int)
-    return found
 
 
 def lse_of(out: TensorSpec) -> TensorSpec:
@@ -295,7 +288,7 @@ def head_splits(operands: Specs, attrs: Attrs, parts: int) -> list[HeadSplit]:
         if r == 1 or g % parts == 0:
             found.append(HeadSplit((head, *mask), head, Split(1), (head,)))
         return found
-    h, g, group = operands[0].shape[2], operands[1].shape[2], _int(attrs, "group")
+    h, g, group = operands[0].shape[2], operands[1].shape[2], int_attr(attrs, "group")
     found = [HeadSplit((first,) * len(operands), batch, batch, (batch,) * 3)]
     if h == g * group and (group == 1 or g % parts == 0):
         found.append(HeadSplit((head, head, head, *mask), head, Split(1), (head,) * 3))

@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
+from strategy.ops.base import (
+    Array,
+    AxisSignature,
+    Call,
+    Example,
+    OpDef,
+    Specs,
+    expect,
+    float_attr,
+    int_attr,
+    linear_in,
+    shapes,
+)
 from strategy.sbp import Split
 from strategy.tensor import TensorSpec
 
@@ -19,6 +31,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     (x,) = inputs
     fits = len(x.shape) == 4 and x.shape[3] % 2 == 0 and x.dtype.is_float
     expect(fits, "rotary needs heads of even size", got=shapes(inputs), expected="x[b, s, h, d], d even")
+    expect(float_attr(attrs, "base") > 1, "not a base of angles", got=attrs["base"], expected="a figure above 1")
     return (x,)
 
 
@@ -30,13 +43,11 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
 def _turns(call: Call, x: Array) -> Array:
     """[2, s, 1, d/2]: cosine and sine of every position's angles."""
     xp, half = call.xp, x.shape[3] // 2
-    base = call.attrs["base"]
-    assert isinstance(base, int | float)
     begin, end = call.input_boxes[0][1]
-    frequency = float(base) ** (xp.arange(half) / -half)
+    frequency = float_attr(call.attrs, "base") ** (xp.arange(half) / -half)
     angle = xp.arange(begin, end)[:, None, None] * frequency
     sine = xp.sin(angle)
-    return xp.stack([xp.cos(angle), -sine if call.attrs["reverse"] else sine]).astype(x.dtype)
+    return xp.stack([xp.cos(angle), -sine if int_attr(call.attrs, "reverse") else sine]).astype(x.dtype)
 
 
 def _run(call: Call) -> None:
@@ -55,7 +66,7 @@ def _run(call: Call) -> None:
 
 
 def _gradient(builder: GradientBuilder) -> None:
-    attrs = {**builder.op.attrs, "reverse": int(not builder.op.attrs["reverse"])}
+    attrs = {**builder.op.attrs, "reverse": int(not int_attr(builder.op.attrs, "reverse"))}
     builder.give(0, builder.emit("dx", "rotary", (builder.output_gradient(),), attrs))
 
 
