@@ -9,7 +9,7 @@ from __future__ import annotations
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
 from strategy.gradient import GradientBuilder
-from strategy.graph import Op
+from strategy.graph import Op, Phase
 from strategy.ops import op_definition
 
 
@@ -22,7 +22,7 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, tuple[str, ...]]:
         GraphError: an op between a variable and the loss has no gradient, or none through the output that is used; or
             the loss is not what a loss op writes.
     """
-    forward = list(graph.ops)
+    forward = [op for op in graph.ops if op.phase is Phase.FORWARD]
     depends = {value.name for value in graph.variables()}
     for op in forward:
         if depends.intersection(op.inputs):
