@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from strategy.errors import GraphError
-from strategy.module import Layers, Linear, Module, Parameter, Tensor, Tracer
+from strategy.layers import Linear
+from strategy.module import Layers, Module, Parameter, Tensor, Tracer
 from strategy.tensor import DType, TensorSpec
 
 
