@@ -143,7 +143,7 @@ class BatchNorm(Module):
         """Update the running statistics once per step; the ops are named after `y`, on whose stage they run."""
         graph, layer = y.tracer.graph, y.tracer.scopes[-1].layer
         total_count, *totals = (
-            graph.add(f"{y.name}:{label}", "accumulate", (tensor.name,), phase=Phase.BACKWARD, layer=layer)[0]
+            graph.add(f"{y.name}:{label}", "accumulate", (tensor.name,), layer=layer)[0]
             for label, tensor in zip(("count", "sum", "squares"), (count, *sums), strict=True)
         )
         for average, total, correction in zip(running, totals, (0, 1), strict=True):
