@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from executor.neutral import neutral_element
 from executor.transport.base import HostArray, Request, Transport
 from strategy.boxing import incoming, outgoing
 from strategy.levels import box_size, counterparts, place_in
@@ -70,14 +71,6 @@ class Cuts:
         """Fill the array from the scratch."""
         for cut, scratch in self.copies:
             np.copyto(cut, scratch)
-
-
-def neutral_element(reduce: Reduce, dtype: Any) -> Any:
-    """What changes nothing under a reduction: 0 of sums, the least value of maxima, the greatest of minima."""
-    if reduce is Reduce.SUM:
-        return 0
-    least, greatest = (-np.inf, np.inf) if dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return least if reduce is Reduce.MAX else greatest
 
 
 def piece_of(array: HostArray, piece: Box, frame: Box) -> HostArray:
@@ -175,7 +168,7 @@ def _slice(part: _Part) -> Start:
     piece, place = piece_of(part.source, shared, part.frame), piece_of(part.target, shared, part.goal)
     keeps = part.frame != part.goal or part.me == 0
     fills = keeps and shared == part.goal
-    neutral = neutral_element(part.task.reduce, part.target.dtype)
+    neutral = neutral_element(part.target.dtype, part.task.reduce)
 
     def act() -> Requests:
         if not fills:
