@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
+from strategy.layers import Linear
 from strategy.models.base import Family, Features, Integers, Preset, Source
-from strategy.module import Layers, Linear, Module, Tensor
+from strategy.module import Layers, Module, Tensor
 from strategy.tensor import DType, TensorSpec
 
 
