@@ -146,7 +146,7 @@ def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
     for rows in COLLECTIVE_ROWS:
         spec = TensorSpec((rows, 16))
         for kind, source, target in changes:
-            step = BoxingStep(kind, 0, target)
+            step = BoxingStep(kind, (0,), target)
             tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
             features = step_features(cluster, spec, source, step, world, 0)
             cases.append(CollectiveCase(features, kind, spec, tasks, len(cases)))

@@ -135,5 +135,5 @@ def stale_reasons(found: Sequence[Coverage]) -> list[str]:
         for coverage in found
         if coverage.exhaustive and coverage.examples
         for pattern in reasons.get(coverage.kind, {})
-        if pattern not in coverage.reasons_used and not pattern.startswith("no gradient")
+        if pattern not in coverage.reasons_used and not pattern.startswith("gradient of")
     ]

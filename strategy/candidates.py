@@ -30,7 +30,7 @@ from strategy.plan import PlanConfig
 from strategy.rules import along_axes
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
-from strategy.signature import Signature, usable_signatures
+from strategy.signature import Signature, op_signatures
 from strategy.tensor import Rate, Shape
 from strategy.training import Training, training_graph
 
@@ -203,7 +203,7 @@ def space_log10(request: Request) -> float:
         for op in space.graph.ops:
             name = template_name(op.name, op.layer)
             if name not in options:
-                kept = (space.keep(op, signature) for signature in usable_signatures(space.graph, op, space.mesh))
+                kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
                 options[name] = sum(kept)
         sizes.append(sum(math.log10(count) for count in options.values() if count))
     largest = max(sizes, default=0.0)

@@ -19,7 +19,7 @@ from strategy.graph import Graph, Op, Role
 from strategy.layout import Home, Stages
 from strategy.layout_problem import Keep
 from strategy.sbp import B
-from strategy.signature import Signature, usable_signatures
+from strategy.signature import Signature, op_signatures
 
 
 class Deduction(StrEnum):
@@ -92,7 +92,7 @@ class _Deducer:
 
     def _options(self, op: Op) -> list[Signature]:
         mesh = self.stages.placement(op.name).mesh
-        return [signature for signature in usable_signatures(self.graph, op, mesh) if self.keep(op, signature)]
+        return [signature for signature in op_signatures(self.graph, op, mesh) if self.keep(op, signature)]
 
     def _is_frozen(self, name: str) -> bool:
         return self.graph.values[name].role is Role.VARIABLE and name not in self.graph.updater

@@ -30,7 +30,7 @@ from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
-from strategy.signature import Signature, piece_specs, usable_signatures
+from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import Rate, TensorSpec
 from strategy.units import to_ns
 
@@ -162,7 +162,7 @@ class _Builder:
         mesh = self.space.mesh
         by_template: dict[str, list[_Class]] = {}
         for op in self.graph.ops:
-            options = tuple(s for s in usable_signatures(self.graph, op, mesh) if self.space.keep(op, s))
+            options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
             if not options:
                 raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
             known = by_template.setdefault(template_name(op.name, op.layer), [])

@@ -15,7 +15,7 @@ from strategy.graph import Graph, Op, Value
 from strategy.layout_problem import Keep
 from strategy.rules import named_layouts
 from strategy.sbp import NdSbp, Partial, Split, check_layout, format_nd
-from strategy.signature import Signature, usable_signatures
+from strategy.signature import Signature, op_signatures
 from strategy.tensor import Shape
 
 MOST_NAMES = 2000
@@ -154,6 +154,6 @@ def _too_fine(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape) -> Iterato
 def _unsatisfied(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep) -> Iterator[str]:
     for op in graph.ops:
         touched = [name for name in dict.fromkeys((*op.inputs, *op.outputs, *op.updates)) if name in wanted]
-        if touched and not any(keep(op, signature) for signature in usable_signatures(graph, op, mesh)):
+        if touched and not any(keep(op, signature) for signature in op_signatures(graph, op, mesh)):
             pins = ", ".join(f"{name} as {format_nd(wanted[name])}" for name in touched)
             yield f"no legal signature of op {op.name} ({op.kind}) has {pins}"

@@ -35,7 +35,7 @@ from strategy.tensor import DType
 from strategy.training import Training, training_graph
 from strategy.updates import Optimizer
 
-FORMAT = 1
+FORMAT = 2
 INPUTS = ("model", "training", "cluster", "calibration")
 LARGEST = 2**63 - 1
 LONGEST_S = 1e6
@@ -162,7 +162,7 @@ def _conversion_document(conversion: Conversion) -> dict[str, Any]:
         "from": {"stage": conversion.source.stage, "layout": format_nd(conversion.source.layout)},
         "to": {"stage": conversion.copy.stage, "layout": format_nd(conversion.copy.layout)},
         "steps": [
-            {"kind": str(step.kind), "axis": step.axis, "layout": format_nd(step.target)} for step in conversion.steps
+            {"kind": str(step.kind), "axes": step.axes, "layout": format_nd(step.target)} for step in conversion.steps
         ],
     }
 
@@ -369,7 +369,7 @@ def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
     for entry in found["boxing"]:
         key = f"boxing of {entry['value']}"
         steps = tuple(
-            BoxingStep(ActKind(step["kind"]), reader.integer(step["axis"], key), reader.layout(step["layout"], key))
+            BoxingStep(ActKind(step["kind"]), reader.integers(step["axes"], key), reader.layout(step["layout"], key))
             for step in entry["steps"]
         )
         source = Home(reader.integer(entry["from"]["stage"], key), reader.layout(entry["from"]["layout"], key))

@@ -109,15 +109,18 @@ class OpTask:
 
 @dataclass(frozen=True, slots=True)
 class BoxingTask:
-    """One rank's part of a boxing step along one mesh axis.
+    """One rank's part of a boxing step along one mesh axis or several.
 
-    `group` are the ranks of that axis in order. `source_boxes[i]` and `target_boxes[i]` are the pieces that rank
-    i of the group holds before and after, in logical indices.
+    `group` are the ranks of those axes in order. `source_boxes[i]` and `target_boxes[i]` are the pieces that rank
+    i of the group holds before and after, in logical indices. `reduce` says how partial terms combine. `nodes` are the
+    ranks of the group by node where the act goes inside nodes and between them (see `levels`).
     """
 
     group: tuple[int, ...]
     source_boxes: tuple[Box, ...]
     target_boxes: tuple[Box, ...]
+    reduce: Reduce = Reduce.SUM
+    nodes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

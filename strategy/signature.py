@@ -43,26 +43,20 @@ class _Operands:
 
 
 def op_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
-    """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order."""
-    operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
-    return _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh)
+    """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order.
 
-
-def usable_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
-    """Those of `op_signatures` that a plan may choose.
-
-    What comes from outside the graph is never partial: neither an input, nor a frozen variable where it is at home.
+    A frozen variable is never partial where it is at home: it is kept as it is, not as terms.
     """
-    found = op_signatures(graph, op, mesh)
-    given = [
+    operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
+    found = _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh)
+    frozen = [
         position
         for position, name in enumerate(op.inputs)
-        if graph.values[name].role is Role.INPUT
-        or (graph.values[name].role is Role.VARIABLE and deciding_op(graph, name) is op and name not in op.updates)
+        if graph.values[name].role is Role.VARIABLE and name not in graph.updater and deciding_op(graph, name) is op
     ]
-    if not given:
+    if not frozen:
         return found
-    return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in given))
+    return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
 
 
 @lru_cache(maxsize=8192)

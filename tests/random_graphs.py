@@ -27,7 +27,7 @@ from strategy.memory import peak_memory_bytes
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.schedule import Schedule
-from strategy.signature import Signature, piece_specs, usable_signatures
+from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import DType, Rate, Shape, TensorSpec
 
 MOST_OPS = 8
@@ -326,7 +326,7 @@ def _random_cost(rng: random.Random, devices: int) -> CostModel:
 
 def _random_options(rng: random.Random, graph: Graph, mesh: Shape, most: int) -> dict[str, tuple[Signature, ...]]:
     """Some of the legal signatures of every op, in their order; alike for ops that could be tied."""
-    legal = {op.name: usable_signatures(graph, op, mesh) for op in graph.ops}
+    legal = {op.name: op_signatures(graph, op, mesh) for op in graph.ops}
     groups = ties(graph, legal)
     counts = [len(legal[ops[0].name]) for ops in groups]
     while math.prod(counts) > most:

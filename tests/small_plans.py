@@ -34,7 +34,7 @@ from strategy.placement import Placement
 from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
 from strategy.schedule import Schedule
-from strategy.signature import Signature, usable_signatures
+from strategy.signature import Signature, op_signatures
 from strategy.simulated_plan import SimulatedStep, simulated_plan
 from strategy.tensor import DType
 from strategy.traffic import sent_bytes_per_step
@@ -110,7 +110,7 @@ def _random_signatures(
     graph: Graph, stages: Stages, converter: Converter, rng: random.Random
 ) -> Mapping[str, Signature]:
     while True:
-        drawn = {op.name: rng.choice(usable_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:

@@ -83,7 +83,7 @@ ROWS = [*(f"A{i}" for i in range(1, 14)), *(f"A{i}" for i in range(16, 23)), *(f
 
 def rows() -> dict[str, list[str]]:
     """Row -> its cells."""
-    cells = (line.strip("|").split(" | ") for line in COVERAGE.splitlines() if re.match(r"\| [AP]\d+ ", line))
+    cells = (line.strip("| ").split(" | ") for line in COVERAGE.splitlines() if re.match(r"\| [AP]\d+ ", line))
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in cells}
 
 
@@ -94,7 +94,7 @@ def test_every_row_is_covered() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_the_tests_that_a_row_names_exist(row: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", rows()[row][-1])
-    assert named or "excused" in rows()[row][-1]
+    assert named or rows()[row][-1] == "open" or rows()[row][-1].startswith("excused: ")
     for path, function in named:
         assert (ROOT / path).is_file(), path
         if function:

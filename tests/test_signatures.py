@@ -13,7 +13,7 @@ import pytest
 from executor.kernels.base import open_kernels
 from executor.kernels.numpy import NumpyKernels
 from executor.trial.gradients import gradient_problems
-from executor.trial.signatures import try_listed
+from executor.trial.signatures import signature_text, try_listed
 from executor.trial.subject import subjects_of
 from executor.trial.unlisted import read_reasons, try_unlisted
 from experiments.op_checks import check_kind
@@ -47,6 +47,19 @@ def test_an_op_is_what_it_says_on_a_gpu(kind: str) -> None:
 
 def test_reasons_are_of_kinds_that_exist() -> None:
     assert {kind for kind in read_reasons() if kind not in REGISTRY} == {"*"}
+
+
+def test_the_signatures_of_matmul_are_exactly_these() -> None:
+    subject = subjects_of("matmul")[0]
+    found = {signature_text(listed) for listed in signature.op_signatures(subject.graph, subject.op, (2,))}
+    assert found == {
+        "B, B -> B",
+        "S(0), B -> S(0)",
+        "B, S(1) -> S(1)",
+        "S(1), S(0) -> P(sum)",
+        "P(sum), B -> P(sum)",
+        "B, P(sum) -> P(sum)",
+    }
 
 
 def cube() -> OpDef:

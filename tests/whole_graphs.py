@@ -190,7 +190,7 @@ class _Grower:
         rng = self.rng
         families = forward_kinds()
         self.live.append(self._leaf("x", TensorSpec((rng.randint(4, 7), rng.randint(4, 8)), self.dtype), trained=False))
-        for family in rng.sample(sorted(families), k=min(rng.choice((2, 3, 3, 4)), len(families))):
+        for family in rng.sample(sorted(families), k=min(rng.choice((2, 2, 3)), len(families))):
             kind = rng.choice(families[family])
             usable = [e for e in REGISTRY[kind].examples if e.inputs and not e.updates]
             self._apply(kind, rng.choice(usable))

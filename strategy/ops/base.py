@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.errors import InputError
 from strategy.graph import Attrs
-from strategy.sbp import B, P, Partial, Sbp, Split
+from strategy.sbp import B, P, Partial, Sbp, Split, may_be_partial
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
             return None
         size = -(-spec.shape[sbp.dim] // parts)
         return TensorSpec((*spec.shape[: sbp.dim], size, *spec.shape[sbp.dim + 1 :]), spec.dtype)
-    if isinstance(sbp, Partial) and not spec.dtype.is_float:
+    if isinstance(sbp, Partial) and not may_be_partial(spec.dtype, sbp.reduce):
         return None
     return spec
 

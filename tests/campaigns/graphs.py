@@ -19,7 +19,7 @@ from strategy.errors import SbplanError
 from strategy.graph import Role
 from strategy.lower import lower
 from strategy.ops import REGISTRY
-from strategy.program import LoadTask, Program
+from strategy.program import ActKind, LoadTask, Program
 from strategy.protocol import admit
 from strategy.sbp import Broadcast, NdSbp, Partial, Reduce, Sbp, Split, local_box, local_shape
 from strategy.tensor import DType, Rate
@@ -215,12 +215,12 @@ def exercised(case: WholeCase) -> Iterator[str]:
         layout = conversion.source.layout
         homes[conversion.copy.value] = layout
         for step in conversion.steps:
-            if len(layout) == len(step.target) and step.axis >= 0:
-                yield from (
-                    f"boxing {_letter(a)}>{_letter(b)}" for a, b in zip(layout, step.target, strict=True) if a != b
-                )
-            else:
+            if step.kind is ActKind.TRANSFER:
                 yield "boxing transfer"
+            else:
+                changes = zip(layout, step.target, strict=True)
+                yield from (f"boxing {_letter(a)}>{_letter(b)}" for a, b in changes if a != b)
+                yield f"collective {step.kind}"
             layout = step.target
     placements = case.layout.stages.placements
     computed = [name for name in homes if name in case.graph.producer]

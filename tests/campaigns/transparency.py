@@ -151,17 +151,17 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["uneven"] * any(len(found) > 1 for found in shapes.values())
 
 
-def check(plan: Plan) -> Iterator[str]:
+def check(plan: Plan, *, steps: int = STEPS) -> Iterator[str]:
     """Everything in which the training of a plan differs from one device, or from what the plan says."""
     if plan.training.micro_batch % plan.config.dp == 0:
         yield from verify(plan)
     program = program_of(plan)
     admit(program)
-    trained = train(plan, text_of(plan), steps=STEPS)
-    wanted, losses = on_one_device(plan, steps=STEPS)
+    trained = train(plan, text_of(plan), steps=steps)
+    wanted, losses = on_one_device(plan, steps=steps)
     yield from _values(plan, trained, wanted, losses)
     yield from _shapes(plan, program.registers)
-    expected = tuple(STEPS * nbytes for nbytes in plan.claims.sent_bytes_per_step)
+    expected = tuple(steps * nbytes for nbytes in plan.claims.sent_bytes_per_step)
     if trained.sent_bytes != expected:
         yield f"bytes sent: {trained.sent_bytes}, claimed {expected}"
     for rank, trainer in enumerate(trained.trainers):

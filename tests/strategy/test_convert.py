@@ -43,7 +43,7 @@ def test_prices_are_those_of_the_steps(mesh: tuple[int, int], stage: int) -> Non
                 here = 1
             else:
                 price = found.cost.step_price(found.placements[here])
-                spent[here] += to_ns(price(step.kind, step.axis, SPEC, layout, step.target))
+                spent[here] += to_ns(price(SPEC, layout, step))
             layout = step.target
             assert is_legal_layout(SPEC.shape, layout, mesh)
         assert (here, layout) == (stage, target), format_nd(target)
