@@ -31,33 +31,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.compiled import Compiled, Traced, mapped
-from executor.global_tensor import GlobalTensor, Layouts, full_layout
+from executor.global_tensor import GlobalTensor, Layouts, full_layout, placement
 from executor.world import World, current_world
 from strategy.builder import GraphBuilder
 from strategy.convert import lay_out
 from strategy.deduce import Deduction, deduce
-from strategy.errors import GraphError, InfeasibleError, InputError
+from strategy.errors import GraphError, InfeasibleError, InputError, report
 from strategy.graph import Graph as OpGraph
 from strategy.graph import Op, Phase, Role
 from strategy.layout import Home, Layout, Stages, assign_stages
 from strategy.layout_problem import Keep, SearchSpace, layout_problem
 from strategy.module import Module, Tensor, Tracer
 from strategy.operators import Operators
-from strategy.pins import check_pins, pinned
+from strategy.pins import pin_problems, pinned
 from strategy.placement import Placement
+from strategy.sbp import NdSbp
 from strategy.signature import Signature
 from strategy.solve import solve
-from strategy.tensor import DType, Rate, TensorSpec
+from strategy.tensor import DType, Rate, Shape, TensorSpec
 from strategy.training import Training, add_training
 
 Specs = tuple[TensorSpec, ...]
+Where = Placement | Sequence[int]
+"""A placement, or its ranks in a row."""
 
 
 class Graph(Module):
     """Base of compiled computations; subclasses hold modules as attributes and write `build`.
 
     Args:
-        placement: where it runs: one placement, or one per pipeline stage, disjoint and of one mesh.
+        placement: where it runs: a placement or its ranks, or one per pipeline stage, disjoint and of one mesh.
         training: how it trains what it minimizes; the global batch is that of the inputs. None only computes.
         layouts: value name or pattern -> its layout, wherever it is written or read.
         stages: op name or pattern -> its stage, where there are several.
@@ -69,7 +72,7 @@ class Graph(Module):
     def __init__(
         self,
         *,
-        placement: Placement | Sequence[Placement],
+        placement: Where | Sequence[Where],
         training: Training | None = None,
         layouts: Mapping[str, Layouts] | None = None,
         stages: Mapping[str, int] | None = None,
@@ -77,7 +80,7 @@ class Graph(Module):
         dtype: DType | None = None,
         seed: int = 0,
     ) -> None:
-        self._placements = (placement,) if isinstance(placement, Placement) else tuple(placement)
+        self._where = placement
         self._training = training
         self._layouts = dict(layouts or {})
         self._stages = dict(stages or {})
@@ -140,14 +143,19 @@ class Graph(Module):
         return {**named, **self._own}
 
     def _compile(self, world: World, specs: Specs) -> Compiled:
-        traced = self._trace(specs)
+        tracer = Tracer()
+        placements, problems = _placements(world, self._where)
+        try:
+            traced = self._trace(tracer, specs)
+        except GraphError as error:
+            partial = OpGraph(dict(tracer.graph.values), tuple(tracer.graph.ops))
+            problems += self._pin_problems(partial, placements, incomplete=True)
+            raise GraphError([*error.problems, *map(str, problems)]) from error
+        report([*problems, *self._pin_problems(traced.graph, placements)], where="graph")
         parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
         held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
         held.update(self._own)
-        for placement in self._placements:
-            world.check(placement)
-        layout = self._lay_out(world, traced, held)
-        compiled = Compiled(world, traced, layout)
+        compiled = Compiled(world, traced, self._lay_out(world, traced, placements, held))
         compiled.start(held)
         for name, tensor in compiled.state(self._seed, held).items():
             if name in parameters:
@@ -156,11 +164,21 @@ class Graph(Module):
                 self._own[name] = tensor
         return compiled
 
-    def _trace(self, specs: Specs) -> Traced:
-        tracer = Tracer()
+    def _given_layouts(self, mesh: Shape) -> dict[str, NdSbp]:
+        return {pattern: full_layout(layout, mesh) for pattern, layout in self._layouts.items()}
+
+    def _pin_problems(
+        self, graph: OpGraph, placements: Sequence[Placement], *, incomplete: bool = False
+    ) -> list[InputError]:
+        mesh = placements[0].mesh if placements else (1,)
+        layouts = self._given_layouts(mesh)
+        return pin_problems(graph, layouts=layouts, stages=self._stages, axes=len(mesh), incomplete=incomplete)
+
+    def _trace(self, tracer: Tracer, specs: Specs) -> Traced:
         tracer.adopt(self, self._dtype)
         count = 1 if self._training is None else self._training.num_micro_batches
-        names = [name for name in inspect.signature(self.build).parameters][: len(specs)]
+        written = inspect.signature(self.build).parameters.values()
+        names = [p.name for p in written if p.kind is not inspect.Parameter.VAR_POSITIONAL][: len(specs)]
         names += [f"input_{number}" for number in range(len(names), len(specs))]
         self._minimized = None
         with tracer.enter(self):
@@ -179,15 +197,12 @@ class Graph(Module):
         loss = self._minimized[0] if self._minimized else ""
         return Traced(builder.build(loss=loss), tuple(names), outputs, wanted, count)
 
-    def _lay_out(self, world: World, traced: Traced, held: Mapping[str, GlobalTensor]) -> Layout:
-        graph, placements = traced.graph, self._placements
-        mesh = placements[0].mesh
-        if any(placement.mesh != mesh for placement in placements):
-            raise InputError("stages differ in their mesh", got=[p.mesh for p in placements], expected=f"{mesh}")
-        given = {pattern: full_layout(layout, mesh) for pattern, layout in self._layouts.items()}
-        check_pins(graph, layouts=given, stages=self._stages, axes=len(mesh))
+    def _lay_out(
+        self, world: World, traced: Traced, placements: tuple[Placement, ...], held: Mapping[str, GlobalTensor]
+    ) -> Layout:
+        graph, mesh = traced.graph, placements[0].mesh
         stages = _at_home(graph, assign_stages(graph, placements, pins=self._stages), held)
-        keep = _in_place(pinned(graph, given, mesh), held)
+        keep = _in_place(pinned(graph, self._given_layouts(mesh), mesh), held)
         converter = world.converter(*placements)
         if self._deduction is not None:
             signatures: Mapping[str, Signature] = deduce(graph, stages, converter, keep, rule=self._deduction)
@@ -208,6 +223,26 @@ def _spec(number: int, whole: NDArray[Any]) -> TensorSpec:
         expected = ", ".join(known)
         raise InputError("no dtype of tensors", where=f"input {number}", got=str(whole.dtype), expected=expected)
     return TensorSpec(whole.shape, DType(str(whole.dtype)))
+
+
+def _placements(world: World, given: Where | Sequence[Where]) -> tuple[tuple[Placement, ...], list[InputError]]:
+    """The stages' placements, and what is wrong with them."""
+    stages: list[Any] = [given] if isinstance(given, Placement) or all(isinstance(r, int) for r in given) else [*given]
+    found: list[Placement] = []
+    problems: list[InputError] = []
+    for stage in stages:
+        try:
+            found.append(stage if isinstance(stage, Placement) else placement(stage))
+            world.check(found[-1])
+        except InputError as error:
+            problems.append(error)
+    ranks = [rank for one in found for rank in one.devices]
+    if len(set(ranks)) != len(ranks):
+        problems.append(InputError("a rank is in two stages", where="placement", got=ranks, expected="each once"))
+    if len({one.mesh for one in found}) > 1:
+        meshes = [one.mesh for one in found]
+        problems.append(InputError("stages differ in their mesh", where="placement", got=meshes, expected="one mesh"))
+    return tuple(found), problems
 
 
 def _micro(spec: TensorSpec, count: int, name: str) -> TensorSpec:

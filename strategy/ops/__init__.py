@@ -24,6 +24,7 @@ from strategy.ops import (
     reduction,
     rotary,
     shape,
+    shift,
     split_attention,
 )
 from strategy.ops.base import OpDef
@@ -32,6 +33,7 @@ _FAMILIES = (
     matmul,
     batch_matmul,
     elementwise,
+    shift,
     reduction,
     norm,
     group_norm,

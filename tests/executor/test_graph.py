@@ -236,11 +236,41 @@ def test_every_mistake_of_a_graph_is_reported_at_once() -> None:
     ]
 
 
+def test_shapes_dtypes_pins_and_placements_are_reported_together() -> None:
+    """All that is wrong with a graph comes in one report; each line has op or tensor, what was found, what expected."""
+
+    class Faulty(Evaluate):
+        def build(self, x: Tensor, ids: Tensor) -> Any:
+            y = x.apply("product", "matmul", x)
+            z = x.apply("mixed", "add", ids)
+            return self.model(x), y.gelu(), z, (x + x).apply("sums", "reduce_nothing")
+
+    graph = Faulty(
+        Mlp(), placement=[[0, 0], [0, 7], [0]], layouts={"x": split(2), "*.one.weight": [split(0), broadcast]}
+    )
+    with pytest.raises(GraphError) as caught:
+        graph(np.ones((2, 4), np.float32), np.ones((2, 4), np.int32))
+    starts = (
+        "op product (x, x): matmul shapes do not compose (got ((2, 4), (2, 4)), expected",
+        "op mixed (x, ids): ",
+        "op sums: unknown op kind (got 'reduce_nothing')",
+        "a device stands twice in a placement (got (0, 0))",
+        "placement: no such ranks (got [7], expected 0 to 0)",
+        "placement: a rank is in two stages (got [0, 7, 0], expected each once)",
+        "placement: stages differ in their mesh (got [(2,), (1,)], expected one mesh)",
+        "[sbp] 'x': value x: split beyond the dims (got 'S(2)', expected a dim of (2, 4))",
+        "[sbp] '*.one.weight': one SBP per mesh axis is needed (got ['S(0)', 'B'], expected 1)",
+    )
+    assert len(caught.value.problems) == len(starts), caught.value
+    for problem, start in zip(caught.value.problems, starts, strict=True):
+        assert problem.startswith(start), problem
+
+
 def test_every_illegal_pin_of_a_graph_is_reported_at_once() -> None:
     with pytest.raises(GraphError) as caught:
         Evaluate(
             Mlp(),
-            placement=placement([0]),
+            placement=[0],
             layouts={"y": split(0), "x": split(2), "*.one.bias": split(1)},
             stages={"nothing": 0},
         )(np.ones((8, 4), np.float32))
