@@ -96,7 +96,7 @@ class Moe(Module):
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """[g, s, width] -> ([g, s, width], balancing loss []); groups are what capacity is counted in."""
         (x,) = inputs
-        odds = x.apply("router", "matmul", self.parameter("router", x)).softmax()
+        odds = x.apply("logits", "matmul", self.parameter("router", x)).softmax()
         routes = route(odds, choices=self.choices, capacity=self._capacity(x))
         experts = self._dropless if self.capacity_factor is None else self._capped
         return experts(x, routes), routes.balance
