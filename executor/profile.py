@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.collectives import prepare
+from executor.data import VOCABULARY
 from executor.kernels.base import Kernels
 from executor.transport.base import Lane, Lanes, Transport, wait
 from strategy.boxing import BoxingStep, boxing_task, transfer_task
@@ -23,7 +24,7 @@ from strategy.cluster import Cluster
 from strategy.cost import op_features, step_features, transfer_features
 from strategy.graph import Graph, Op
 from strategy.measurement import Features, Measurement
-from strategy.models.gpt import GptConfig
+from strategy.models import Integers, Model
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.placement import Placement
@@ -51,7 +52,7 @@ class OpCase:
     updates: tuple[TensorSpec, ...]
 
 
-def op_cases(model: GptConfig, global_batch: int, ranks: int) -> list[OpCase]:
+def op_cases(model: Model, global_batch: int, ranks: int) -> list[OpCase]:
     """Cases of every op kind that training uses, over its range of sizes."""
     found: dict[str, dict[Features, OpCase]] = {}
     for count in (1, 2, 4):
@@ -201,7 +202,7 @@ def _ends(
 
 
 def profile(
-    model: GptConfig,
+    model: Model,
     global_batch: int,
     cluster: Cluster,
     transport: Transport,
@@ -216,10 +217,11 @@ def profile(
     `combine` agrees on one figure for all ranks (the mean or the largest); every rank returns the same rows.
     """
     rows = []
+    smallest = min((s.below for s in model.batch.values() if isinstance(s, Integers)), default=VOCABULARY)
     for case in op_cases(model, global_batch, transport.size):
         progress(f"{case.features.kind} {case.features.nbytes} bytes")
         transport.barrier()
-        seconds = combine(time_op(case, kernels, vocabulary=model.vocabulary))
+        seconds = combine(time_op(case, kernels, vocabulary=smallest))
         rows.append(Measurement(case.features, seconds, SAMPLES, "profile"))
     for found in cases if transport.size > 1 else ():
         progress(f"{found.features.kind} {found.features.nbytes} bytes")

@@ -12,7 +12,7 @@ from executor.data import Corpus, read_corpus, standard_library
 from executor.heartbeat import Heartbeat, heartbeat_path
 from executor.kernels.base import open_kernels
 from executor.launch import run_folder
-from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of
+from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
 from executor.transport.base import lanes_of
 from executor.transport.mpi import MpiTransport
 from executor.watchdog import write_actors
@@ -47,6 +47,8 @@ def train(args: argparse.Namespace) -> int:
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
     kernels = open_kernels(args.backend)
+    if args.data is not None and not reads_text(plan):
+        raise InputError("the model is not trained on text", where=f"--data {args.data}", hint="leave it out")
     corpus = standard_library() if args.data is None else read_corpus(args.data)
     checkpoint = _find_checkpoint(args.checkpoint, resume=args.resume)
     agree(comm, "checkpoint", "" if checkpoint is None else str(checkpoint.folder))

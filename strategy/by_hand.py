@@ -72,5 +72,4 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
 
 def state_bytes(request: Request) -> int:
     """About what parameters, gradients and both moments take on one device, in single precision."""
-    model = request.model
-    return 16 * (12 * model.layers * model.width**2 + model.vocabulary * model.width)
+    return 16 * request.model.parameters

@@ -7,19 +7,23 @@ holds the signatures that the rules of its axes and the user's pins leave for ev
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from operator import and_
 
 from strategy.arrangement import Pipeline
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.deduce import Deduction
 from strategy.errors import report
-from strategy.graph import Graph, Op, template_name
+from strategy.graph import Graph, Op, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.layout_problem import Keep, SearchSpace
+from strategy.lower import products_flop
 from strategy.measurement import Features
-from strategy.models.gpt import GptConfig
+from strategy.models import Model
 from strategy.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.placement import Placement
 from strategy.plan import PlanConfig
@@ -27,16 +31,13 @@ from strategy.rules import along_axes
 from strategy.sbp import B, NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import Signature, op_signatures
-from strategy.tensor import Shape
+from strategy.tensor import Rate, Shape
 from strategy.training import Training, training_graph
 
 AXES = ("data", "tensor")
 
 FREE = ("samples split", "samples shared")
 """The rules of the axes in a search: all but the samples is free."""
-
-ACTS_PER_LAYER = 8
-"""Matrix products and attention of a layer, forward and backward, counted low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Request:
     """What is searched for. `training.num_micro_batches` is the search's to choose."""
 
     model_name: str
-    model: GptConfig
+    model: Model
     training: Training
     cost: CostModel
     memory_limit_bytes: int
@@ -122,15 +123,32 @@ def _divisors(number: int) -> list[int]:
 
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
-    model, cost = request.model, request.cost
-    tokens = request.training.global_batch * model.sequence
-    weights = 12 * model.layers * model.width**2 + model.vocabulary * model.width
-    flop = 6 * tokens * weights + 14 * model.layers * tokens * model.sequence * model.width
-    slots = config.num_micro_batches + config.pp - 1
-    spread = flop / request.devices * slots / config.num_micro_batches
-    rate = cost.seconds(Features("matmul", 10**15, 0)) / 1e15
-    fixed = cost.seconds(Features("matmul", 0, 0)) * ACTS_PER_LAYER * (model.layers // config.pp)
-    return int((spread * rate * 0.999 + fixed * slots) * 1e9)
+    cost, slots = request.cost, config.num_micro_batches + config.pp - 1
+    least = _least_work(request.model, request.training.global_batch)
+    once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
+    seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
+    spread = seconds / request.devices * slots / config.num_micro_batches
+    fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
+    return int((spread * 0.999 + fixed * slots) * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeastWork:
+    """What no layout avoids, by kind: FLOPs of a step's matrix products, and acts of every layer per micro-batch."""
+
+    flop: tuple[tuple[str, int], ...]
+    acts: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=8)
+def _least_work(model: Model, global_batch: int) -> _LeastWork:
+    graph = training_graph(model, Training(global_batch))
+    kinds: dict[int, Counter[str]] = {}
+    for op in graph.ops:
+        if op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
+            kinds.setdefault(op.layer, Counter())[op.kind] += op.phase is not Phase.UPDATE
+    acts = reduce(and_, kinds.values()) if kinds else Counter()
+    return _LeastWork(tuple(products_flop(graph).items()), tuple(acts.items()))
 
 
 def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> SearchSpace:

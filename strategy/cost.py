@@ -32,6 +32,7 @@ FLOP_BOUND = frozenset(
     {
         *("matmul", "matmul_nt", "matmul_tn", "batch_matmul", "conv2d", "conv2d_dx", "conv2d_dw"),
         *("attention", "attention_grad", "attention_max", "attention_terms", "attention_terms_grad"),
+        *("grouped_matmul", "grouped_matmul_tn", "muon_direction"),
     }
 )
 """Kinds whose data-sheet time counts FLOPs at the matrix rate; the others are bound by memory."""

@@ -1,9 +1,9 @@
 """Layout: where and how every tensor of a graph lives, and every conversion between.
 
 Stages are placements, one per pipeline stage. An op runs on the stage that it is assigned to, under one signature; a
-value lives where its producer wrote it (a variable where its updater updates it); consumers that want another layout
-or are on another stage read a converted copy, and all who want the same copy share it. Graph inputs are loaded in
-whatever layouts are wanted.
+value lives where its producer wrote it (a variable where its updater updates it, a frozen one where it is read first);
+consumers that want another layout or are on another stage read a converted copy, and all who want the same copy share
+it. Graph inputs are loaded in whatever layouts are wanted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from strategy.boxing import BoxingStep
 from strategy.errors import InputError, did_you_mean, report
-from strategy.graph import Graph, Op, Phase, Role
+from strategy.graph import Graph, Op, Phase, Role, deciding_op
 from strategy.placement import Placement
 from strategy.sbp import NdSbp
 from strategy.signature import Signature
@@ -142,26 +142,31 @@ def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
     """Stage of the forward op, value or variable that a backward or update op is named after.
 
-    Else, for an op of a layer, that of what it reads; else the first.
+    Else, for an op of a layer or an update, that of what it reads; else the first.
     """
     origin = op.name.split(":", 1)[0]
-    if origin in graph.values and graph.values[origin].role is Role.VARIABLE:
+    if origin in graph.values and graph.values[origin].role is Role.VARIABLE and graph.consumers[origin]:
         return stage_of[graph.consumers[origin][0].name]
     producer = graph.producer.get(origin)
-    if producer is None and origin not in stage_of and op.layer is not None:
+    follows = op.layer is not None or (op.updates and op.inputs)
+    if producer is None and origin not in stage_of and follows:
         producer = graph.producer.get(op.inputs[0])
     return stage_of.get(producer.name if producer is not None else origin, 0)
 
 
 def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:
     """Where `value` lives; None for graph inputs, which are loaded wherever they are wanted."""
-    op = graph.producer.get(value)
-    if op is not None:
-        return Home(stages.stage_of[op.name], signatures[op.name].outputs[op.outputs.index(value)])
-    op = graph.updater.get(value)
-    if op is not None:
-        return Home(stages.stage_of[op.name], signatures[op.name].updates[op.updates.index(value)])
-    return None
+    op = deciding_op(graph, value)
+    return None if op is None else Home(stages.stage_of[op.name], signatures[op.name].layouts[home_position(op, value)])
+
+
+def home_position(op: Op, value: str) -> int:
+    """Which of the layouts of a signature of `op` is the home of a value that it decides."""
+    if value in op.outputs:
+        return len(op.inputs) + op.outputs.index(value)
+    if value in op.updates:
+        return len(op.inputs) + len(op.outputs) + op.updates.index(value)
+    return op.inputs.index(value)
 
 
 def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[Copy, tuple[Op, ...]]:

@@ -24,8 +24,8 @@ from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Op, Role, template_name
-from strategy.layout import Copy, Home, Stages
+from strategy.graph import Graph, Op, deciding_op, template_name
+from strategy.layout import Copy, Home, Stages, home_position
 from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
@@ -85,17 +85,15 @@ class _Class:
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """The class that decides a value's home; whether as an update; the position among its outputs or updates."""
+    """The class that decides a value's home; the position is among the layouts of its signatures."""
 
     found: _Class
-    updates: bool
     position: int
 
     @property
     def homes(self) -> list[NdSbp]:
-        """The home layout under each choice of the writer."""
-        options = self.found.options
-        return [(option.updates if self.updates else option.outputs)[self.position] for option in options]
+        """The home layout under each choice."""
+        return [option.layouts[self.position] for option in self.found.options]
 
 
 @dataclass(slots=True)
@@ -196,9 +194,10 @@ class _Builder:
         if self.limit is not None:
             for op in found.ops:
                 stage = space.stages.stage_of[op.name]
-                for position, name in enumerate((*op.outputs, *op.updates)):
-                    layouts = [(*option.outputs, *option.updates)[position] for option in found.options]
-                    usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
+                for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
+                    if deciding_op(self.graph, name) is op and position == home_position(op, name):
+                        layouts = [option.layouts[position] for option in found.options]
+                        usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
         template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
         self._add_node(template, [weight * to_ns(s) for s in seconds], usages)
 
@@ -231,10 +230,11 @@ class _Builder:
                 known = found[reader.index][1] if reader.index in found else ()
                 positions = {i for i, read in enumerate(op.inputs) if read == name}
                 found[reader.index] = (reader, tuple(sorted(positions.union(known))))
-            home = -1 if writer is None else stage_of[self._writer_op(name).name]
+            decider = deciding_op(self.graph, name)
+            home = -1 if decider is None else stage_of[decider.name]
             for stage, readers in by_stage.items():
                 wanted = tuple((index, positions) for index, (_, positions) in readers.items())
-                source = None if writer is None else (writer.found.index, writer.updates, writer.position)
+                source = None if writer is None else (writer.found.index, writer.position)
                 key = (source, wanted, home == stage, value.spec, value.role)
                 bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
                 bundle.instances.append((name, home, stage))
@@ -242,15 +242,9 @@ class _Builder:
                 bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + times
         return list(bundles.values())
 
-    def _writer_op(self, name: str) -> Op:
-        return self.graph.producer[name] if name in self.graph.producer else self.graph.updater[name]
-
     def _writer(self, name: str) -> _Writer | None:
-        if self.graph.values[name].role is Role.INPUT:
-            return None
-        op = self._writer_op(name)
-        names = op.outputs if name in op.outputs else op.updates
-        return _Writer(self.class_of[op.name], names is op.updates, names.index(name))
+        op = deciding_op(self.graph, name)
+        return None if op is None else _Writer(self.class_of[op.name], home_position(op, name))
 
     def _copies(self, bundle: _Bundle) -> None:
         wanted = dict.fromkeys(

@@ -55,11 +55,17 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
 
 def step_flop(graph: Graph, pipeline: Pipeline) -> int:
     """FLOPs of the matrix products of one step on the logical tensors: what model-FLOP utilisation counts."""
-    total = 0
+    return sum(products_flop(graph).values()) * pipeline.num_micro_batches
+
+
+def products_flop(graph: Graph) -> dict[str, int]:
+    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind."""
+    found: dict[str, int] = {}
     for op in graph.ops:
-        if op.kind in FLOP_BOUND:
-            total += op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
-    return total * pipeline.num_micro_batches
+        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE:
+            flop = op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
+            found[op.kind] = found.get(op.kind, 0) + flop
+    return found
 
 
 @dataclass(slots=True)

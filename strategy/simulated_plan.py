@@ -43,7 +43,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     """
     training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
     graph = training_graph(request.model, training)
-    tokens = training.global_batch * request.model.sequence
+    tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
     peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))
     step = simulate(program)

@@ -27,6 +27,7 @@ from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
 from strategy.lower import lower
 from strategy.memory import peak_memory_bytes
+from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
@@ -52,7 +53,7 @@ def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None
 
 
 def request(
-    devices: int, training: Training, *, model: GptConfig = MODEL, backend: str = "numpy", limit: int = 2**40
+    devices: int, training: Training, *, model: Model = MODEL, backend: str = "numpy", limit: int = 2**40
 ) -> Request:
     """A search for a plan of a small model."""
     return Request("small", model, training, CostModel(cluster(devices, backend=backend), {}), limit)

@@ -13,8 +13,11 @@ from strategy.ops import (
     elementwise,
     embedding,
     group_norm,
+    lamb,
+    learning_rate,
     loss,
     matmul,
+    muon,
     norm,
     optimizer,
     pool,
@@ -42,6 +45,9 @@ _FAMILIES = (
     loss,
     shape,
     optimizer,
+    learning_rate,
+    lamb,
+    muon,
 )
 
 REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for family in _FAMILIES for definition in family.OPS}

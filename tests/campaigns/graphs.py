@@ -17,6 +17,7 @@ from executor.worker import Worker
 from strategy.arrangement import Arrangement, Held, arrange
 from strategy.errors import SbplanError
 from strategy.graph import Role
+from strategy.layout import home_of
 from strategy.lower import lower
 from strategy.ops import REGISTRY
 from strategy.program import ActKind, LoadTask, Program
@@ -126,14 +127,14 @@ def loader(case: WholeCase):  # noqa: ANN201 - the type of `executor.acts.Load`,
 
 def start(case: WholeCase, worker: Worker) -> None:
     """Fill a rank's pieces of the variables."""
-    stages, variables = case.layout.stages, case.variables()
-    for name, array in variables.items():
-        op = case.graph.updater[name]
-        placement = stages.placement(op.name)
+    stages = case.layout.stages
+    for name, array in case.variables().items():
+        home = home_of(case.graph, stages, case.layout.signatures, name)
+        assert home is not None
+        placement = stages.placements[home.stage]
         if worker.rank in placement.devices:
-            layout = case.layout.signatures[op.name].updates[op.updates.index(name)]
-            box = local_box(array.shape, layout, placement.mesh, placement.coords(worker.rank))
-            worker.write(name, array[tuple(slice(begin, end) for begin, end in box)].copy())
+            box = local_box(array.shape, home.layout, placement.mesh, placement.coords(worker.rank))
+            worker.write(name, array[(*(slice(begin, end) for begin, end in box), ...)].copy())
 
 
 def on_one_device(case: WholeCase) -> dict[str, Array]:
@@ -229,6 +230,10 @@ def exercised(case: WholeCase) -> Iterator[str]:
     yield from ["two stages"] * (len(placements) > 1)
     yield from ["micro-batches"] * (case.pipeline.num_micro_batches > 1)
     yield str(case.dtype)
+    yield from ["frozen"] * any(
+        value.name not in case.graph.updater and case.graph.consumers[value.name]
+        for value in case.graph.with_role(Role.VARIABLE)
+    )
     yield from ["uneven"] * any(_is_uneven(case, held) for held in arrangement_of(case).tensors)
 
 

@@ -205,13 +205,13 @@ def test_embedding_takes_rows_and_its_gradient_adds_repeated_ones() -> None:
 
 
 def test_adamw_against_a_scalar_textbook_loop() -> None:
-    case = Case("adamw", ((2, 3), ()), ADAMW, updates=((2, 3),) * 3)
+    case = Case("adamw", ((2, 3), (), ()), ADAMW, updates=((2, 3),) * 3)
     rng = np.random.default_rng(5)
     start = rng.standard_normal((2, 3))
     updates: list[Array] = [start.copy(), np.zeros((2, 3)), np.zeros((2, 3))]
     history = rng.standard_normal((4, 2, 3))
     for number in range(4):
-        whole(case, [history[number], np.asarray(0.5)], updates, number=number)
+        whole(case, [history[number], np.asarray(0.5), np.asarray(0.1)], updates, number=number)
     lr, beta1, beta2, epsilon, decay = 0.1, 0.9, 0.95, 1e-8, 0.1
     for i, j in itertools.product(range(2), range(3)):
         theta, m, v = float(start[i, j]), 0.0, 0.0

@@ -23,7 +23,7 @@ from tests.oracle import close, gather, scatter
 from tests.strategy.cases import Case, cases, run_op
 
 Array = npt.NDArray[Any]
-ACTS = {"accumulate": 3, "adamw": 3}
+ACTS = {"accumulate": 3, "adamw": 3, "adam": 3, "adagrad": 3, "sgd": 3, "lamb_direction": 3, "muon_direction": 3}
 MESHES: tuple[Shape, ...] = ((2,), (3,), (2, 2))
 SIZES = ((12, 12), (7, 5))
 """Even on all meshes, and uneven on all meshes."""
@@ -94,6 +94,9 @@ def test_every_listed_signature_computes_the_whole_result() -> None:
 
 
 SOUND_UNLISTED = {
+    "descend": {"P, B -> ": "parameters are never partial"},
+    "lamb_apply": dict.fromkeys(("P, B, B, B -> ", "B, B, B, P -> "), "parameters are never partial"),
+    "sgd": dict.fromkeys(("P, B, B -> ", "B, P, B -> "), "parameters are never partial"),
     "report": {"P, P, P -> P": "the host reads whole figures"},
 }
 """Right, and not offered, because no plan gains by it: kind -> signature -> why."""
