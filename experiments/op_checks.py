@@ -91,6 +91,8 @@ def check_kind(
                 _unlisted(coverage, subject, kernels, seed, most_unlisted)
     except SbplanError as error:
         coverage.problems.append(f"{kind}: {error}")
+    except Exception as error:  # noqa: BLE001 - the meaning of an op may fail in any way, and that is the finding
+        coverage.problems.append(f"{kind}: cannot be tried on one device: {type(error).__name__}: {error}")
     return coverage
 
 

@@ -39,7 +39,15 @@ SINGLE = 1e-4
 def quotas() -> dict[str, float]:
     """The least share of the cases for every op family, boxing pair and kind of layout."""
     families = {f"family {family}": 200 / 3000 for family in forward_kinds()}
-    pairs = {f"boxing {pair}": 100 / 3000 for pair in ("S>S", "S>B", "S>P", "B>S", "B>P", "P>S", "P>B", "transfer")}
+    terms = ("P", "P(max)", "P(min)")
+    changes = [
+        "S>S",
+        "S>B",
+        "B>S",
+        "transfer",
+        *(pair for p in terms for pair in (f"S>{p}", f"B>{p}", f"{p}>S", f"{p}>B")),
+    ]
+    pairs = {f"boxing {pair}": 100 / 3000 for pair in changes}
     layouts = {"mixed neighbours": 0.3, "2-D mesh": 1 / 3, "uneven": 500 / 3000, "mpiexec": 0.1}
     return {**families, **pairs, **layouts, "float32": 0.1, "two stages": 0.2, "micro-batches": 0.3}
 
