@@ -29,7 +29,7 @@ _FLOOR = 1e-3
 
 
 def gradient_problems(subject: Subject, kernels: Kernels, *, seed: int = 0) -> Iterator[str]:
-    """In what a gradient rule differs from finite differences; nothing where the kind has no rule, or floats no result."""
+    """In what a gradient rule differs from finite differences; nothing where there is no rule, or no float result."""
     result = subject.graph.values[subject.op.outputs[0]].spec
     if op_definition(subject.kind).gradient is None or not result.dtype.is_float:
         return
