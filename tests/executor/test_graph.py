@@ -183,6 +183,30 @@ def test_a_partial_result_is_reduced_when_it_is_looked_at() -> None:
     on_ranks(2, code)
 
 
+class PinnedInCode(Module):
+    def __init__(self) -> None:
+        self.fc = Linear(4, 6)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.fc(inputs[0].pin(split(0))).gelu().pin(split(0))
+
+
+def test_code_pins_what_it_wants_traced_or_not() -> None:
+    def code(world: World) -> None:
+        model, where = PinnedInCode(), placement([0, 1])
+        graph = Evaluate(model, placement=where)
+        x = np.ones((8, 4), np.float32)
+        found = graph(x)
+        assert found.sbp == (Split(0),)
+        whole = model(from_numpy(x, placement=where, sbp=broadcast))
+        assert whole.sbp == (Split(0),)
+        np.testing.assert_array_equal(whole.numpy(), found.numpy())
+        other = Evaluate(model, placement=where, layouts={"*.gelu": split(1), "*.bias_add": split(1), "x": broadcast})
+        assert other(x).sbp == (Split(1),)
+
+    on_ranks(2, code)
+
+
 def test_ranks_without_a_part_look_on() -> None:
     def code(world: World) -> None:
         graph = Evaluate(Mlp(), placement=placement([1, 2]), dtype=DType.FLOAT64, layouts={"x": split(0)})
