@@ -32,27 +32,44 @@ def check_pins(
 ) -> None:
     """Refuse pins that are wrong whatever the degrees of parallelism.
 
+    See `pin_problems` for the arguments.
+
+    Raises:
+        InputError: with every problem.
+    """
+    report(pin_problems(graph, layouts=layouts, stages=stages, placements=placements, axes=axes), where="pins")
+
+
+def pin_problems(
+    graph: Graph,
+    *,
+    layouts: Mapping[str, NdSbp] | None = None,
+    stages: Mapping[str, int] | None = None,
+    placements: Mapping[str, Sequence[int]] | None = None,
+    axes: int,
+    incomplete: bool = False,
+) -> list[InputError]:
+    """What is wrong with pins whatever the degrees of parallelism.
+
     Args:
         graph: what is laid out.
         layouts: pattern of value names -> layout.
         stages: pattern of op names -> stage.
         placements: pattern of op names -> devices of its stage.
         axes: how many axes a mesh has.
+        incomplete: whether parts of the graph are missing, so that a pattern may mean one of them.
 
-    Raises:
-        InputError: with every problem: a pattern that matches nothing, another number of axes, a split beyond the
-            dims, partial integers, a device twice, an op that is pinned to a stage and to other devices.
+    Returns:
+        A pattern that matches nothing, another number of axes, a split beyond the dims, partial integers, a device
+        twice, an op that is pinned to a stage and to other devices.
     """
-    report(
-        [
-            *_layout_problems(graph, layouts or {}, axes),
-            *_op_problems(graph, "[stage]", stages or {}),
-            *_op_problems(graph, "[placement]", placements or {}),
-            *placement_problems(placements or {}),
-            *_conflicts(graph, stages or {}, placements or {}),
-        ],
-        where="pins",
-    )
+    return [
+        *_layout_problems(graph, layouts or {}, axes, incomplete=incomplete),
+        *(() if incomplete else _op_problems(graph, "[stage]", stages or {})),
+        *(() if incomplete else _op_problems(graph, "[placement]", placements or {})),
+        *placement_problems(placements or {}),
+        *_conflicts(graph, stages or {}, placements or {}),
+    ]
 
 
 def matches(pattern: str, names: Iterable[str]) -> list[str]:
@@ -80,11 +97,13 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape) -> Keep:
     return keep
 
 
-def _layout_problems(graph: Graph, layouts: Mapping[str, NdSbp], axes: int) -> Iterator[InputError]:
+def _layout_problems(
+    graph: Graph, layouts: Mapping[str, NdSbp], axes: int, *, incomplete: bool
+) -> Iterator[InputError]:
     for pattern, nd_sbp in layouts.items():
         where = f"[sbp] {pattern!r}"
         found = matches(pattern, graph.values)
-        if not found:
+        if not found and not incomplete:
             hint = did_you_mean(pattern, graph.values) if len(graph.values) < MOST_NAMES else ""
             yield InputError("a pin matches no value", where=where, hint=hint)
         elif len(nd_sbp) != axes:
