@@ -151,17 +151,14 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
 def random_graph(rng: random.Random, *, num_micro_batches: int) -> Graph:
     """At most eight ops: a few forward, and where a parameter is trained its gradient, the sum of it, and its update.
 
-    Parameters that nothing trains are inputs, for a variable is what an op updates.
+    Parameters that nothing trains are frozen.
     """
     grower = _Grower(rng, accumulates=num_micro_batches > 1)
     if rng.random() < 0.3:
         grower.grow_layers()
     else:
         grower.grow()
-    graph = grower.builder.build()
-    frozen = {v.name: v for v in graph.with_role(Role.VARIABLE) if v.name not in graph.updater}
-    inputs = {name: replace(value, role=Role.INPUT, rate=Rate.MICRO_BATCH) for name, value in frozen.items()}
-    return replace(graph, values={**graph.values, **inputs})
+    return grower.builder.build()
 
 
 class _Grower:
@@ -293,7 +290,7 @@ class _Grower:
         self._add(
             f"{variable}:adamw",
             "adamw",
-            (grad, factor),
+            (grad, factor, factor),
             attrs=dict(ADAMW),
             phase=Phase.UPDATE,
             layer=layer,

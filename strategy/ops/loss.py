@@ -23,9 +23,9 @@ from strategy.ops.base import (
     OpDef,
     Specs,
     expect,
-    integer,
+    float_attr,
+    int_attr,
     linear_in,
-    number,
     shapes,
 )
 from strategy.sbp import B, P, Split
@@ -97,7 +97,7 @@ def _own_labels(call: Call, labels: Array) -> tuple[Array, Array, Array]:
     """The rows whose label is among this rank's classes, those labels' columns, and which rows are valid at all."""
     begin, end = call.input_boxes[0][-1]
     flat = labels.reshape(-1)
-    valid = flat != integer(call.attrs, "ignore_index")
+    valid = flat != int_attr(call.attrs, "ignore_index")
     rows = call.xp.nonzero(valid & (flat >= begin) & (flat < end))[0]
     return rows, flat[rows] - begin, valid
 
@@ -107,7 +107,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     composes = len(logits.shape) > 0 and logits.shape[:-1] == labels.shape == lse.shape and not labels.dtype.is_float
     expected = "logits[..., v], integer labels[...], lse[...]"
     expect(composes and lse.dtype == logits.dtype, "cross_entropy shapes do not compose", got=inputs, expected=expected)
-    smoothing, classes = number(attrs, "label_smoothing"), integer(attrs, "classes")
+    smoothing, classes = float_attr(attrs, "label_smoothing"), int_attr(attrs, "classes")
     expect(0 <= smoothing < 1, "no label smoothing", got=smoothing, expected="a figure in [0, 1)")
     expect(classes == logits.shape[-1], "another number of classes", got=classes, expected=str(logits.shape[-1]))
     return (TensorSpec((), logits.dtype), TensorSpec((), logits.dtype))
@@ -123,11 +123,11 @@ def _run(call: Call) -> None:
     """Sum over valid rows of lse - (1 - s) logits[label] - s mean(logits), s the label smoothing."""
     (logits, labels, lse), (loss, count) = call.inputs, call.outputs
     rows, columns, valid = _own_labels(call, labels)
-    smoothing = number(call.attrs, "label_smoothing")
+    smoothing = float_attr(call.attrs, "label_smoothing")
     picked = _flat(logits)[rows, columns]
     loss[...] = lse.reshape(-1)[rows].sum() - (1 - smoothing) * picked.sum()
     if smoothing:
-        share = smoothing / integer(call.attrs, "classes")
+        share = smoothing / int_attr(call.attrs, "classes")
         loss[...] -= share * (_flat(logits).sum(axis=-1) * valid).sum()
     count[...] = rows.size
 
@@ -158,11 +158,11 @@ def _run_grad(call: Call) -> None:
     """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
     xp, (logits, labels, lse, *grad), dlogits = call.xp, call.inputs, call.outputs[0]
     rows, columns, valid = _own_labels(call, labels)
-    smoothing = number(call.attrs, "label_smoothing")
+    smoothing = float_attr(call.attrs, "label_smoothing")
     xp.subtract(logits, lse[..., None], out=dlogits)
     xp.exp(dlogits, out=dlogits)
     if smoothing:
-        dlogits -= smoothing / integer(call.attrs, "classes")
+        dlogits -= smoothing / int_attr(call.attrs, "classes")
     flat = _flat(dlogits)
     flat[rows, columns] -= 1 - smoothing
     if not valid.all():
@@ -177,7 +177,7 @@ def _infer_margin(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSp
     expect(composes, "arc_margin shapes do not compose", got=shapes(inputs), expected="cosine[..., v], labels[...]")
     alike = len(inputs) == 2 or inputs[2] == cosine
     expect(alike, "operands differ", got=shapes(inputs), expected="the gradient like the cosine")
-    margin = number(attrs, "margin")
+    margin = float_attr(attrs, "margin")
     expect(0 <= margin < math.pi, "not an angle", got=margin, expected="radians, from 0 to less than pi")
     return (cosine,)
 
@@ -203,7 +203,7 @@ def _run_margin(call: Call) -> None:
     the logit stays monotone in the angle.
     """
     xp, cosine, out = call.xp, call.inputs[0], call.outputs[0]
-    margin, scale = number(call.attrs, "margin"), number(call.attrs, "scale")
+    margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
     xp.multiply(cosine, scale, out=out)
     cells = _own_cells(call)
     cos = _flat(cosine)[cells]
@@ -228,7 +228,7 @@ def _signatures_margin_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: 
 def _run_margin_grad(call: Call) -> None:
     """d cos(angle + margin) / d cos(angle) = cos(margin) + sin(margin) cos(angle) / sin(angle)."""
     xp, (cosine, _, grad), out = call.xp, call.inputs, call.outputs[0]
-    margin, scale = number(call.attrs, "margin"), number(call.attrs, "scale")
+    margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
     xp.multiply(grad, scale, out=out)
     cells = _own_cells(call)
     cos = _flat(cosine)[cells]
@@ -242,7 +242,7 @@ def _flop_4(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 
 def _flop_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    every = 2 * inputs[0].size if number(attrs, "label_smoothing") else 0
+    every = 2 * inputs[0].size if float_attr(attrs, "label_smoothing") else 0
     return 3 * inputs[1].size + every
 
 
@@ -252,7 +252,7 @@ def _flop_scale(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 def _nbytes_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     """One logit per row is read, unless labels are smoothed."""
-    logits = inputs[0].nbytes if number(attrs, "label_smoothing") else inputs[2].nbytes
+    logits = inputs[0].nbytes if float_attr(attrs, "label_smoothing") else inputs[2].nbytes
     return logits + inputs[1].nbytes + inputs[2].nbytes + outputs[0].nbytes + outputs[1].nbytes
 
 
