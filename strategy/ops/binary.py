@@ -202,6 +202,9 @@ _SHAPES: tuple[tuple[Shape, Shape], ...] = (
 
 def _examples(row: _Binary) -> tuple[Example, ...]:
     ranges = {1: (0.5, 3.0)} if row.kind == "div" else {}
+    if row.compares:
+        few = {0: (0, 3), 1: (0, 3)}
+        return tuple(Example((TensorSpec(x, DType.INT32), TensorSpec(y, DType.INT32)), ranges=few) for x, y in _SHAPES)
     floats = tuple(Example((TensorSpec(x), TensorSpec(y)), ranges=ranges) for x, y in _SHAPES)
     if row.floats:
         return floats

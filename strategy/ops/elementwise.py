@@ -326,10 +326,9 @@ def _run_full_like(call: Call) -> None:
 
 
 def _signatures_full_like(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    """What it reads does not matter, so any layout will do; terms of zero are zero."""
+    """What it reads does not matter, so any layout will do."""
     splits: list[Sbp] = [Split(d) for d in range(len(inputs[0].shape))]
-    written = [B, *splits, *([] if float_attr(attrs, "value") else [P])]
-    return [AxisSignature((x,), (y,)) for x, y in itertools.product([B, *splits, P, MAX, MIN], written)]
+    return [AxisSignature((x,), (y,)) for x, y in itertools.product([B, *splits, P, MAX, MIN], [B, *splits])]
 
 
 def _signatures_add_n(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
@@ -390,7 +389,7 @@ OPS = (
         _NONE,
         _signatures_full_like,
         _run_full_like,
-        examples=tuple(Example((_SPECS[0],), attrs={"value": value}) for value in (1.5, 0.0)),
+        examples=(Example((_SPECS[0],), attrs={"value": 1.5}),),
     ),
     OpDef(
         "add_n",

@@ -12,6 +12,9 @@ reduced count, whatever the layout; a mean of means is not. Gradients are divide
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
@@ -263,6 +266,9 @@ _ATTRS = tuple(
     ({"ignore_index": ignore, "label_smoothing": smoothing, "classes": 5}, {1: labels})
     for smoothing, ignore, labels in _CHOICES
 )
+_LSE: Mapping[int, Callable[[Sequence[Array]], Array]] = {
+    2: lambda drawn: np.log(np.exp(drawn[0]).sum(axis=-1)),
+}
 _DEEP = (TensorSpec((4, 6, 5)), TensorSpec((4, 6), DType.INT32), TensorSpec((4, 6)))
 _MARGIN = {"margin": 0.5, "scale": 16.0}
 _COSINES = {0: (-0.95, 0.95), 1: (0.0, 5.0)}
@@ -294,8 +300,8 @@ OPS = (
         _gradient,
         nbytes=_nbytes_per_row,
         examples=(
-            *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges) for attrs, ranges in _ATTRS),
-            Example(_DEEP, attrs=_ATTRS[0][0], ranges={1: (0, 5)}),
+            *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges, derive=_LSE) for attrs, ranges in _ATTRS),
+            Example(_DEEP, attrs=_ATTRS[1][0], ranges={1: (0, 5)}, derive=_LSE),
         ),
     ),
     OpDef(

@@ -211,8 +211,16 @@ _COUNTED = (
     Example((_CUBE,), attrs={"axes": (0, 2), "keepdims": 1, "count": 20}),
 )
 _WINNER_EXAMPLES = (
-    Example((_SQUARE, TensorSpec((5,)), TensorSpec((5,))), attrs={"axes": (0,), "keepdims": 0}),
-    Example((_CUBE, TensorSpec((4, 1, 5)), TensorSpec((4, 1, 5))), attrs={"axes": (1,), "keepdims": 1}),
+    Example(
+        (_SQUARE, TensorSpec((5,)), TensorSpec((5,))),
+        attrs={"axes": (0,), "keepdims": 0},
+        derive={1: lambda drawn: drawn[0].max(axis=0)},
+    ),
+    Example(
+        (_CUBE, TensorSpec((4, 1, 5)), TensorSpec((4, 1, 5))),
+        attrs={"axes": (1,), "keepdims": 1},
+        derive={1: lambda drawn: drawn[0].min(axis=1, keepdims=True)},
+    ),
 )
 
 OPS = (

@@ -193,17 +193,16 @@ def _infer_slice(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
 
 
 def _signatures_cut(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    """Of a slice and of its adjoint: whole dims are split alike; of a cut one, pieces are read into terms, or written.
+    """Of a slice and of its adjoint: pieces are read into terms, or written from the whole; other dims are split alike.
 
     On later axes of a mesh a cut dim can look whole: where the slice begins at 0 and a piece is just as long. Then
     splitting both alike is right too, because a rank copies by coordinates.
     """
     begin, found = ints_attr(attrs, "begin"), []
     for d, (read, written) in enumerate(zip(inputs[0].shape, outputs[0].shape, strict=True)):
+        found += [AxisSignature((Split(d),), (P,)), AxisSignature((B,), (Split(d),))]
         if read == written and begin[d] == 0:
             found.append(AxisSignature((Split(d),), (Split(d),)))
-        else:
-            found += [AxisSignature((Split(d),), (P,)), AxisSignature((B,), (Split(d),))]
     return [*found, *(picks_from((0,), 1) if outputs[0].size <= inputs[0].size else [linear_in([0], 1)])]
 
 
