@@ -68,7 +68,7 @@ def half_and_half(graph: Graph) -> AxisRule:
         if value.role is Role.INPUT:
             return sbp == Split(0)
         if value.role is Role.VARIABLE:
-            return sbp == (megatron[name] if ".mlp." in name else B)
+            return sbp == (megatron.get(name, B) if ".mlp." in name else B)
         return True
 
     return rule

@@ -18,6 +18,7 @@ from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
 from strategy.errors import InputError, did_you_mean
 from strategy.graph import Graph, Op, Phase, Role, Value
+from strategy.layers import set_training
 from strategy.models.base import Model
 from strategy.module import Tensor, Tracer
 from strategy.ops.learning_rate import Decay
@@ -135,14 +136,14 @@ def training_graph(model: Model, training: Training) -> Graph:
         InputError: a pattern of `training.frozen` matches no parameter, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    builder, loss, count = _trace(model, training)
+    builder, loss, count = _trace(model, training, trains=True)
     add_training(builder, loss, count, training)
     return builder.build(loss=loss)
 
 
 def evaluation_graph(model: Model, training: Training) -> Graph:
     """The graph that reports loss and count of one global batch; all parameters are frozen, by their training names."""
-    builder, loss, count = _trace(model, training)
+    builder, loss, count = _trace(model, training, trains=False)
     sums = [_accumulated(builder, name, None, training, phase=Phase.FORWARD) for name in (loss, count)]
     builder.add(REPORT, "report", sums, phase=Phase.UPDATE)
     builder.ops = _in_order(builder.ops)
@@ -170,10 +171,11 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     builder.ops = _in_order(builder.ops)
 
 
-def _trace(model: Model, training: Training) -> tuple[GraphBuilder, str, str]:
+def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuilder, str, str]:
     """The forward pass of one micro-batch, and the names of loss and count."""
     tracer = Tracer()
     module = model.module()
+    set_training(module, trains)
     tracer.adopt(module, training.dtype)
     inputs = []
     for name, spec in model.inputs(training.micro_batch).items():

@@ -26,6 +26,7 @@ from strategy.ops import (
     reduction,
     rotary,
     shape,
+    shift,
     split_attention,
 )
 from strategy.ops.base import OpDef
@@ -34,6 +35,7 @@ _FAMILIES = (
     matmul,
     batch_matmul,
     elementwise,
+    shift,
     reduction,
     norm,
     group_norm,
