@@ -163,7 +163,7 @@ def test_a_matrix_is_never_split_by_muon_but_its_stack_is() -> None:
 
 
 def test_the_search_gives_every_stacked_matrix_an_owner() -> None:
-    """Four data-parallel ranks, four layers: each rank orthogonalises one matrix of every shape, and no rank a piece."""
+    """Four data-parallel ranks, four layers: each rank orthogonalises one matrix of every shape, none a piece."""
     how = Training(8, optimizer=Optimizer.MUON)
     model = GptConfig(layers=4, width=64, heads=4, sequence=16, vocabulary=64)
     plan = plan_by_rules(request(4, how, model=model), config_of(how, dp=4), FREE)
