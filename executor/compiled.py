@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from executor.global_tensor import GlobalTensor
+from executor.global_tensor import GlobalTensor, Layouts
 from executor.initialize import initial_piece
 from executor.kernels.numpy import NumpyKernels
 from executor.transport.base import lanes_of
@@ -28,13 +28,14 @@ from strategy.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A graph, the names of its inputs, what `build` returned, and each output's value that appears once per step."""
+    """A graph, its inputs, what `build` returned, the value per step of every output, and the pins of the code."""
 
     graph: Graph
     inputs: tuple[str, ...]
     outputs: Any
     step_values: Mapping[str, str]
     num_micro_batches: int
+    pins: Mapping[str, Layouts]
 
     @property
     def pipeline(self) -> Pipeline:

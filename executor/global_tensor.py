@@ -101,6 +101,10 @@ class GlobalTensor(Operators):
         self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {list(there.devices)})")
         return converted(self, there, layout)
 
+    def pin(self, sbp: Layouts) -> GlobalTensor:
+        """The same tensor in this layout: what traced code asks for, done at once."""
+        return self.to_global(sbp=sbp)
+
     def to_local(self) -> NDArray[Any] | None:
         """This rank's piece, which it shares; None on ranks that hold none."""
         return self.piece

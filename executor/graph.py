@@ -149,9 +149,9 @@ class Graph(Module):
             traced = self._trace(tracer, specs)
         except GraphError as error:
             partial = OpGraph(dict(tracer.graph.values), tuple(tracer.graph.ops))
-            problems += self._pin_problems(partial, placements, incomplete=True)
+            problems += self._pin_problems(partial, placements, tracer.pins, incomplete=True)
             raise GraphError([*error.problems, *map(str, problems)]) from error
-        report([*problems, *self._pin_problems(traced.graph, placements)], where="graph")
+        report([*problems, *self._pin_problems(traced.graph, placements, traced.pins)], where="graph")
         parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
         held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
         held.update(self._own)
@@ -164,14 +164,20 @@ class Graph(Module):
                 self._own[name] = tensor
         return compiled
 
-    def _given_layouts(self, mesh: Shape) -> dict[str, NdSbp]:
-        return {pattern: full_layout(layout, mesh) for pattern, layout in self._layouts.items()}
+    def _all_layouts(self, mesh: Shape, pins: Mapping[str, Layouts]) -> dict[str, NdSbp]:
+        """The pins of the code, then those given to the graph, which count where both say something."""
+        return {pattern: full_layout(layout, mesh) for pattern, layout in {**pins, **self._layouts}.items()}
 
     def _pin_problems(
-        self, graph: OpGraph, placements: Sequence[Placement], *, incomplete: bool = False
+        self,
+        graph: OpGraph,
+        placements: Sequence[Placement],
+        pins: Mapping[str, Layouts],
+        *,
+        incomplete: bool = False,
     ) -> list[InputError]:
         mesh = placements[0].mesh if placements else (1,)
-        layouts = self._given_layouts(mesh)
+        layouts = self._all_layouts(mesh, pins)
         return pin_problems(graph, layouts=layouts, stages=self._stages, axes=len(mesh), incomplete=incomplete)
 
     def _trace(self, tracer: Tracer, specs: Specs) -> Traced:
@@ -195,14 +201,14 @@ class Graph(Module):
             rows = specs[0].shape[0] if specs and specs[0].shape else count
             add_training(builder, *self._minimized, replace(self._training, global_batch=rows))
         loss = self._minimized[0] if self._minimized else ""
-        return Traced(builder.build(loss=loss), tuple(names), outputs, wanted, count)
+        return Traced(builder.build(loss=loss), tuple(names), outputs, wanted, count, dict(tracer.pins))
 
     def _lay_out(
         self, world: World, traced: Traced, placements: tuple[Placement, ...], held: Mapping[str, GlobalTensor]
     ) -> Layout:
         graph, mesh = traced.graph, placements[0].mesh
         stages = _at_home(graph, assign_stages(graph, placements, pins=self._stages), held)
-        keep = _in_place(pinned(graph, self._given_layouts(mesh), mesh), held)
+        keep = _in_place(pinned(graph, self._all_layouts(mesh, traced.pins), mesh), held)
         converter = world.converter(*placements)
         if self._deduction is not None:
             signatures: Mapping[str, Signature] = deduce(graph, stages, converter, keep, rule=self._deduction)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, transfer_task
 from strategy.cluster import Cluster
 from strategy.graph import Graph, Op
-from strategy.levels import PARTS, box_size, nodes_of, part_sizes, spans_alike
+from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
 from strategy.placement import Placement
@@ -156,7 +156,7 @@ def step_features(
         local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
     most = most_sent_nbytes(step.kind, task, itemsize)
-    return Features(step.kind, 0, most, len(task.group) - 1, cluster.level(task.group))
+    return Features(step.kind, 0, most, len(task.group) - 1, slowest_level(cluster, placement, step.axes))
 
 
 def two_level_features(

@@ -53,6 +53,12 @@ def spans_alike(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -
     return len(shapes) == 1 and shapes != {()}
 
 
+@lru_cache(maxsize=1024)
+def slowest_level(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> str:
+    """The slowest level that any group along `axes` crosses: they all begin a step together and go on together."""
+    return "inter" if any(map(cluster.crosses_nodes, placement.groups(*axes))) else "intra"
+
+
 def place_in(nodes: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, int]:
     """(node, place within it) of a rank."""
     node = next(k for k, members in enumerate(nodes) if rank in members)

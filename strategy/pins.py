@@ -7,7 +7,7 @@ about the pins of a graph is reported at once: first what no mesh could heal, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from strategy.errors import InfeasibleError, InputError, SbpError, did_you_mean, report
@@ -90,7 +90,8 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape) -> Keep:
     def keep(op: Op, signature: Signature) -> bool:
         return all(wanted.get(name, nd_sbp) == nd_sbp for name, nd_sbp in named_layouts(op, signature))
 
-    problems = [*_too_fine(graph, wanted, mesh), *_unsatisfied(graph, wanted, mesh, keep)]
+    too_fine = _too_fine(graph, wanted, mesh)
+    problems = [*too_fine.values(), *_unsatisfied(graph, wanted, mesh, keep, skip=too_fine)]
     if problems:
         lines = "".join(f"\n  - {problem}" for problem in problems)
         raise InfeasibleError(f"no layout satisfies the pins on a mesh of {mesh}{lines}")
@@ -162,17 +163,24 @@ def _conflicts(
                 yield InputError("pinned to another stage too", where=where, got=by_number[name], expected=expected)
 
 
-def _too_fine(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape) -> Iterator[str]:
+def _too_fine(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape) -> dict[str, str]:
+    """Value -> what is wrong, where a dim has fewer rows than parts."""
+    found = {}
     for name, nd_sbp in wanted.items():
         try:
             check_layout(graph.values[name].spec.shape, nd_sbp, mesh, where=f"value {name}")
         except SbpError as error:
-            yield str(error)
+            found[name] = str(error)
+    return found
 
 
-def _unsatisfied(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep) -> Iterator[str]:
+def _unsatisfied(
+    graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep, *, skip: Container[str]
+) -> Iterator[str]:
     for op in graph.ops:
         touched = [name for name in dict.fromkeys((*op.inputs, *op.outputs, *op.updates)) if name in wanted]
-        if touched and not any(keep(op, signature) for signature in op_signatures(graph, op, mesh)):
+        if not touched or any(name in skip for name in touched):
+            continue
+        if not any(keep(op, signature) for signature in op_signatures(graph, op, mesh)):
             pins = ", ".join(f"{name} as {format_nd(wanted[name])}" for name in touched)
             yield f"no legal signature of op {op.name} ({op.kind}) has {pins}"

@@ -167,6 +167,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     loss_sum, total_count = (_accumulated(builder, name, None, training) for name in (loss, count))
     norm = add_updates(builder, trained, total_count, training.rule)
     builder.add(REPORT, "report", (loss_sum, total_count, norm), phase=Phase.UPDATE)
+    _drop_unused(builder)
     builder.ops = _in_order(builder.ops)
 
 
@@ -215,6 +216,20 @@ def _accumulated(
     if training.num_micro_batches == 1:
         return name
     return builder.add(f"{name}:sum", "accumulate", (name,), phase=phase, layer=layer)[0]
+
+
+def _drop_unused(builder: GraphBuilder) -> None:
+    """Take out backward ops that nobody reads: the gradients of frozen weights, and what leads to them alone."""
+    used: set[str] = set()
+    kept: list[Op] = []
+    for op in reversed(builder.ops):
+        if op.phase is not Phase.BACKWARD or op.updates or used.intersection(op.outputs):
+            kept.append(op)
+            used.update(op.inputs)
+        else:
+            for name in op.outputs:
+                del builder.values[name]
+    builder.ops = kept[::-1]
 
 
 def _in_order(ops: Sequence[Op]) -> list[Op]:

@@ -48,7 +48,7 @@ def test_stages_micro_batches_and_meshes_train_alike() -> None:
     stages = [Placement((0,), (1,), ("0",)), Placement((1,), (1,), ("0",))]
 
     def piped(world: World) -> list[float]:
-        return trained(stages, num_micro_batches=2, stages={"model.two.*": 1, "loss": 1})
+        return trained(stages, num_micro_batches=2, stages={"model.two.*": 1, "loss*": 1})
 
     for losses in on_ranks(2, piped):
         np.testing.assert_allclose(losses, alone, rtol=1e-9)
@@ -179,6 +179,30 @@ def test_a_partial_result_is_reduced_when_it_is_looked_at() -> None:
         found = graph(np.ones((4, 6), np.float32), np.ones((6, 4), np.float32))
         assert found.sbp == (partial_sum,)
         np.testing.assert_array_equal(found.numpy(), np.full((4, 4), 6.0))
+
+    on_ranks(2, code)
+
+
+class PinnedInCode(Module):
+    def __init__(self) -> None:
+        self.fc = Linear(4, 6)
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.fc(inputs[0].pin(split(0))).gelu().pin(split(0))
+
+
+def test_code_pins_what_it_wants_traced_or_not() -> None:
+    def code(world: World) -> None:
+        model, where = PinnedInCode(), placement([0, 1])
+        graph = Evaluate(model, placement=where)
+        x = np.ones((8, 4), np.float32)
+        found = graph(x)
+        assert found.sbp == (Split(0),)
+        whole = model(from_numpy(x, placement=where, sbp=broadcast))
+        assert whole.sbp == (Split(0),)
+        np.testing.assert_array_equal(whole.numpy(), found.numpy())
+        other = Evaluate(model, placement=where, layouts={"*.gelu": split(1), "*.bias_add": split(1), "x": broadcast})
+        assert other(x).sbp == (Split(1),)
 
     on_ranks(2, code)
 

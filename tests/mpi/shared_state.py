@@ -13,6 +13,7 @@ from executor.global_tensor import placement, split
 from executor.graph import Graph
 from executor.world import current_world
 from strategy.layers import Linear
+from strategy.losses import cross_entropy
 from strategy.module import Module, Tensor
 from strategy.tensor import DType
 from strategy.training import Training
@@ -42,7 +43,7 @@ class Train(Graph):
     def build(self, x: Tensor, labels: Tensor) -> Any:
         """One step; gives the summed loss."""
         logits = self.model(x)
-        loss, count, _ = x.tracer.apply("loss", "cross_entropy", (logits, labels), labels=("count", "lse"))
+        loss, count = cross_entropy(logits, labels)
         self.minimize(loss, count)
         return loss
 
