@@ -101,6 +101,10 @@ class GlobalTensor(Operators):
         self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {list(there.devices)})")
         return converted(self, there, layout)
 
+    def pin(self, sbp: Layouts) -> GlobalTensor:
+        """The same tensor in this layout: what traced code asks for, done at once."""
+        return self.to_global(sbp=sbp)
+
     def to_local(self) -> NDArray[Any] | None:
         """This rank's piece, which it shares; None on ranks that hold none."""
         return self.piece
@@ -228,6 +232,11 @@ def _made(
     return GlobalTensor(spec, placement, layout, piece, world)
 
 
+def full_layout(sbp: Layouts, mesh: Shape) -> NdSbp:
+    """One SBP per axis, along which one alone is repeated."""
+    return (sbp,) * len(mesh) if isinstance(sbp, Sbp) else tuple(sbp)
+
+
 def _layout(spec: TensorSpec, placement: Placement, sbp: Layouts | None) -> NdSbp:
     """One SBP per axis; along an axis of one rank there is nothing to lay out.
 
@@ -236,7 +245,7 @@ def _layout(spec: TensorSpec, placement: Placement, sbp: Layouts | None) -> NdSb
     """
     if sbp is None:
         raise InputError("a new placement needs a layout", where="to_global", expected="sbp=")
-    given = (sbp,) * len(placement.mesh) if isinstance(sbp, Sbp) else tuple(sbp)
+    given = full_layout(sbp, placement.mesh)
     check_layout(spec.shape, given, placement.mesh, where=f"sbp of {spec.dtype}{list(spec.shape)}")
     if has_partial(given) and not spec.dtype.is_float:
         raise SbpError("terms of integers", where="sbp", got=format_nd(given), expected=f"B or S of {spec.dtype}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from executor.checkpoint import Checkpoint, Piece, load
 from executor.data import Corpus
-from executor.initialize import initial_piece
+from executor.initialize import given_piece, initial_piece
 from executor.kernels.base import Kernels
 from executor.synthetic import BatchLoader
 from executor.transport.base import Transport
@@ -70,6 +70,7 @@ class Trainer:
         corpus: the text; its training part is read by models of tokens.
         program: `program_of(plan)`, where the caller has it already.
         checkpoint: where to go on from; else the training starts anew.
+        weights: parameters to start with, by name; what they lack starts as the graph says.
         on_act: called before each act, with (actor, number).
         record: whether to keep a record per act.
 
@@ -86,6 +87,7 @@ class Trainer:
         *,
         program: Program | None = None,
         checkpoint: Checkpoint | None = None,
+        weights: Mapping[str, NDArray[Any]] | None = None,
         on_act: Callable[[int, int], None] | None = None,
         record: bool = False,
     ) -> None:
@@ -116,10 +118,13 @@ class Trainer:
             record=record,
         )
         for value, box in self._variables():
-            if checkpoint is None:
-                self.worker.write(value.name, initial_piece(value, box, seed=plan.training.seed))
+            if checkpoint is not None:
+                piece = load(checkpoint, value.name, box)
+            elif weights is not None and value.name in weights:
+                piece = given_piece(value, box, weights[value.name])
             else:
-                self.worker.write(value.name, load(checkpoint, value.name, box))
+                piece = initial_piece(value, box, seed=plan.training.seed)
+            self.worker.write(value.name, piece)
 
     def run(self) -> StepReport | None:
         """One step; the report on ranks that hold it, None elsewhere."""

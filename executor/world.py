@@ -28,6 +28,7 @@ from strategy.placement import Placement
 
 _RECORD = 256
 _TAGS = 2**14
+"""Numbers of single messages; those of programs follow."""
 _DEVICE = Device("core", "numpy", 2**40, 1e10, 1e10, 1e-6)
 _LINK = Link(1e9, 1e-5)
 """Latency and bandwidth of messages between processes, roughly: what conversions are compared by."""
@@ -47,6 +48,7 @@ class World:
     operations: int = 0
     draws: int = 0
     _messages: int = 0
+    _reserved: int = _TAGS
     _converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
 
     @property
@@ -93,6 +95,11 @@ class World:
         """A number for the messages of one transfer; all ranks ask for it."""
         self._messages = (self._messages + 1) % _TAGS
         return self._messages
+
+    def reserve(self, count: int) -> int:
+        """The first of so many numbers for the rendezvous of a program; all ranks ask for them."""
+        self._reserved += count
+        return self._reserved - count
 
     def finish(self, requests: Requests) -> None:
         """Drive an act to its end."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from executor.kernels.base import Kernels
 from executor.trial.gradients import gradient_problems
 from executor.trial.signatures import MESHES, signature_text, try_listed
@@ -85,13 +87,22 @@ def check_kind(
             coverage.problems.append(f"{kind}: has no example, so nothing of it is tried")
         for subject in subjects:
             coverage.examples += 1
+            _vacuous(coverage, subject, kernels, seed)
             _listed(coverage, subject, kernels, seed, meshes, most_listed)
             _gradients(coverage, subject, kernels, seed)
             if kernels.host and most_unlisted:
                 _unlisted(coverage, subject, kernels, seed, most_unlisted)
     except SbplanError as error:
         coverage.problems.append(f"{kind}: {error}")
+    except Exception as error:  # noqa: BLE001 - the meaning of an op may fail in any way, and that is the finding
+        coverage.problems.append(f"{kind}: cannot be tried on one device: {type(error).__name__}: {error}")
     return coverage
+
+
+def _vacuous(coverage: Coverage, subject: Subject, kernels: Kernels, seed: int) -> None:
+    """An example whose results are all zero agrees with anything."""
+    if not any(np.any(array) for array in subject.draw(seed, kernels).results):
+        coverage.problems.append(f"{subject.kind}, example {subject.number}: every result is zero: it shows nothing")
 
 
 def _listed(

@@ -337,7 +337,8 @@ class _Arranger:
         if producer is None:
             return Phase.FORWARD
         if value.rate is Rate.STEP:
-            return Phase.UPDATE
+            derived = all(self.graph.values[name].rate is Rate.STEP for name in producer.inputs)
+            return producer.phase if derived else Phase.UPDATE
         departs = stage != copy.stage or (stage == conversion.source.stage and self.lifetimes.early(value.name))
         return producer.phase if departs else self.lifetimes.readers(value.name, copy.stage)[0].phase
 

@@ -30,7 +30,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from strategy.errors import SbpError
 from strategy.levels import box_size, part_sizes
@@ -155,7 +154,7 @@ class Boxing:
             SbpError: a side is no legal layout.
         """
         table = self._table(spec, source, target)
-        return float(table.seconds[table.index[source], table.index[target]])
+        return table.seconds[table.index[source]][table.index[target]]
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
@@ -165,11 +164,11 @@ class Boxing:
         """
         table = self._table(spec, source, target)
         here, there = table.index[source], table.index[target]
-        if not np.isfinite(table.seconds[here, there]):
+        if table.seconds[here][there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
         while here != there:
-            following = int(table.following[here, there])
+            following = table.following[here][there]
             steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
@@ -200,8 +199,8 @@ _SUMS = frozenset({Reduce.SUM})
 class _Table:
     index: dict[NdSbp, int]
     steps: dict[tuple[int, int], BoxingStep]
-    seconds: npt.NDArray[np.float64]
-    following: npt.NDArray[np.int64]
+    seconds: list[list[float]]
+    following: list[list[int]]
 
 
 @lru_cache(maxsize=256)
@@ -233,7 +232,7 @@ def _price_all(spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price:
         shorter = through < seconds
         seconds[shorter] = through[shorter]
         following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
-    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds, following)
+    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds.tolist(), following.tolist())
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:
@@ -331,10 +330,30 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, items
     return sum(part_nbytes(kind, task, rank, itemsize))
 
 
+def most_sent_nbytes(kind: ActKind, task: BoxingTask, itemsize: int) -> int:
+    """Bytes that the busiest rank of a group sends to others in one act on one level."""
+    if kind is ActKind.ALL_TO_ALL:
+        return _most_exchanged(task) * itemsize
+    return max(_sent_size(kind, task, rank) for rank in task.group) * itemsize
+
+
+def _most_exchanged(task: BoxingTask) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once: arrays are [pieces, ranks, dims]."""
+    found = replicas(enumerate(task.source_boxes))
+    held, wanted = np.array(list(found))[:, None], np.array(task.target_boxes)[None]
+    lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
+    shared = np.maximum(lengths, 0).prod(axis=2)
+    holders = np.array(list(found.values()))
+    for piece, members in enumerate(holders):
+        shared[piece, members] = 0
+    senders = holders[:, np.arange(len(task.group)) % holders.shape[1]]
+    return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
+
+
 def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> tuple[int, ...]:
     """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
     if isinstance(task, BoxingTask) and task.nodes:
-        return tuple(size * itemsize for size in part_sizes(kind, task, rank))
+        return tuple(size * itemsize for size in part_sizes(kind, task)[rank])
     return (_sent_size(kind, task, rank) * itemsize,)
 
 

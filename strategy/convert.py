@@ -89,6 +89,8 @@ class Converter:
     placements: tuple[Placement, ...]
     boxings: list[Boxing] = field(init=False)
     found: dict[object, Crossing] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
+    distances: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known: dict[object, Boxing] = {}
@@ -130,23 +132,28 @@ class Converter:
         return crossing.steps
 
     def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> Crossing:
-        key = (spec, home.layout, layout, self._pair(home.stage, stage))
-        if key not in self.found:
+        pair = self.pairs.get((home.stage, stage))
+        if pair is None:
+            pair = self.pairs[home.stage, stage] = self._pair(home.stage, stage)
+        key = (spec, home.layout, layout, pair)
+        found = self.found.get(key)
+        if found is None:
             sender, receiver = self.placements[home.stage], self.placements[stage]
 
             def moving_ns(left: NdSbp, right: NdSbp) -> float:
                 return float(to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver)))
 
             boxings = self.boxings[home.stage], self.boxings[stage]
-            self.found[key] = cross(spec, home.layout, boxings[0], layout, boxings[1], moving_ns)
-        return self.found[key]
+            found = self.found[key] = cross(spec, home.layout, boxings[0], layout, boxings[1], moving_ns)
+        return found
 
-    def _pair(self, home: int, stage: int) -> object:
-        """Pairs of stages between which every conversion is alike: disjoint, of one mesh, at one distance."""
+    def _pair(self, home: int, stage: int) -> int:
+        """One number for the pairs of stages between which every conversion is alike: disjoint, at one distance."""
         sender, receiver = self.placements[home], self.placements[stage]
-        if sender.mesh != receiver.mesh or set(sender.devices) & set(receiver.devices):
-            return home, stage
-        return sender.mesh, _by_node(self.cost.cluster, sender, receiver)
+        key: object = (home, stage)
+        if not set(sender.devices) & set(receiver.devices):
+            key = sender.mesh, receiver.mesh, _by_node(self.cost.cluster, sender, receiver)
+        return self.distances.setdefault(key, len(self.distances))
 
 
 def _by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategy.boxing import BoxingStep, Price, boxing_task, part_nbytes, sent_nbytes, transfer_task
+from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, transfer_task
 from strategy.cluster import Cluster
 from strategy.graph import Graph, Op
-from strategy.levels import PARTS, box_size, nodes_of, spans_alike
+from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
 from strategy.placement import Placement
@@ -155,8 +155,8 @@ def step_features(
     if step.kind is ActKind.SLICE:
         local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
-    most = max(sent_nbytes(step.kind, task, member, itemsize) for member in task.group)
-    return Features(step.kind, 0, most, len(task.group) - 1, cluster.level(task.group))
+    most = most_sent_nbytes(step.kind, task, itemsize)
+    return Features(step.kind, 0, most, len(task.group) - 1, slowest_level(cluster, placement, step.axes))
 
 
 def two_level_features(
@@ -165,9 +165,7 @@ def two_level_features(
     """Features of a collective that goes inside the nodes of its group and between them, by its busiest rank."""
     task = boxing_task(spec, source, step, placement, rank)
     task = replace(task, nodes=nodes_of(cluster, task.group))
-    most = [0] * len(PARTS[step.kind])
-    for member in task.group:
-        most = list(map(max, most, part_nbytes(step.kind, task, member, spec.dtype.nbytes)))
+    most = [max(sizes) * spec.dtype.nbytes for sizes in zip(*part_sizes(step.kind, task).values(), strict=True)]
     hops = {"intra": len(task.nodes[0]) - 1, "inter": len(task.nodes) - 1}
     parts = tuple(
         Features(kind, 0, nbytes, hops[level], level)

@@ -74,6 +74,7 @@ class _Deducer:
     homes: dict[str, Home] = field(default_factory=dict)
 
     def run(self) -> dict[str, Signature]:
+        self.homes.update(self.stages.homes)
         chosen: dict[str, Signature] = {}
         for op in self.graph.ops:
             for name in (*op.inputs, *op.updates):

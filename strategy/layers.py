@@ -136,28 +136,26 @@ class BatchNorm(Module):
         variance = squares.apply("variance", "scale", attrs={"factor": 1.0 / count})
         attrs: Attrs = {"epsilon": self.epsilon, "count": count}
         y = x.apply("norm", "batch_norm", mean, variance, *scale, attrs=attrs)
-        for average, sums, correction in zip(running, (total, squares), (0, 1), strict=True):
-            self._follow(y, average, (sums, counted), correction)
+        self._follow(y, running, (total, squares), counted)
         return y
 
-    def _follow(self, y: Tensor, average: Tensor, sums: Sequence[Tensor], correction: int) -> None:
-        """Update a running average once per step; the ops are named after `y`, on whose stage they run."""
+    def _follow(self, y: Tensor, running: Sequence[Tensor], sums: Sequence[Tensor], count: Tensor) -> None:
+        """Update the running statistics once per step; the ops are named after `y`, on whose stage they run."""
         graph, layer = y.tracer.graph, y.tracer.scopes[-1].layer
-        what = average.name.rpartition(".")[2]
-        totals = [
-            graph.add(f"{y.name}:{what}.{part}", "accumulate", (tensor.name,), phase=Phase.BACKWARD, layer=layer)[0]
-            for part, tensor in zip(("sum", "count"), sums, strict=True)
-        ]
-        attrs: Attrs = {"momentum": self.momentum, "correction": correction}
-        graph.add(
-            f"{y.name}:{what}",
-            "running_average",
-            totals,
-            updates=(average.name,),
-            attrs=attrs,
-            phase=Phase.UPDATE,
-            layer=layer,
+        total_count, *totals = (
+            graph.add(f"{y.name}:{label}", "accumulate", (tensor.name,), layer=layer)[0]
+            for label, tensor in zip(("count", "sum", "squares"), (count, *sums), strict=True)
         )
+        for average, total, correction in zip(running, totals, (0, 1), strict=True):
+            graph.add(
+                f"{y.name}:{average.name.rpartition('.')[2]}",
+                "running_average",
+                (total, total_count),
+                updates=(average.name,),
+                attrs={"momentum": self.momentum, "correction": correction},
+                phase=Phase.UPDATE,
+                layer=layer,
+            )
 
 
 class Conv2d(Module):

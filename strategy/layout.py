@@ -9,7 +9,7 @@ it. Graph inputs are loaded in whatever layouts are wanted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from strategy.boxing import BoxingStep
@@ -25,10 +25,15 @@ Assignment = Mapping[str, Signature]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which placement each op runs on; disjoint placements in pipeline order."""
+    """Which placement each op runs on; disjoint placements in pipeline order.
+
+    `homes` are those of frozen variables that are held already, by whoever trains them; the others live where they are
+    read first.
+    """
 
     placements: tuple[Placement, ...]
     stage_of: Mapping[str, int]
+    homes: Mapping[str, Home] = field(default_factory=dict)
 
     def placement(self, op: str) -> Placement:
         """The placement that an op runs on."""
@@ -156,6 +161,8 @@ def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
 
 def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:
     """Where `value` lives; None for graph inputs, which are loaded wherever they are wanted."""
+    if value in stages.homes:
+        return stages.homes[value]
     op = deciding_op(graph, value)
     return None if op is None else Home(stages.stage_of[op.name], signatures[op.name].layouts[home_position(op, value)])
 

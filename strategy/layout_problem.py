@@ -134,6 +134,7 @@ class _Builder:
         self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
         self.classes: list[_Class] = []
         self.class_of: dict[str, _Class] = {}
+        self.held: dict[str, _Class] = {}
         self.costs: list[list[int]] = []
         self.usages: list[list[Usage]] = []
         self.names: list[str] = []
@@ -145,6 +146,8 @@ class _Builder:
         self._classify()
         for found in self.classes:
             self._price_ops(found)
+        for name, home in self.space.stages.homes.items():
+            self._hold(name, home)
         for bundle in self._bundles():
             self._copies(bundle)
         nodes = tuple(
@@ -195,11 +198,20 @@ class _Builder:
             for op in found.ops:
                 stage = space.stages.stage_of[op.name]
                 for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
-                    if deciding_op(self.graph, name) is op and position == home_position(op, name):
+                    decides = deciding_op(self.graph, name) is op and name not in space.stages.homes
+                    if decides and position == home_position(op, name):
                         layouts = [option.layouts[position] for option in found.options]
                         usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
         template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
         self._add_node(template, [weight * to_ns(s) for s in seconds], usages)
+
+    def _hold(self, name: str, home: Home) -> None:
+        """What lives where it lives: a node of one choice."""
+        self.held[name] = _Class(len(self.names), [], (Signature((home.layout,), ()),))
+        self.classes.append(self.held[name])
+        lifetime = self.lifetimes.home(name, home.stage)
+        usages = [] if self.limit is None else [self._usage(name, home.stage, lifetime, [home.layout])]
+        self._add_node(f"{name}@home", [0], usages)
 
     def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
         spec = self.graph.values[value].spec
@@ -232,6 +244,8 @@ class _Builder:
                 found[reader.index] = (reader, tuple(sorted(positions.union(known))))
             decider = deciding_op(self.graph, name)
             home = -1 if decider is None else stage_of[decider.name]
+            if name in self.held:
+                home = self.space.stages.homes[name].stage
             for stage, readers in by_stage.items():
                 wanted = tuple((index, positions) for index, (_, positions) in readers.items())
                 source = None if writer is None else (writer.found.index, writer.position)
@@ -243,6 +257,8 @@ class _Builder:
         return list(bundles.values())
 
     def _writer(self, name: str) -> _Writer | None:
+        if name in self.held:
+            return _Writer(self.held[name], 0)
         op = deciding_op(self.graph, name)
         return None if op is None else _Writer(self.class_of[op.name], home_position(op, name))
 

@@ -14,7 +14,6 @@ where a flat collective sends all of 2 T, T and T times (n m - 1) / (n m) at the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -22,7 +21,7 @@ from strategy.cluster import Cluster
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask
 from strategy.sbp import balanced_split
-from strategy.tensor import Box, box_shape
+from strategy.tensor import Box
 
 PARTS: Mapping[ActKind, tuple[tuple[ActKind, str], ...]] = {
     ActKind.ALL_REDUCE: (
@@ -54,6 +53,12 @@ def spans_alike(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -
     return len(shapes) == 1 and shapes != {()}
 
 
+@lru_cache(maxsize=1024)
+def slowest_level(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> str:
+    """The slowest level that any group along `axes` crosses: they all begin a step together and go on together."""
+    return "inter" if any(map(cluster.crosses_nodes, placement.groups(*axes))) else "intra"
+
+
 def place_in(nodes: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, int]:
     """(node, place within it) of a rank."""
     node = next(k for k, members in enumerate(nodes) if rank in members)
@@ -65,23 +70,33 @@ def counterparts(task: BoxingTask, place: int) -> tuple[int, ...]:
     return tuple(task.group.index(members[place]) for members in task.nodes)
 
 
-def part_sizes(kind: ActKind, task: BoxingTask, rank: int) -> tuple[int, ...]:
-    """Elements that `rank` sends in each of the `PARTS` of a collective on two levels."""
-    node, place = place_in(task.nodes, rank)
-    count, per_node = len(task.nodes), len(task.nodes[0])
-    own = box_size(task.source_boxes[task.group.index(rank)])
-    if kind is ActKind.ALL_REDUCE:
-        begin, end = balanced_split(0, own, per_node)[place]
-        low, high = balanced_split(begin, end, count)[node]
-        piece, part = end - begin, high - low
-        return own - piece, piece - part + part * (count - 1), piece * (per_node - 1)
+@lru_cache(maxsize=16)
+def part_sizes(kind: ActKind, task: BoxingTask) -> Mapping[int, tuple[int, ...]]:
+    """Elements that every rank sends in each of the `PARTS` of a collective on two levels."""
     boxes = task.target_boxes if kind is ActKind.REDUCE_SCATTER else task.source_boxes
-    pieces = [box_size(boxes[position]) for position in counterparts(task, place)]
-    if kind is ActKind.REDUCE_SCATTER:
-        return own - sum(pieces), sum(pieces) - pieces[node]
-    return own * (count - 1), sum(pieces) * (per_node - 1)
+    sizes = dict(zip(task.group, map(box_size, boxes), strict=True))
+    count, per_node = len(task.nodes), len(task.nodes[0])
+    whole = box_size(task.source_boxes[0])
+    pieces = balanced_split(0, whole, per_node)
+    found: dict[int, tuple[int, ...]] = {}
+    for place in range(per_node):
+        peers = [members[place] for members in task.nodes]
+        among = sum(sizes[rank] for rank in peers)
+        parts = balanced_split(*pieces[place], count)
+        for (low, high), rank in zip(parts, peers, strict=True):
+            if kind is ActKind.ALL_REDUCE:
+                piece, part = pieces[place][1] - pieces[place][0], high - low
+                found[rank] = whole - piece, piece - part + part * (count - 1), piece * (per_node - 1)
+            elif kind is ActKind.REDUCE_SCATTER:
+                found[rank] = whole - among, among - sizes[rank]
+            else:
+                found[rank] = sizes[rank] * (count - 1), among * (per_node - 1)
+    return found
 
 
 def box_size(box: Box) -> int:
     """Elements of a piece."""
-    return math.prod(box_shape(box))
+    size = 1
+    for begin, end in box:
+        size *= end - begin
+    return size

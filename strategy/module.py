@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from strategy.errors import GraphError, InputError
-from strategy.operators import Operators
 from strategy.tensor import Shape
 from strategy.tracer import Tensor as Tensor
 from strategy.tracer import Tracer as Tracer
@@ -79,15 +78,15 @@ class Module:
         """The module's computation; subclasses write it."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
-    def __call__(self, *inputs: Tensor) -> Any:
+    def __call__(self, *inputs: Any) -> Any:
         """Apply `forward` under this module's name.
 
         Raises:
             GraphError: there is no tensor among the inputs, or, from the outermost module, with all that is wrong.
         """
-        if not inputs or not isinstance(inputs[0], Operators):
+        tracer = getattr(inputs[0], "tracer", None) if inputs else None
+        if tracer is None:
             raise GraphError([f"{type(self).__name__} is called without a traced tensor"])
-        tracer = inputs[0].tracer
         if not tracer.holds(self):
             return tracer.foreign(self, inputs[0])
         with tracer.enter(self):

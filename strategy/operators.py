@@ -60,7 +60,9 @@ class Operators:
         """[..., k] @ [k, n], or one product per leading index of two tensors of three or more dims."""
         if not isinstance(other, Operators):
             return NotImplemented
-        return self._with("matmul" if len(other.shape) == 2 else "batch_matmul", other)
+        if len(other.shape) == 2:
+            return self._with("matmul", other)
+        return self._with("batch_matmul", other, attrs={"transpose_a": 0, "transpose_b": 0})
 
     def _shift(self, amount: Number) -> Self:
         return self.operate("shift", attrs={"amount": float(amount)})
@@ -68,8 +70,8 @@ class Operators:
     def _scale(self, factor: Number) -> Self:
         return self.operate("scale", attrs={"factor": float(factor)})
 
-    def _with(self, kind: str, other: object) -> Self:
-        return self.operate(kind, other) if isinstance(other, type(self)) else NotImplemented
+    def _with(self, kind: str, other: object, attrs: Attrs | None = None) -> Self:
+        return self.operate(kind, other, attrs=attrs) if isinstance(other, type(self)) else NotImplemented
 
     def matmul(self, other: Self) -> Self:
         """`self @ other`."""

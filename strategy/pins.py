@@ -7,7 +7,7 @@ about the pins of a graph is reported at once: first what no mesh could heal, th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from strategy.errors import InfeasibleError, InputError, SbpError, did_you_mean, report
@@ -32,27 +32,44 @@ def check_pins(
 ) -> None:
     """Refuse pins that are wrong whatever the degrees of parallelism.
 
+    See `pin_problems` for the arguments.
+
+    Raises:
+        InputError: with every problem.
+    """
+    report(pin_problems(graph, layouts=layouts, stages=stages, placements=placements, axes=axes), where="pins")
+
+
+def pin_problems(
+    graph: Graph,
+    *,
+    layouts: Mapping[str, NdSbp] | None = None,
+    stages: Mapping[str, int] | None = None,
+    placements: Mapping[str, Sequence[int]] | None = None,
+    axes: int,
+    incomplete: bool = False,
+) -> list[InputError]:
+    """What is wrong with pins whatever the degrees of parallelism.
+
     Args:
         graph: what is laid out.
         layouts: pattern of value names -> layout.
         stages: pattern of op names -> stage.
         placements: pattern of op names -> devices of its stage.
         axes: how many axes a mesh has.
+        incomplete: whether parts of the graph are missing, so that a pattern may mean one of them.
 
-    Raises:
-        InputError: with every problem: a pattern that matches nothing, another number of axes, a split beyond the
-            dims, partial integers, a device twice, an op that is pinned to a stage and to other devices.
+    Returns:
+        A pattern that matches nothing, another number of axes, a split beyond the dims, partial integers, a device
+        twice, an op that is pinned to a stage and to other devices.
     """
-    report(
-        [
-            *_layout_problems(graph, layouts or {}, axes),
-            *_op_problems(graph, "[stage]", stages or {}),
-            *_op_problems(graph, "[placement]", placements or {}),
-            *placement_problems(placements or {}),
-            *_conflicts(graph, stages or {}, placements or {}),
-        ],
-        where="pins",
-    )
+    return [
+        *_layout_problems(graph, layouts or {}, axes, incomplete=incomplete),
+        *(() if incomplete else _op_problems(graph, "[stage]", stages or {})),
+        *(() if incomplete else _op_problems(graph, "[placement]", placements or {})),
+        *placement_problems(placements or {}),
+        *_conflicts(graph, stages or {}, placements or {}),
+    ]
 
 
 def matches(pattern: str, names: Iterable[str]) -> list[str]:
@@ -73,18 +90,21 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape) -> Keep:
     def keep(op: Op, signature: Signature) -> bool:
         return all(wanted.get(name, nd_sbp) == nd_sbp for name, nd_sbp in named_layouts(op, signature))
 
-    problems = [*_too_fine(graph, wanted, mesh), *_unsatisfied(graph, wanted, mesh, keep)]
+    too_fine = _too_fine(graph, wanted, mesh)
+    problems = [*too_fine.values(), *_unsatisfied(graph, wanted, mesh, keep, skip=too_fine)]
     if problems:
         lines = "".join(f"\n  - {problem}" for problem in problems)
         raise InfeasibleError(f"no layout satisfies the pins on a mesh of {mesh}{lines}")
     return keep
 
 
-def _layout_problems(graph: Graph, layouts: Mapping[str, NdSbp], axes: int) -> Iterator[InputError]:
+def _layout_problems(
+    graph: Graph, layouts: Mapping[str, NdSbp], axes: int, *, incomplete: bool
+) -> Iterator[InputError]:
     for pattern, nd_sbp in layouts.items():
         where = f"[sbp] {pattern!r}"
         found = matches(pattern, graph.values)
-        if not found:
+        if not found and not incomplete:
             hint = did_you_mean(pattern, graph.values) if len(graph.values) < MOST_NAMES else ""
             yield InputError("a pin matches no value", where=where, hint=hint)
         elif len(nd_sbp) != axes:
@@ -143,17 +163,24 @@ def _conflicts(
                 yield InputError("pinned to another stage too", where=where, got=by_number[name], expected=expected)
 
 
-def _too_fine(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape) -> Iterator[str]:
+def _too_fine(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape) -> dict[str, str]:
+    """Value -> what is wrong, where a dim has fewer rows than parts."""
+    found = {}
     for name, nd_sbp in wanted.items():
         try:
             check_layout(graph.values[name].spec.shape, nd_sbp, mesh, where=f"value {name}")
         except SbpError as error:
-            yield str(error)
+            found[name] = str(error)
+    return found
 
 
-def _unsatisfied(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep) -> Iterator[str]:
+def _unsatisfied(
+    graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep, *, skip: Container[str]
+) -> Iterator[str]:
     for op in graph.ops:
         touched = [name for name in dict.fromkeys((*op.inputs, *op.outputs, *op.updates)) if name in wanted]
-        if touched and not any(keep(op, signature) for signature in op_signatures(graph, op, mesh)):
+        if not touched or any(name in skip for name in touched):
+            continue
+        if not any(keep(op, signature) for signature in op_signatures(graph, op, mesh)):
             pins = ", ".join(f"{name} as {format_nd(wanted[name])}" for name in touched)
             yield f"no legal signature of op {op.name} ({op.kind}) has {pins}"

@@ -21,6 +21,7 @@ from strategy.builder import GraphBuilder
 from strategy.errors import GraphError, did_you_mean
 from strategy.graph import Attrs, Role, Value
 from strategy.operators import Operators, filled
+from strategy.sbp import Sbp
 from strategy.tensor import DType, Rate, Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Tracer:
     scopes: list[Scope] = field(default_factory=list)
     named_parameters: dict[int, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    pins: dict[str, Sbp | Sequence[Sbp]] = field(default_factory=dict)
+    """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
     _paths: dict[int, Scope] = field(default_factory=dict)
     _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -178,6 +181,11 @@ class Tensor(Operators):
     def apply(self, label: str, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
         """The first output of an op on this tensor and `others`, called `label`."""
         return self.tracer.apply(label, kind, (self, *others), attrs)[0]
+
+    def pin(self, sbp: Sbp | Sequence[Sbp]) -> Tensor:
+        """This tensor, which is to be laid out like that, wherever it is written or read."""
+        self.tracer.pins[self.name] = sbp
+        return self
 
     def operate(self, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
         """The first output of an op on this tensor and `others`, called like its kind."""

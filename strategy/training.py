@@ -18,6 +18,7 @@ from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
 from strategy.errors import InputError, did_you_mean
 from strategy.graph import Graph, Op, Phase, Role, Value
+from strategy.layers import set_training
 from strategy.models.base import Model
 from strategy.module import Tensor, Tracer
 from strategy.ops.learning_rate import Decay
@@ -135,14 +136,14 @@ def training_graph(model: Model, training: Training) -> Graph:
         InputError: a pattern of `training.frozen` matches no parameter, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    builder, loss, count = _trace(model, training)
+    builder, loss, count = _trace(model, training, trains=True)
     add_training(builder, loss, count, training)
     return builder.build(loss=loss)
 
 
 def evaluation_graph(model: Model, training: Training) -> Graph:
     """The graph that reports loss and count of one global batch; all parameters are frozen, by their training names."""
-    builder, loss, count = _trace(model, training)
+    builder, loss, count = _trace(model, training, trains=False)
     sums = [_accumulated(builder, name, None, training, phase=Phase.FORWARD) for name in (loss, count)]
     builder.add(REPORT, "report", sums, phase=Phase.UPDATE)
     builder.ops = _in_order(builder.ops)
@@ -166,13 +167,15 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     loss_sum, total_count = (_accumulated(builder, name, None, training) for name in (loss, count))
     norm = add_updates(builder, trained, total_count, training.rule)
     builder.add(REPORT, "report", (loss_sum, total_count, norm), phase=Phase.UPDATE)
+    _drop_unused(builder)
     builder.ops = _in_order(builder.ops)
 
 
-def _trace(model: Model, training: Training) -> tuple[GraphBuilder, str, str]:
+def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuilder, str, str]:
     """The forward pass of one micro-batch, and the names of loss and count."""
     tracer = Tracer()
     module = model.module()
+    set_training(module, trains)
     tracer.adopt(module, training.dtype)
     inputs = []
     for name, spec in model.inputs(training.micro_batch).items():
@@ -213,6 +216,20 @@ def _accumulated(
     if training.num_micro_batches == 1:
         return name
     return builder.add(f"{name}:sum", "accumulate", (name,), phase=phase, layer=layer)[0]
+
+
+def _drop_unused(builder: GraphBuilder) -> None:
+    """Take out backward ops that nobody reads: the gradients of frozen weights, and what leads to them alone."""
+    used: set[str] = set()
+    kept: list[Op] = []
+    for op in reversed(builder.ops):
+        if op.phase is not Phase.BACKWARD or op.updates or used.intersection(op.outputs):
+            kept.append(op)
+            used.update(op.inputs)
+        else:
+            for name in op.outputs:
+                del builder.values[name]
+    builder.ops = kept[::-1]
 
 
 def _in_order(ops: Sequence[Op]) -> list[Op]:

@@ -20,7 +20,7 @@ from strategy.objective import stage_times_ns
 from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.protocol import admit
-from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout
+from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
 from strategy.signature import op_signatures
 from strategy.traffic import sent_bytes_per_step
 from strategy.units import format_bytes
@@ -123,8 +123,9 @@ def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
             yield f"step {number}, {step.kind} along axes {step.axes}, does not turn {_change(layout, step.target)}"
             return
         layout = step.target
-        if not is_legal_layout(spec.shape, layout, placements[stage].mesh):
-            yield f"step {number} leaves {format_nd(layout)}, which {spec.shape} does not allow"
+        terms = all(may_be_partial(spec.dtype, reduce) for reduce in reductions(layout))
+        if not terms or not is_legal_layout(spec.shape, layout, placements[stage].mesh):
+            yield f"step {number} leaves {format_nd(layout)}, which {spec.dtype} {spec.shape} does not allow"
             return
     if (stage, layout) != (conversion.copy.stage, conversion.copy.layout):
         yield f"its boxing ends at {format_nd(layout)} on stage {stage}"

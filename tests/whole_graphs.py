@@ -1,8 +1,8 @@
 """Random whole graphs: ops of every family one after another, differentiated, updated, and laid out in any legal way.
 
 Ops are drawn from their own examples. What flows is brought to an example's shape by a product from the left, one
-from the right, and a reshape; operands that nothing flows into are parameters or inputs. Everything that is not read
-ends in the loss. The same seed gives the same case.
+from the right, and a reshape; operands that nothing flows into are parameters or inputs. What nobody reads ends in the
+loss; a parameter that the loss does not reach is frozen. The same seed gives the same case.
 """
 
 from __future__ import annotations
@@ -134,13 +134,8 @@ def random_whole_graph(seed: int, *, ranks: int | None = None) -> WholeCase:
     meshes = rng.choice([m for m in MESHES if ranks is None or sum(map(math.prod, m)) == ranks])
     micro_batches = rng.choice((1, 1, 2, 3))
     dtype = DType.FLOAT32 if rng.random() < 0.15 else DType.FLOAT64
-    growing = rng.random()
-    grower = _Grower(random.Random(growing), dtype, frozenset())
+    grower = _Grower(rng, dtype)
     graph, gradients = grower.grow(micro_batches)
-    frozen = frozenset(v.name for v in graph.with_role(Role.VARIABLE) if v.name not in graph.updater)
-    if frozen:  # nothing trains them: they are inputs
-        grower = _Grower(random.Random(growing), dtype, frozen)
-        graph, gradients = grower.grow(micro_batches)
     placements, first = [], 0
     for mesh in meshes:
         size = math.prod(mesh)
@@ -178,7 +173,6 @@ def _random_layout(rng: random.Random, graph: Graph, placements: tuple[Placement
 class _Grower:
     rng: random.Random
     dtype: DType
-    frozen: frozenset[str]
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     operands: dict[str, Operand] = field(default_factory=dict)
     live: list[str] = field(default_factory=list)
@@ -248,10 +242,9 @@ class _Grower:
         trained: bool,
         position: int = 0,
     ) -> str:
-        variable = trained and name not in self.frozen
-        role, rate = (Role.VARIABLE, Rate.STEP) if variable else (Role.INPUT, Rate.MICRO_BATCH)
+        role, rate = (Role.VARIABLE, Rate.STEP) if trained else (Role.INPUT, Rate.MICRO_BATCH)
         self.operands[name] = Operand(spec, bounds, position)
-        return self.builder.declare(Value(name, spec, rate, role, "zeros" if variable else ""))
+        return self.builder.declare(Value(name, spec, rate, role, "zeros" if trained else ""))
 
     def _add(self, name: str, kind: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         return self.builder.add(name, kind, inputs, attrs=attrs)[0]
@@ -342,14 +335,15 @@ class _Grower:
         factor, _ = add(
             "clip", "clip_scale", (square, count), labels=("norm",), attrs={"max_norm": 1.0}, phase=Phase.UPDATE
         )
+        rate = {"lr": 0.1, "decay": "constant", "warm_up": 2, "steps": 9, "final": 0.0, "power": 1.0, "factor": 1.0}
+        lr = add("learning_rate", "learning_rate", (), attrs={**rate, "dtype": str(self.dtype)}, phase=Phase.UPDATE)[0]
+        momentum = self.rng.choice((0.0, 0.9))
+        attrs = {"momentum": momentum, "nesterov": self.rng.choice((0, 1)) if momentum else 0, "weight_decay": 0.1}
         for name, gradient in gradients.items():
-            spec = self.builder.spec(name)
-            moments = []
-            for moment in ("m", "v"):
-                self.operands[f"{name}:{moment}"] = Operand(spec, (0.0, 0.0), 0)
-                moments.append(self.builder.declare(Value(f"{name}:{moment}", spec, Rate.STEP, Role.VARIABLE, "zeros")))
-            attrs = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1.0, "weight_decay": 0.1}
-            add(f"{name}:adamw", "adamw", (gradient, factor), updates=(name, *moments), attrs=attrs, phase=Phase.UPDATE)
+            updates = [name]
+            if momentum:
+                updates.append(self._leaf(f"{name}:momentum", self.builder.spec(name), trained=True, position=1))
+            add(f"{name}:sgd", "sgd", (gradient, factor, lr), updates=updates, attrs=attrs, phase=Phase.UPDATE)
 
 
 def _as_matrix(shape: Shape) -> tuple[int, int]:

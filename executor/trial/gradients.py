@@ -29,12 +29,13 @@ _FLOOR = 1e-3
 
 
 def gradient_problems(subject: Subject, kernels: Kernels, *, seed: int = 0) -> Iterator[str]:
-    """In what a gradient rule differs from finite differences; nothing where the kind has no rule."""
-    if op_definition(subject.kind).gradient is None:
+    """In what a gradient rule differs from finite differences; nothing where there is no rule, or no float result."""
+    result = subject.graph.values[subject.op.outputs[0]].spec
+    if op_definition(subject.kind).gradient is None or not result.dtype.is_float:
         return
     rng = np.random.default_rng((seed, 17))
     operands = subject.draw(seed, kernels).inputs[0]
-    shape = subject.graph.values[subject.op.outputs[0]].spec.shape
+    shape = result.shape
     weights = np.asarray(rng.uniform(0.5, 1.5, shape) * rng.choice((-1.0, 1.0), shape)) if shape else np.ones(())
     graph, gradients = backward_of(subject)
     values = run_whole(graph, {**dict(zip(subject.op.inputs, operands, strict=True)), "seed": weights}, kernels)

@@ -55,7 +55,8 @@ def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator) -
     found = []
     for part in range(parts):
         away = rng.uniform(0.5, 2.0, array.shape) if array.dtype.kind == "f" else rng.integers(1, 9, array.shape)
-        loser = np.where(rng.random(array.shape) < _NEUTRAL_SHARE, neutral, array + sign * away)
+        far = (rng.random(array.shape) < _NEUTRAL_SHARE) | (array == neutral)
+        loser = np.where(far, neutral, np.where(far, 0, array) + sign * away)
         found.append(np.where(winner == part, array, loser).astype(array.dtype))
     return found
 

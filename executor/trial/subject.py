@@ -113,13 +113,21 @@ def _drawn(subject: Subject, rng: np.random.Generator, kernels: Kernels) -> Draw
     def draw(positions: range) -> tuple[Array, ...]:
         return tuple(draw_operand(specs[i], example.ranges.get(i), i, rng) for i in positions)
 
-    inputs = tuple(draw(range(count)) for _ in range(subject.acts))
+    inputs = tuple(_derived(example, draw(range(count))) for _ in range(subject.acts))
     updates = draw(range(count, len(specs)))
     whole = [whole_box(spec) for spec in (*subject.graph.specs(op.inputs), *subject.graph.specs(op.outputs))]
     rank = OneRank(subject, kernels, whole[:count], whole[count:], updates)
     for operands in inputs:
         rank.act(operands)
     return Drawn(inputs, updates, rank.results())
+
+
+def _derived(example: Example, drawn: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Operands as drawn, but those that are functions of others."""
+    return tuple(
+        np.asarray(example.derive[i](drawn), array.dtype) if i in example.derive else array
+        for i, array in enumerate(drawn)
+    )
 
 
 def whole_box(spec: TensorSpec) -> Box:

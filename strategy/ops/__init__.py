@@ -13,10 +13,12 @@ from strategy.ops import (
     elementwise,
     embedding,
     group_norm,
+    grouped_matmul,
     lamb,
     learning_rate,
     loss,
     matmul,
+    moe,
     muon,
     norm,
     optimizer,
@@ -24,6 +26,7 @@ from strategy.ops import (
     reduction,
     rotary,
     shape,
+    shift,
     split_attention,
 )
 from strategy.ops.base import OpDef
@@ -32,6 +35,7 @@ _FAMILIES = (
     matmul,
     batch_matmul,
     elementwise,
+    shift,
     reduction,
     norm,
     group_norm,
@@ -48,6 +52,8 @@ _FAMILIES = (
     learning_rate,
     lamb,
     muon,
+    moe,
+    grouped_matmul,
 )
 
 REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for family in _FAMILIES for definition in family.OPS}

@@ -92,13 +92,15 @@ class Example:
 
     Dims are long enough to be split in four, some of them unevenly. Floats are drawn distinct and evenly spaced in
     `ranges[position]` (default -2 to 2, never 0), which keeps them away from ties and kinks; integers uniformly from
-    [low, high), which must be given. Positions count inputs, then updates.
+    [low, high), which must be given. Positions count inputs, then updates. `derive` makes an input of the others as
+    they were drawn, for ops that mean something only if it fits them: a maximum, the order of a sort.
     """
 
     inputs: tuple[TensorSpec, ...]
     updates: tuple[TensorSpec, ...] = ()
     attrs: Attrs = field(default_factory=dict)
     ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    derive: Mapping[int, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from strategy.ops.base import (
     OpDef,
     Specs,
     expect,
+    int_attr,
     linear_in,
     shapes,
     split_letters,
@@ -28,7 +29,7 @@ _LEADING = "abcdef"
 
 
 def _flags(attrs: Attrs) -> tuple[bool, bool]:
-    return bool(attrs["transpose_a"]), bool(attrs["transpose_b"])
+    return bool(int_attr(attrs, "transpose_a")), bool(int_attr(attrs, "transpose_b"))
 
 
 def _sides(inputs: Specs, attrs: Attrs) -> tuple[Shape, Shape]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, int_attr, shapes
 from strategy.ops.norm import epsilon_of
 from strategy.sbp import B, P, Sbp, Split
 from strategy.tensor import Shape, TensorSpec
@@ -76,7 +76,7 @@ def _run_deviations(call: Call) -> None:
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     _expect_channels("batch_norm", "xcccc", inputs)
-    x, count = inputs[0], attrs["count"]
+    x, count = inputs[0], int_attr(attrs, "count")
     expect(count in (0, x.size // x.shape[1]), "batch_norm counts wrongly", got=count, expected="elements per channel")
     return (x,)
 
@@ -150,8 +150,7 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
 def _run_grad(call: Call) -> None:
     """dx = rstd gain (dy - (dbias + h dgain) / count), h = (x - mean) rstd; given statistics have no second term."""
     xp, (x, mean, variance, gain, dgain, dbias, dy), dx = call.xp, call.inputs, call.outputs[0]
-    rstd, count = _rstd(call, variance), call.attrs["count"]
-    assert isinstance(count, int)
+    rstd, count = _rstd(call, variance), int_attr(call.attrs, "count")
     scale = rstd * gain
     if count == 0:
         xp.multiply(dy, _per_channel(scale, x.ndim), out=dx)
@@ -169,6 +168,9 @@ def _infer_average(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorS
     total, count = inputs
     fits = list(updates) == [total] and len(total.shape) == 1 and count == TensorSpec((), total.dtype)
     expect(fits, "running_average shapes do not compose", got=shapes((*inputs, *updates)), expected="[c], [], [c]")
+    momentum = float_attr(attrs, "momentum")
+    expect(0 <= momentum <= 1, "not a momentum", got=momentum, expected="a figure in [0, 1]")
+    int_attr(attrs, "correction")
     return ()
 
 
@@ -179,9 +181,7 @@ def _signatures_average(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int)
 def _run_average(call: Call) -> None:
     """average = (1 - momentum) average + momentum total / (count - correction)."""
     (total, count), (average,) = call.inputs, call.updates
-    momentum, correction = call.attrs["momentum"], call.attrs["correction"]
-    assert isinstance(momentum, float)
-    assert isinstance(correction, int)
+    momentum, correction = float_attr(call.attrs, "momentum"), int_attr(call.attrs, "correction")
     average *= 1.0 - momentum
     average += total * (momentum / call.xp.maximum(count - correction, 1.0))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
+from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, linear_in, shapes
 from strategy.ops.window import Pair, inside, padded, pair, slabs, uncut_dims, window_counts
 from strategy.sbp import B, P, Split
 from strategy.tensor import Shape, TensorSpec
@@ -23,19 +23,13 @@ _COLUMNS = 1 << 20
 """Images are taken together while their columns are at most so many elements: what a core's cache holds."""
 
 
-def _groups(attrs: Attrs) -> int:
-    found = attrs["groups"]
-    assert isinstance(found, int)
-    return found
-
-
 def _expect_composes(x: TensorSpec, filters: TensorSpec, attrs: Attrs) -> TensorSpec:
     """The spec of y.
 
     Raises:
         InputError: image and filters do not compose.
     """
-    groups = _groups(attrs)
+    groups = int_attr(attrs, "groups")
     fits = len(x.shape) == len(filters.shape) == 4 and x.dtype == filters.dtype and groups >= 1
     fits = fits and x.shape[1] == filters.shape[1] * groups and filters.shape[0] % groups == 0
     expected = f"x[n, c, h, w], filters[o, c / {groups}, i, j] of one dtype, o a multiple of {groups}"
@@ -54,14 +48,14 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
 
 def _infer_dx(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     filters, dy = inputs
-    x = TensorSpec((dy.shape[0], filters.shape[1] * _groups(attrs), *pair(attrs, "size")), dy.dtype)
+    x = TensorSpec((dy.shape[0], filters.shape[1] * int_attr(attrs, "groups"), *pair(attrs, "size")), dy.dtype)
     expect(_expect_composes(x, filters, attrs) == dy, "conv2d_dx gets another dy", got=shapes(inputs), expected="y's")
     return (x,)
 
 
 def _infer_dw(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     x, dy = inputs
-    filters = TensorSpec((dy.shape[1], x.shape[1] // _groups(attrs), *pair(attrs, "kernel")), x.dtype)
+    filters = TensorSpec((dy.shape[1], x.shape[1] // int_attr(attrs, "groups"), *pair(attrs, "kernel")), x.dtype)
     expect(_expect_composes(x, filters, attrs) == dy, "conv2d_dw gets another dy", got=shapes(inputs), expected="y's")
     return (filters,)
 
@@ -69,7 +63,7 @@ def _infer_dw(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, 
 def _splits(x: Shape, filters: Shape, y: Shape, attrs: Attrs, parts: int) -> list[tuple[str, str, str]]:
     """What may be split together: the dim of x, of the filters and of y, "-" where a tensor lacks what is split."""
     found = [("0", "-", "0")]
-    if _groups(attrs) == 1:
+    if int_attr(attrs, "groups") == 1:
         found += [("-", "0", "1"), ("1", "1", "-")]
     else:
         groups = x[1] // filters[1]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.ops.norm import epsilon_of
 from strategy.sbp import B, P, Split
 from strategy.tensor import Shape, TensorSpec
@@ -19,9 +19,9 @@ from strategy.tensor import Shape, TensorSpec
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     x, gain, bias = inputs
-    groups = attrs["groups"]
-    assert isinstance(groups, int)
-    fits = len(x.shape) >= 2 and gain == bias == TensorSpec(x.shape[1:2], x.dtype) and x.shape[1] % groups == 0
+    groups = int_attr(attrs, "groups")
+    fits = len(x.shape) >= 2 and gain == bias == TensorSpec(x.shape[1:2], x.dtype)
+    fits = fits and groups >= 1 and x.shape[1] % groups == 0
     expected = f"x[n, c, ...], gain[c], bias[c] of one dtype, c a multiple of {groups}"
     expect(fits, "group_norm shapes do not compose", got=shapes(inputs), expected=expected)
     stat = TensorSpec((x.shape[0], groups), x.dtype)

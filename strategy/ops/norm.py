@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.sbp import B, P, Split
 from strategy.tensor import TensorSpec
 
@@ -23,9 +23,7 @@ EPSILON = 1e-5
 
 def epsilon_of(attrs: Attrs) -> float:
     """What keeps the root of the variance from zero."""
-    found = attrs.get("epsilon", EPSILON)
-    assert isinstance(found, float)
-    return found
+    return float_attr(attrs, "epsilon") if "epsilon" in attrs else EPSILON
 
 
 def sum_rows(call: Call, rows: Array, total: Array) -> None:

@@ -94,12 +94,16 @@ def _run_max_grad(call: Call) -> None:
     frame = _largest(call, x, y)
     target = call.workspace.get("target", frame.shape, x.dtype)
     target[...] = 0
-    open_windows = xp.ones(y.shape, bool)
+    waiting, winner = (call.workspace.get(name, y.shape, xp.dtype(bool)) for name in ("waiting", "winner"))
+    waiting[...] = True
+    share = call.workspace.get("share", dy.shape, dy.dtype)
     places = slabs(target, kernel, stride, y.shape[2:])
     for (_, slab), (_, place) in zip(slabs(frame, kernel, stride, y.shape[2:]), places, strict=True):
-        winner = (slab == y) & open_windows
-        place += xp.where(winner, dy, 0)
-        open_windows &= ~winner
+        xp.equal(slab, y, out=winner)
+        winner &= waiting
+        waiting ^= winner
+        xp.multiply(dy, winner, out=share)
+        place += share
     dx[...] = inside(target, padding)
 
 

@@ -11,24 +11,25 @@ last. `top` cancels in that quotient: it is a constant of the backward pass.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.attention import (
-    backward,
+from strategy.ops.attention import backward, gradient_heads
+from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.heads import (
     copied_keys,
     copied_queries,
     expect_heads,
-    gradient_heads,
     head_splits,
     heads_of,
     key_split,
     lse_of,
     masked_scores,
-    operand_examples,
     product_flop,
+    separate_examples,
     write_queries,
 )
-from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, shapes
 from strategy.sbp import B, P, Partial, Reduce
 from strategy.tensor import TensorSpec
 
@@ -143,18 +144,23 @@ def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 def _examples_max() -> tuple[Example, ...]:
     return tuple(
-        Example((*operands[:2], *operands[3:]), attrs=attrs, ranges={at - 1: bounds for at, bounds in ranges.items()})
-        for operands, attrs, ranges in operand_examples()
+        replace(
+            example,
+            inputs=(*example.inputs[:2], *example.inputs[3:]),
+            ranges={at - 1: bounds for at, bounds in example.ranges.items()},
+        )
+        for example in separate_examples()
     )
 
 
 def _examples_terms(*, backward: bool) -> tuple[Example, ...]:
+    """The maxima lie above the scores, as they do in truth."""
     found = []
-    for operands, attrs, ranges in operand_examples():
-        out = expect_heads(operands, attrs)
-        above = {**ranges, len(operands): (1.0, 3.0)}
+    for example in separate_examples():
+        operands, out = example.inputs, expect_heads(example.inputs, example.attrs)
+        above = {**example.ranges, len(operands): (1.0, 3.0)}
         inputs = (*operands, lse_of(out), *([_terms_of(out)] if backward else []))
-        found.append(Example(inputs, attrs=attrs, ranges=above))
+        found.append(replace(example, inputs=inputs, ranges=above))
     return tuple(found)
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strategy.graph import Attrs
-from strategy.ops.base import Array, Call, expect
+from strategy.ops.base import Array, Call, expect, ints_attr
 from strategy.tensor import Shape
 
 Pair = tuple[int, int]
 
 
 def pair(attrs: Attrs, key: str) -> Pair:
-    """An attribute of two figures."""
-    found = attrs[key]
-    assert isinstance(found, tuple)
-    down, across = found
-    return down, across
+    """The attribute `key`; raises InputError if it is not two whole numbers."""
+    found = ints_attr(attrs, key)
+    expect(len(found) == 2, f"a wrong attribute {key!r}", got=found, expected="two whole numbers: down, across")
+    return found[0], found[1]
 
 
 def window_counts(image: Shape, kernel: Pair, stride: Pair, padding: Pair) -> Pair:

@@ -17,6 +17,7 @@ from executor.worker import Worker
 from strategy.arrangement import Arrangement, Held, arrange
 from strategy.errors import SbplanError
 from strategy.graph import Role
+from strategy.layout import home_of
 from strategy.lower import lower
 from strategy.ops import REGISTRY
 from strategy.program import ActKind, LoadTask, Program
@@ -38,7 +39,15 @@ SINGLE = 1e-4
 def quotas() -> dict[str, float]:
     """The least share of the cases for every op family, boxing pair and kind of layout."""
     families = {f"family {family}": 200 / 3000 for family in forward_kinds()}
-    pairs = {f"boxing {pair}": 100 / 3000 for pair in ("S>S", "S>B", "S>P", "B>S", "B>P", "P>S", "P>B", "transfer")}
+    terms = ("P", "P(max)", "P(min)")
+    changes = [
+        "S>S",
+        "S>B",
+        "B>S",
+        "transfer",
+        *(pair for p in terms for pair in (f"S>{p}", f"B>{p}", f"{p}>S", f"{p}>B")),
+    ]
+    pairs = {f"boxing {pair}": 100 / 3000 for pair in changes}
     layouts = {"mixed neighbours": 0.3, "2-D mesh": 1 / 3, "uneven": 500 / 3000, "mpiexec": 0.1}
     return {**families, **pairs, **layouts, "float32": 0.1, "two stages": 0.2, "micro-batches": 0.3}
 
@@ -126,14 +135,14 @@ def loader(case: WholeCase):  # noqa: ANN201 - the type of `executor.acts.Load`,
 
 def start(case: WholeCase, worker: Worker) -> None:
     """Fill a rank's pieces of the variables."""
-    stages, variables = case.layout.stages, case.variables()
-    for name, array in variables.items():
-        op = case.graph.updater[name]
-        placement = stages.placement(op.name)
+    stages = case.layout.stages
+    for name, array in case.variables().items():
+        home = home_of(case.graph, stages, case.layout.signatures, name)
+        assert home is not None
+        placement = stages.placements[home.stage]
         if worker.rank in placement.devices:
-            layout = case.layout.signatures[op.name].updates[op.updates.index(name)]
-            box = local_box(array.shape, layout, placement.mesh, placement.coords(worker.rank))
-            worker.write(name, array[tuple(slice(begin, end) for begin, end in box)].copy())
+            box = local_box(array.shape, home.layout, placement.mesh, placement.coords(worker.rank))
+            worker.write(name, array[(*(slice(begin, end) for begin, end in box), ...)].copy())
 
 
 def on_one_device(case: WholeCase) -> dict[str, Array]:
@@ -229,6 +238,10 @@ def exercised(case: WholeCase) -> Iterator[str]:
     yield from ["two stages"] * (len(placements) > 1)
     yield from ["micro-batches"] * (case.pipeline.num_micro_batches > 1)
     yield str(case.dtype)
+    yield from ["frozen"] * any(
+        value.name not in case.graph.updater and case.graph.consumers[value.name]
+        for value in case.graph.with_role(Role.VARIABLE)
+    )
     yield from ["uneven"] * any(_is_uneven(case, held) for held in arrangement_of(case).tensors)
 
 

@@ -58,8 +58,8 @@ def token_batches() -> npt.NDArray[np.int32]:
     return np.stack([tokens[..., :-1], tokens[..., 1:]], axis=1)
 
 
-def gpt2() -> dict[str, npt.NDArray[Any]]:
-    """Logits of the first batch, and the loss of every step."""
+def gpt2(folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """Logits of the first batch, and the loss of every step; saves the weights as gpt2.safetensors in a folder."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -73,10 +73,10 @@ def gpt2() -> dict[str, npt.NDArray[Any]]:
         for parameter in model.parameters():
             if parameter.dim() == 1:  # gains of one and biases of zero would hide an error in their use
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    model.save_pretrained(HERE, safe_serialization=True)
-    (HERE / "model.safetensors").replace(HERE / "gpt2.safetensors")
+    model.save_pretrained(folder, safe_serialization=True)
+    (folder / "model.safetensors").replace(folder / "gpt2.safetensors")
     for name in ("config.json", "generation_config.json"):
-        (HERE / name).unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
     batches = torch.from_numpy(token_batches().astype(np.int64))
     logits = model(batches[0, 0]).logits.detach().numpy()
     matrices = [p for p in model.parameters() if p.dim() > 1]
@@ -115,7 +115,7 @@ def resnet50() -> dict[str, npt.NDArray[Any]]:
 
 def main() -> None:
     """Write both files."""
-    np.savez_compressed(HERE / "gpt2.npz", allow_pickle=False, **gpt2())
+    np.savez_compressed(HERE / "gpt2.npz", allow_pickle=False, **gpt2(HERE))
     np.savez_compressed(HERE / "resnet50.npz", allow_pickle=False, **resnet50())
 
 

@@ -18,6 +18,7 @@ from strategy.boxing import (
     boxing_task,
     layouts_of,
     meeting_ranks,
+    most_sent_nbytes,
     sent_nbytes,
     step_between,
     transfer_task,
@@ -179,6 +180,18 @@ def test_one_each_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None
                 assert sent == 4 * lacking
                 checked += 1
     assert checked >= 8
+
+
+@pytest.mark.parametrize("mesh", [*MESHES, (2, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(12, 12), (7, 5), (13, 6, 4)], ids=str)
+def test_the_busiest_rank_is_found(mesh: Shape, shape: Shape) -> None:
+    spec, placement, seen = TensorSpec(shape), mesh_of(mesh, first=3), set()
+    for source, step in every_step(spec, mesh):
+        task = boxing_task(spec, source, step, placement, placement.devices[0])
+        wanted = max(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
+        assert most_sent_nbytes(step.kind, task, 4) == wanted, (source, step)
+        seen.add(step.kind)
+    assert seen == set(TOTALS)
 
 
 def feasible(spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Shape, axes: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from strategy.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
 from strategy.cluster import Cluster, Link, find_cluster
 from strategy.cost import CostModel, port_name, step_features
-from strategy.levels import PARTS, nodes_of, spans_alike
+from strategy.levels import PARTS, nodes_of, slowest_level, spans_alike
 from strategy.placement import Placement
 from strategy.program import ActKind, time_alone_ns
 from strategy.sbp import B, NdSbp, P, Split
@@ -40,6 +40,17 @@ def test_groups_by_node() -> None:
     assert spans_alike(cluster, line(4), (0,))
     assert not spans_alike(cluster, Placement((0, 1, 2, 3), (2, 2), ("a", "b")), (1,))
     assert not spans_alike(on_nodes(2, 4), Placement((0, 1, 4, 5, 2, 3, 6, 7), (2, 4), ("a", "b")), (0,))
+
+
+def test_a_step_is_as_slow_as_its_slowest_group() -> None:
+    """Of six ranks, four to a node, only the second of two groups of three crosses."""
+    cluster, placement = on_nodes(2, 4), Placement(tuple(range(6)), (2, 3), ("a", "b"))
+    step = step_between((B, P), (B, B))
+    assert step is not None
+    assert cluster.level(placement.groups(1)[0]) == "intra"
+    assert slowest_level(cluster, placement, (1,)) == "inter"
+    assert step_features(cluster, TensorSpec((6,)), (B, P), step, placement, 0).level == "inter"
+    assert slowest_level(on_nodes(2, 3), placement, (1,)) == "intra"
 
 
 @pytest.mark.parametrize("kind", CHANGES)

@@ -14,7 +14,7 @@ from strategy.errors import InputError
 from strategy.graph import Attrs, Op
 from strategy.ops import op_definition
 from strategy.tensor import TensorSpec
-from tests.strategy.ops.trial import full_box, run_pieces, whole
+from tests.strategy.ops.acts import full_box, run_pieces, whole
 
 Array = npt.NDArray[Any]
 

@@ -8,7 +8,7 @@ import pytest
 from strategy.errors import InputError
 from strategy.ops import op_definition
 from strategy.tensor import DType, TensorSpec
-from tests.strategy.ops.trial import whole
+from tests.strategy.ops.acts import whole
 
 
 @pytest.mark.parametrize("transpose_a", [0, 1])

@@ -13,7 +13,7 @@ from strategy.errors import InputError
 from strategy.graph import Attrs
 from strategy.ops import op_definition
 from strategy.tensor import TensorSpec
-from tests.strategy.ops.trial import whole
+from tests.strategy.ops.acts import whole
 
 Array = npt.NDArray[Any]
 FORMS: dict[str, tuple[tuple[int, ...], Attrs]] = {
