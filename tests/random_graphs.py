@@ -231,7 +231,7 @@ class _Grower:
     def _embedded(self, shape: Shape) -> str:
         ids = self._input("ids", shape, DType.INT32)
         table = self._variable("table", (self._dim(), self._dim()))
-        made = self._add("embed", "embedding", (ids, table))
+        made = self._add("embed", "gather", (table, ids), attrs={"axis": 0})
         self.trained.append((table, ids, made))
         return made
 
@@ -267,7 +267,8 @@ class _Grower:
     def _reduced(self, name: str) -> None:
         x = self.rng.choice(self.live)
         if self.rng.random() < 0.5:
-            self._add(name, "sum_leading", (x,), attrs={"keep": self.rng.randint(0, 1)}, phase=Phase.BACKWARD)
+            axes = tuple(range(len(self.builder.spec(x).shape) - self.rng.randint(0, 1)))
+            self._add(name, "reduce_sum", (x,), attrs={"axes": axes, "keepdims": 0}, phase=Phase.BACKWARD)
         else:
             self._add(name, "square_sum", (x,), phase=Phase.BACKWARD)
 
@@ -275,10 +276,12 @@ class _Grower:
         """The gradient of `variable`, that of y taken to be some live value like y; its sum, its norm, its update."""
         spec = self.builder.spec
         dy = self.rng.choice([name for name in (*self.live, y) if spec(name) == spec(y)])
-        kind, operands = ("matmul_tn", (x, dy)) if len(spec(variable).shape) == 2 else ("sum_leading", (dy,))
-        attrs: dict[str, int | float | str | tuple[int, ...]] = {"keep": 1} if kind == "sum_leading" else {}
+        kind, operands = ("matmul_tn", (x, dy)) if len(spec(variable).shape) == 2 else ("reduce_sum", (dy,))
+        attrs: dict[str, int | float | str | tuple[int, ...]] = {}
+        if kind == "reduce_sum":
+            attrs = {"axes": tuple(range(len(spec(dy).shape) - 1)), "keepdims": 0}
         if not spec(x).dtype.is_float:
-            kind, attrs = "embedding_grad", {"rows": spec(variable).shape[0]}
+            kind, attrs = "gather_grad", {"axis": 0, "rows": spec(variable).shape[0]}
         grad = self._add(f"{prefix}grad", kind, operands, attrs=attrs, phase=Phase.BACKWARD, layer=layer)
         if self.accumulates:
             grad = self._add(f"{prefix}sum", "accumulate", (grad,), phase=Phase.BACKWARD, layer=layer)

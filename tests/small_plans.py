@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from executor.checkpoint import Checkpoint
 from executor.data import Corpus
 from executor.kernels.base import open_kernels
 from executor.train import StepReport, Trainer, program_of
@@ -153,8 +154,10 @@ class Trained:
     sent_bytes: tuple[int, ...]
 
 
-def train(plan: Plan, text: Corpus, *, steps: int, record: bool = False) -> Trained:
-    """Run a plan with one thread per rank.
+def train(
+    plan: Plan, text: Corpus, *, steps: int, record: bool = False, checkpoint: Checkpoint | None = None
+) -> Trained:
+    """Run a plan with one thread per rank, from the start or from a checkpoint.
 
     Raises:
         RankFault: the first failure of any rank.
@@ -163,7 +166,7 @@ def train(plan: Plan, text: Corpus, *, steps: int, record: bool = False) -> Trai
     hub = LoopbackHub(plan.ranks, lanes_of(program))
     transports = [hub.transport(rank) for rank in range(plan.ranks)]
     trainers = [
-        Trainer(plan, transport, open_kernels("numpy"), text, program=program, record=record)
+        Trainer(plan, transport, open_kernels("numpy"), text, program=program, checkpoint=checkpoint, record=record)
         for transport in transports
     ]
     reports: dict[int, list[StepReport]] = {}

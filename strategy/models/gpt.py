@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import LayerNorm, Linear
+from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset, Source, Tokens
 from strategy.module import Layers, Module, Parameter, Tensor
 from strategy.tensor import DType, TensorSpec
@@ -119,11 +120,12 @@ class Gpt(Module):
         """(ids[b, s], labels[b, s]) -> (loss[], token count[])."""
         ids, labels = inputs
         token = self.parameter("token", ids)
-        x = ids.apply("embed", "embedding", token).apply("embed_position", "add", self.parameter("position", ids))
+        x = token.apply("embed", "gather", ids, attrs={"axis": 0}).apply(
+            "embed_position", "add", self.parameter("position", ids)
+        )
         x = self.norm(self.layers(x))
         logits = x.apply("logits", "matmul_nt", token)
-        loss, count, _ = x.tracer.apply("loss", "cross_entropy", (logits, labels), labels=("count", "lse"))
-        return loss, count
+        return cross_entropy(logits, labels)
 
 
 FAMILY = Family(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import Linear
+from strategy.losses import cross_entropy
 from strategy.models.base import Family, Features, Integers, Preset, Source
 from strategy.module import Layers, Module, Tensor
 from strategy.tensor import DType, TensorSpec
@@ -82,8 +83,7 @@ class Mlp(Module):
         """(features[b, f], labels[b]) -> (loss[], count[])."""
         features, labels = inputs
         logits = self.head(self.layers(self.first(features)))
-        loss, count, _ = features.tracer.apply("loss", "cross_entropy", (logits, labels), labels=("count", "lse"))
-        return loss, count
+        return cross_entropy(logits, labels)
 
 
 FAMILY = Family(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.errors import InputError
 from strategy.graph import Attrs
-from strategy.sbp import B, P, Partial, Sbp, Split, may_be_partial
+from strategy.sbp import B, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ Array = Any
 """A NumPy or CuPy array."""
 ArrayModule = Any
 """`numpy` or `cupy`."""
+
+MAX = Partial(Reduce.MAX)
+MIN = Partial(Reduce.MIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,16 @@ def split_letters(operands: Sequence[str], results: Sequence[str], *, skip: str 
 def linear_in(positions: Sequence[int], arity: int, results: int = 1) -> AxisSignature:
     """P passes through an op that is linear in the inputs at `positions` taken together, the others whole."""
     return AxisSignature(tuple(P if i in positions else B for i in range(arity)), (P,) * results)
+
+
+def picks_from(positions: Sequence[int], arity: int) -> list[AxisSignature]:
+    """Terms of every reduction pass through an op whose output cells each copy one cell of the inputs at `positions`.
+
+    A whole tensor also is a P(max) and a P(min) of itself, so those two are not listed again with some inputs B.
+    """
+    return [
+        AxisSignature(tuple(term if i in positions else B for i in range(arity)), (term,)) for term in (P, MAX, MIN)
+    ]
 
 
 def elementwise_signatures(shape: Shape, arity: int, results: int = 1) -> list[AxisSignature]:

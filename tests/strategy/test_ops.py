@@ -11,16 +11,22 @@ import numpy.typing as npt
 import pytest
 
 from strategy.errors import InputError
-from strategy.ops import REGISTRY, op_definition
+from strategy.ops import op_definition
 from strategy.ops.base import Workspace
 from strategy.tensor import DType, TensorSpec
-from tests.strategy.cases import ADAMW, Case, cases, run_op
+from tests.strategy.cases import ADAMW, Case, Tried, cases, run_op
 
 Array = npt.NDArray[Any]
 
 
 def whole(
-    case: Case, inputs: list[Array], updates: list[Array], *, number: int = 0, fill: float = np.nan, xp: Any = np
+    case: Case | Tried,
+    inputs: list[Array],
+    updates: list[Array],
+    *,
+    number: int = 0,
+    fill: float = np.nan,
+    xp: Any = np,
 ) -> list[Array]:
     """Run an op on whole tensors; outputs start filled."""
     graph = case.graph()
@@ -47,8 +53,8 @@ class Poison:
 
 
 @pytest.mark.parametrize("fill", [np.nan, -np.inf, 7.0])
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_what_memory_held_before_does_not_matter(case: Case, fill: float) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_what_memory_held_before_does_not_matter(case: Tried, fill: float) -> None:
     clean_inputs, clean_updates = case.draw(np.random.default_rng(0))
     inputs, updates = case.draw(np.random.default_rng(0))
     wanted = [*whole(case, clean_inputs, clean_updates, fill=0.0, xp=Poison(0.0)), *clean_updates]
@@ -58,8 +64,8 @@ def test_what_memory_held_before_does_not_matter(case: Case, fill: float) -> Non
         assert np.isfinite(one).all()
 
 
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_inputs_are_left_alone_and_single_precision_stays_single(case: Case) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) -> None:
     inputs, updates = case.draw(np.random.default_rng(0))
     single = [a.astype(np.float32) if a.dtype == np.float64 else a for a in inputs]
     variables = [a.astype(np.float32) for a in updates]
@@ -79,8 +85,8 @@ def test_inputs_are_left_alone_and_single_precision_stays_single(case: Case) -> 
     assert np.dtype(np.float64) not in scratch
 
 
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_scratch_is_kept_between_acts(case: Case) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_scratch_is_kept_between_acts(case: Tried) -> None:
     (op,) = case.graph().ops
     specs, outs = case.graph().specs(op.inputs), case.graph().specs(op.outputs)
     boxes = ([tuple((0, n) for n in s.shape) for s in specs], [tuple((0, n) for n in s.shape) for s in outs])
@@ -98,8 +104,8 @@ def test_scratch_is_kept_between_acts(case: Case) -> None:
     assert held[0] == held[1]
 
 
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_counts_of_flop_and_bytes_are_whole_and_not_negative(case: Case) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_counts_of_flop_and_bytes_are_whole_and_not_negative(case: Tried) -> None:
     graph = case.graph()
     (op,) = graph.ops
     definition = op_definition(case.kind)
@@ -132,11 +138,6 @@ def test_flop_of_attention_is_that_of_its_products() -> None:
         assert op_definition(kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), {}) == products * product
 
 
-def test_every_kind_has_a_case_or_an_example() -> None:
-    tried = {case.kind for case in cases(5, 6)} | {kind for kind, op in REGISTRY.items() if op.examples}
-    assert tried == set(REGISTRY)
-
-
 def test_causal_attention_against_a_loop() -> None:
     b, s, h, d = 2, 5, 3, 4
     case = Case("attention", ((b, s, h, 3, d),), {"causal": 1})
@@ -159,20 +160,15 @@ def test_attention_survives_large_scores() -> None:
 
 
 def test_cross_entropy_against_log_softmax() -> None:
-    case = Case("cross_entropy", ((3, 4, 7), (3, 4)), integers=((1, 7),))
-    (logits, labels), _ = case.draw(np.random.default_rng(3))
-    loss, count, lse = whole(case, [logits, labels], [])
+    attrs = {"ignore_index": -100, "label_smoothing": 0.0, "classes": 7}
+    case = Case("cross_entropy", ((3, 4, 7), (3, 4), (3, 4)), attrs, integers=((1, 7),))
+    (logits, labels, _), _ = case.draw(np.random.default_rng(3))
+    lse = np.log(np.exp(logits).sum(axis=-1))
+    loss, count = whole(case, [logits, labels, lse], [])
     log_softmax = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
     wanted = -sum(log_softmax[i, j, labels[i, j]] for i in range(3) for j in range(4))
     assert float(loss) == pytest.approx(wanted, rel=1e-12)
     assert float(count) == 12
-    np.testing.assert_allclose(lse, np.log(np.exp(logits).sum(axis=-1)), rtol=1e-12)
-
-
-def test_cross_entropy_survives_large_logits() -> None:
-    case = Case("cross_entropy", ((2, 3), (2,)), integers=((1, 3),))
-    loss, _, _ = whole(case, [np.array([[1e4, 0.0, 0.0], [0.0, -1e4, 0.0]]), np.array([0, 1], np.int32)], [])
-    assert float(loss) == pytest.approx(1e4 + math.log(2), rel=1e-9)
 
 
 def test_layer_norm_against_its_definition() -> None:
@@ -196,10 +192,10 @@ def test_gelu_against_the_tanh_formula() -> None:
 def test_embedding_takes_rows_and_its_gradient_adds_repeated_ones() -> None:
     table = np.arange(10.0).reshape(5, 2)
     ids = np.array([[4, 1], [1, 1]], np.int32)
-    (out,) = whole(Case("embedding", ((2, 2), (5, 2)), integers=((0, 5),)), [ids, table], [])
+    (out,) = whole(Case("gather", ((5, 2), (2, 2)), {"axis": 0}, integers=((1, 5),)), [table, ids], [])
     np.testing.assert_array_equal(out, table[ids])
     dy = np.ones((2, 2, 2))
-    case = Case("embedding_grad", ((2, 2), (2, 2, 2)), {"rows": 5}, integers=((0, 5),))
+    case = Case("gather_grad", ((2, 2), (2, 2, 2)), {"axis": 0, "rows": 5}, integers=((0, 5),))
     (dtable,) = whole(case, [ids, dy], [])
     np.testing.assert_array_equal(dtable, [[0, 0], [3, 3], [0, 0], [0, 0], [1, 1]])
 
@@ -239,6 +235,7 @@ def test_clip_scale_divides_by_the_count_and_then_clips(
     assert float(found) == factor
 
 
+LOSS = {"ignore_index": -100, "label_smoothing": 0.0, "classes": 3}
 REFUSED = {
     "inner dims differ": ("matmul", ((2, 3), (4, 5)), {}),
     "a vector times a matrix": ("matmul", ((3,), (3, 5)), {}),
@@ -246,20 +243,19 @@ REFUSED = {
     "matmul_nt with a vector": ("matmul_nt", ((2, 3), (3,)), {}),
     "matmul_tn": ("matmul_tn", ((2, 3), (3, 3)), {}),
     "matmul_tn with vectors": ("matmul_tn", ((3,), (3,)), {}),
-    "add broadcasts other than leading dims": ("add", ((2, 3), (2, 1)), {}),
-    "add with the longer second": ("add", ((3,), (2, 3)), {}),
+    "add of dims that differ": ("add", ((2, 3), (2, 2)), {}),
     "add_n": ("add_n", ((3,), (2,)), {}),
     "gelu_grad": ("gelu_grad", ((3,), (2,)), {}),
     "layer_norm": ("layer_norm", ((2, 3), (2,), (3,)), {}),
     "attention": ("attention", ((2, 3, 4, 4),), {"causal": 1}),
     "attention with two packed": ("attention", ((2, 3, 4, 2, 4),), {"causal": 1}),
-    "embedding with float ids": ("embedding", ((2,), (3, 4)), {}),
-    "cross_entropy with float labels": ("cross_entropy", ((2, 3), (2,)), {}),
-    "cross_entropy": ("cross_entropy", ((2, 3), (3,)), {}),
+    "gather with float indices": ("gather", ((3, 4), (2,)), {"axis": 0}),
+    "cross_entropy with float labels": ("cross_entropy", ((2, 3), (2,), (2,)), LOSS),
+    "cross_entropy": ("cross_entropy", ((2, 3), (3,), (2,)), LOSS),
     "reshape": ("reshape", ((2, 3),), {"shape": (5,)}),
     "transpose": ("transpose", ((2, 3),), {"perm": (0, 0)}),
-    "sum_leading keeps more than there is": ("sum_leading", ((2, 3),), {"keep": 3}),
-    "sum_leading keeps no number": ("sum_leading", ((2, 3),), {"keep": "one"}),
+    "reduce_sum of a dim that is not there": ("reduce_sum", ((2, 3),), {"axes": (2,), "keepdims": 0}),
+    "reduce_sum of no dims": ("reduce_sum", ((2, 3),), {"axes": "one", "keepdims": 0}),
     "reshape to one number": ("reshape", ((2, 3),), {"shape": 6}),
     "adamw": ("adamw", ((2, 3), ()), ADAMW),
 }
