@@ -105,7 +105,7 @@ def test_a_small_one_trains_data_parallel_as_on_one_device(name: str, tmp_path: 
     assert 1000 < model.parameters < 10_000
     plan = deduced_plan(request(2, TRAINING, model=model), config_of(TRAINING, dp=2), ("data", "tensor"))
     assert list(check(plan)) == []
-    write_plan(tmp_path / "plan.json", plan)
+    write_plan(plan, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == plan
 
 
