@@ -29,16 +29,25 @@ class GradientBuilder:
         """The gradient of one output, its several contributions added up."""
         return self.summed(self.op.outputs[position])
 
+    @property
+    def is_loss(self) -> bool:
+        """Whether the op's first output is the loss itself and nothing else reads it: its gradient is one."""
+        return self.op.outputs[0] not in self.gradients
+
     def summed(self, name: str) -> str:
         """The one gradient of value `name`; a sum belongs where its last term appears.
 
-        So a pipeline sends one gradient from stage to stage, and the layers are alike.
+        So a pipeline sends one gradient from stage to stage, and the layers are alike. A value without contribution is
+        the loss: its gradient is one.
 
         Raises:
-            GraphError: it has none, for it is called the loss and no loss op writes it.
+            GraphError: the loss is no scalar.
         """
         if name not in self.gradients:
-            raise GraphError([f"value {name}: cannot be the loss, because {self.op.kind} is no loss op"])
+            shape = self.graph.spec(name).shape
+            if shape:
+                raise GraphError([f"value {name}: cannot be the loss, because it is no scalar: {shape}"])
+            self.gradients[name] = [self.emit("one", "full_like", (name,), {"value": 1.0})]
         parts = self.gradients[name]
         if len(parts) > 1:
             op, position = self.last[name]

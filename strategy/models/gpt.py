@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
+from strategy.losses import cross_entropy
 from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor
 
 
@@ -96,8 +97,9 @@ class Gpt(Module):
         """(ids[b, s], labels[b, s]) -> (loss[], token count[])."""
         ids, labels = inputs
         token = self.parameter("token", ids)
-        x = ids.apply("embed", "embedding", token).apply("embed_position", "add", self.parameter("position", ids))
+        x = token.apply("embed", "gather", ids, attrs={"axis": 0}).apply(
+            "embed_position", "add", self.parameter("position", ids)
+        )
         x = self.norm(self.layers(x))
         logits = x.apply("logits", "matmul_nt", token)
-        loss, count, _ = x.tracer.apply("loss", "cross_entropy", (logits, labels), labels=("count", "lse"))
-        return loss, count
+        return cross_entropy(logits, labels)

@@ -7,18 +7,36 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    binary,
+    dropout,
     elementwise,
-    embedding,
+    gather,
+    indexing,
     loss,
     matmul,
     norm,
     optimizer,
     reduction,
     shape,
+    softmax,
 )
 from strategy.ops.base import OpDef
 
-_FAMILIES = (matmul, elementwise, reduction, norm, attention, embedding, loss, shape, optimizer)
+_FAMILIES = (
+    matmul,
+    elementwise,
+    binary,
+    reduction,
+    softmax,
+    norm,
+    attention,
+    gather,
+    indexing,
+    loss,
+    dropout,
+    shape,
+    optimizer,
+)
 
 REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for family in _FAMILIES for definition in family.OPS}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.errors import InputError
 from strategy.graph import Attrs
-from strategy.sbp import B, P, Partial, Sbp, Split
+from strategy.sbp import B, P, Partial, Reduce, Sbp, Split
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ Array = Any
 """A NumPy or CuPy array."""
 ArrayModule = Any
 """`numpy` or `cupy`."""
+
+MAX = Partial(Reduce.MAX)
+MIN = Partial(Reduce.MIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,16 @@ def linear_in(positions: Sequence[int], arity: int, results: int = 1) -> AxisSig
     return AxisSignature(tuple(P if i in positions else B for i in range(arity)), (P,) * results)
 
 
+def picks_from(positions: Sequence[int], arity: int) -> list[AxisSignature]:
+    """Terms of every reduction pass through an op whose output cells each copy one cell of the inputs at `positions`.
+
+    A whole tensor also is a P(max) and a P(min) of itself, so those two are not listed again with some inputs B.
+    """
+    return [
+        AxisSignature(tuple(term if i in positions else B for i in range(arity)), (term,)) for term in (P, MAX, MIN)
+    ]
+
+
 def elementwise_signatures(shape: Shape, arity: int, results: int = 1) -> list[AxisSignature]:
     """Any dim split alike in all inputs and outputs of one shape."""
     return [AxisSignature((Split(d),) * arity, (Split(d),) * results) for d in range(len(shape))]
@@ -176,6 +189,27 @@ def expect(condition: bool, problem: str, *, got: object, expected: str) -> None
     """Raise InputError unless the condition holds: the shape rules' one way to refuse."""
     if not condition:
         raise InputError(problem, got=got, expected=expected)
+
+
+def integers(attrs: Attrs, key: str) -> tuple[int, ...]:
+    """The attribute `key` of an op, a tuple of integers."""
+    found = attrs[key]
+    assert isinstance(found, tuple)
+    return found
+
+
+def integer(attrs: Attrs, key: str) -> int:
+    """The attribute `key` of an op, an integer."""
+    found = attrs[key]
+    assert isinstance(found, int)
+    return found
+
+
+def number(attrs: Attrs, key: str) -> float:
+    """The attribute `key` of an op, a figure."""
+    found = attrs[key]
+    assert isinstance(found, int | float)
+    return float(found)
 
 
 def shapes(specs: Specs) -> tuple[Shape, ...]:

@@ -1,80 +1,333 @@
-"""Softmax cross-entropy with the sum as its reduction, and the count of the tokens that it sums over.
+"""What softmax cross-entropy and margin softmax are composed of (`strategy.losses` composes them).
 
-Sums, not means: the mean over all micro-batches and ranks is the reduced sum over the reduced count, whatever the
-layout; a mean of means is not. Gradients are divided by the count once, before clipping.
+sum_exp        logits[..., v], top[...]                 -> sum over v of exp(logits - top)
+cross_entropy  logits[..., v], labels[...], lse[...]    -> loss[], count[]
+arc_margin     cosine[..., v], labels[...]              -> logits[..., v]
+
+The classes may be split: a rank that holds part of them adds its terms of the sum, and the rank that holds a label's
+class counts that row's loss. Sums, not means: the mean over all micro-batches and ranks is the reduced sum over the
+reduced count, whatever the layout; a mean of means is not. Gradients are divided by the count once, before clipping.
 """
 
 from __future__ import annotations
 
+import math
+
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
-from strategy.ops.base import Array, AxisSignature, Call, OpDef, Specs, expect, shapes
-from strategy.sbp import P, Split
-from strategy.tensor import TensorSpec
+from strategy.ops.base import (
+    Array,
+    AxisSignature,
+    Call,
+    Example,
+    OpDef,
+    Specs,
+    expect,
+    integer,
+    linear_in,
+    number,
+    shapes,
+)
+from strategy.sbp import B, P, Split
+from strategy.tensor import DType, TensorSpec
+
+
+def _rows(inputs: Specs) -> range:
+    """The dims before the classes."""
+    return range(len(inputs[0].shape) - 1)
+
+
+def _flat(array: Array) -> Array:
+    """[..., v] -> [rows, v], the same memory."""
+    return array.reshape(-1, array.shape[-1])
+
+
+def _infer_sum_exp(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    logits, top = inputs
+    composes = len(logits.shape) > 0 and top == TensorSpec(logits.shape[:-1], logits.dtype)
+    expect(composes, "sum_exp shapes do not compose", got=shapes(inputs), expected="logits[..., v], top[...]")
+    return (top,)
+
+
+def _signatures_sum_exp(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    """The sum falls as `top` rises, yet terms of `top` are not offered: the exponential of a wrong top overflows."""
+    rows = [AxisSignature((Split(d),) * 2, (Split(d),)) for d in _rows(inputs)]
+    return [*rows, AxisSignature((Split(len(rows)), B), (P,))]
+
+
+def _run_sum_exp(call: Call) -> None:
+    xp, (logits, top), out = call.xp, call.inputs, call.outputs[0]
+    shifted = call.workspace.get("shifted", logits.shape, logits.dtype)
+    xp.subtract(logits, top[..., None], out=shifted)
+    xp.exp(shifted, out=shifted)
+    out[...] = shifted.sum(axis=-1)
+
+
+def _gradient_sum_exp(builder: GradientBuilder) -> None:
+    logits, top = builder.op.inputs
+    grad = builder.output_gradient()
+    if builder.wants(0):
+        builder.give(0, builder.emit("dlogits", "sum_exp_grad", (logits, top, grad)))
+    if builder.wants(1):
+        product = builder.emit("product", "mul", (grad, builder.op.outputs[0]))
+        builder.give(1, builder.emit("dtop", "neg", (product,)))
+
+
+def _infer_sum_exp_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    logits, top, grad = inputs
+    (wanted,) = _infer_sum_exp((logits, top), (), attrs)
+    expect(grad == wanted, "operands differ", got=shapes(inputs), expected="logits[..., v], top[...], grad[...]")
+    return (logits,)
+
+
+def _signatures_sum_exp_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    rows = [AxisSignature((Split(d),) * 3, (Split(d),)) for d in _rows(inputs)]
+    classes = Split(len(rows))
+    return [*rows, AxisSignature((classes, B, B), (classes,)), linear_in([2], 3)]
+
+
+def _run_sum_exp_grad(call: Call) -> None:
+    xp, (logits, top, grad), out = call.xp, call.inputs, call.outputs[0]
+    xp.subtract(logits, top[..., None], out=out)
+    xp.exp(out, out=out)
+    out *= grad[..., None]
+
+
+def _label_masks(call: Call, labels: Array) -> tuple[Array, Array]:
+    """Which rows are valid, and which of them have a label among this rank's classes."""
+    begin, end = call.input_boxes[0][-1]
+    valid = labels != integer(call.attrs, "ignore_index")
+    return valid, valid & (labels >= begin) & (labels < end)
+
+
+def _label_cells(call: Call, labels: Array, own: Array) -> tuple[Array, Array]:
+    """Row and column of the own labels' cells in flattened logits."""
+    rows = call.xp.nonzero(own.reshape(-1))[0]
+    return rows, labels.reshape(-1)[rows] - call.input_boxes[0][-1][0]
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    logits, labels = inputs
-    composes = logits.shape[:-1] == labels.shape and not labels.dtype.is_float
-    expect(composes, "cross_entropy shapes do not compose", got=shapes(inputs), expected="logits[..., v], labels[...]")
-    return (TensorSpec((), logits.dtype), TensorSpec((), logits.dtype), TensorSpec(labels.shape, logits.dtype))
+    logits, labels, lse = inputs
+    composes = len(logits.shape) > 0 and logits.shape[:-1] == labels.shape == lse.shape and not labels.dtype.is_float
+    expected = "logits[..., v], integer labels[...], lse[...]"
+    expect(composes and lse.dtype == logits.dtype, "cross_entropy shapes do not compose", got=inputs, expected=expected)
+    smoothing, classes = number(attrs, "label_smoothing"), integer(attrs, "classes")
+    expect(0 <= smoothing < 1, "no label smoothing", got=smoothing, expected="a figure in [0, 1)")
+    expect(classes == logits.shape[-1], "another number of classes", got=classes, expected=str(logits.shape[-1]))
+    return (TensorSpec((), logits.dtype), TensorSpec((), logits.dtype))
 
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [AxisSignature((Split(d), Split(d)), (P, P, Split(d))) for d in range(len(inputs[1].shape))]
-
-
-def _label_cells(call: Call, labels: Array) -> tuple[Array, Array]:
-    """Index of the label's logit in every row of flattened logits."""
-    return call.xp.arange(labels.size), labels.reshape(-1)
+    """Linear in logits and lse together; the count does not depend on them."""
+    rows = [AxisSignature((Split(d),) * 3, (P, P)) for d in _rows(inputs)]
+    return [*rows, AxisSignature((Split(len(rows)), B, B), (P, P)), AxisSignature((P, B, P), (P, B))]
 
 
 def _run(call: Call) -> None:
-    """loss = sum(logsumexp(logits) - logits[label]); keeps the log-sum-exp."""
-    xp, (logits, labels), (loss, count, lse) = call.xp, call.inputs, call.outputs
-    shifted = call.workspace.get("shifted", logits.shape, logits.dtype)
-    top = logits.max(axis=-1)
-    xp.subtract(logits, top[..., None], out=shifted)
-    xp.exp(shifted, out=shifted)
-    lse[...] = xp.log(shifted.sum(axis=-1))
-    lse += top
-    cells = _label_cells(call, labels)
-    picked = logits.reshape(-1, logits.shape[-1])[cells]
-    loss[...] = (lse.reshape(-1) - picked).sum()
-    count[...] = labels.size
+    """Sum over valid rows of lse - (1 - s) logits[label] - s mean(logits), s the label smoothing."""
+    (logits, labels, lse), (loss, count) = call.inputs, call.outputs
+    valid, own = _label_masks(call, labels)
+    smoothing = number(call.attrs, "label_smoothing")
+    picked = _flat(logits)[_label_cells(call, labels, own)]
+    loss[...] = lse[own].sum() - (1 - smoothing) * picked.sum()
+    if smoothing:
+        share = smoothing / integer(call.attrs, "classes")
+        loss[...] -= share * logits.sum(axis=-1)[valid].sum()
+    count[...] = picked.size
 
 
 def _gradient(builder: GradientBuilder) -> None:
-    logits, labels = builder.op.inputs
-    builder.give(0, builder.emit("dlogits", "cross_entropy_grad", (logits, labels, builder.op.outputs[2])))
+    """Of the composition: `lse` is a function of the logits, and what it passes on is in the gradient of the logits."""
+    if builder.wants(0):
+        operands = builder.op.inputs if builder.is_loss else (*builder.op.inputs, builder.output_gradient())
+        builder.give(0, builder.emit("dlogits", "cross_entropy_grad", operands, builder.op.attrs))
 
 
 def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    _infer(inputs[:3], updates, attrs)
+    fits = len(inputs) == 3 or (len(inputs) == 4 and inputs[3].shape == ())
+    expect(fits, "not the gradient of a loss", got=shapes(inputs), expected="a scalar, or none for one")
     return (inputs[0],)
 
 
 def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [AxisSignature((Split(d),) * 3, (Split(d),)) for d in range(len(inputs[1].shape))]
+    rest = (B,) * (len(inputs) - 3)
+    rows = [AxisSignature((*(Split(d),) * 3, *rest), (Split(d),)) for d in _rows(inputs)]
+    classes = Split(len(rows))
+    linear = [linear_in([3], 4)] if rest else []
+    return [*rows, AxisSignature((classes, B, B, *rest), (classes,)), *linear]
 
 
 def _run_grad(call: Call) -> None:
-    """dlogits = softmax(logits) - onehot(label)."""
-    xp, (logits, labels, lse), dlogits = call.xp, call.inputs, call.outputs[0]
+    """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
+    xp, (logits, labels, lse, *grad), dlogits = call.xp, call.inputs, call.outputs[0]
+    valid, own = _label_masks(call, labels)
+    smoothing = number(call.attrs, "label_smoothing")
     xp.subtract(logits, lse[..., None], out=dlogits)
     xp.exp(dlogits, out=dlogits)
-    cells = _label_cells(call, labels)
-    dlogits.reshape(-1, logits.shape[-1])[cells] -= 1
+    if smoothing:
+        dlogits -= smoothing / integer(call.attrs, "classes")
+    _flat(dlogits)[_label_cells(call, labels, own)] -= 1 - smoothing
+    if not valid.all():
+        dlogits[~valid] = 0
+    for factor in grad:
+        dlogits *= factor
 
 
-def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 5 * inputs[0].size
+def _infer_margin(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    cosine, labels = inputs[0], inputs[1]
+    composes = len(cosine.shape) > 0 and cosine.shape[:-1] == labels.shape and not labels.dtype.is_float
+    expect(composes, "arc_margin shapes do not compose", got=shapes(inputs), expected="cosine[..., v], labels[...]")
+    alike = len(inputs) == 2 or inputs[2] == cosine
+    expect(alike, "operands differ", got=shapes(inputs), expected="the gradient like the cosine")
+    margin = number(attrs, "margin")
+    expect(0 <= margin < math.pi, "not an angle", got=margin, expected="radians, from 0 to less than pi")
+    return (cosine,)
 
 
-def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 3 * inputs[0].size
+def _signatures_margin(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    rows = [AxisSignature((Split(d),) * 2, (Split(d),)) for d in _rows(inputs)]
+    classes = Split(len(rows))
+    return [*rows, AxisSignature((classes, B), (classes,))]
 
+
+def _own_cells(call: Call) -> tuple[Array, Array]:
+    """Row and column of every label's cell on this rank."""
+    begin, end = call.input_boxes[0][-1]
+    flat = call.inputs[1].reshape(-1)
+    rows = call.xp.nonzero((flat >= begin) & (flat < end))[0]
+    return rows, flat[rows] - begin
+
+
+def _run_margin(call: Call) -> None:
+    """scale * cos(angle), and at the label scale * cos(angle + margin) (Deng et al. 2019, arXiv:1801.07698, eq. 3).
+
+    Where angle + margin would pass pi, scale * (cos(angle) - margin sin(margin)), as the authors' code has it, so that
+    the logit stays monotone in the angle.
+    """
+    xp, cosine, out = call.xp, call.inputs[0], call.outputs[0]
+    margin, scale = number(call.attrs, "margin"), number(call.attrs, "scale")
+    xp.multiply(cosine, scale, out=out)
+    cells = _own_cells(call)
+    cos = _flat(cosine)[cells]
+    sine = xp.sqrt(xp.maximum(1 - cos * cos, 0))
+    moved = cos * math.cos(margin) - sine * math.sin(margin)
+    beyond = cos - margin * math.sin(margin)
+    _flat(out)[cells] = scale * xp.where(cos > -math.cos(margin), moved, beyond)
+
+
+def _gradient_margin(builder: GradientBuilder) -> None:
+    if builder.wants(0):
+        operands = (*builder.op.inputs, builder.output_gradient())
+        builder.give(0, builder.emit("dcosine", "arc_margin_grad", operands, builder.op.attrs))
+
+
+def _signatures_margin_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    rows = [AxisSignature((Split(d),) * 3, (Split(d),)) for d in _rows(inputs)]
+    classes = Split(len(rows))
+    return [*rows, AxisSignature((classes, B, classes), (classes,)), linear_in([2], 3)]
+
+
+def _run_margin_grad(call: Call) -> None:
+    """d cos(angle + margin) / d cos(angle) = cos(margin) + sin(margin) cos(angle) / sin(angle)."""
+    xp, (cosine, _, grad), out = call.xp, call.inputs, call.outputs[0]
+    margin, scale = number(call.attrs, "margin"), number(call.attrs, "scale")
+    xp.multiply(grad, scale, out=out)
+    cells = _own_cells(call)
+    cos = _flat(cosine)[cells]
+    sine = xp.sqrt(xp.maximum(1 - cos * cos, xp.finfo(cos.dtype).eps))
+    moved = math.cos(margin) + math.sin(margin) * cos / sine
+    _flat(out)[cells] *= xp.where(cos > -math.cos(margin), moved, 1)
+
+
+def _flop_4(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return 4 * inputs[0].size
+
+
+def _flop_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    every = 2 * inputs[0].size if number(attrs, "label_smoothing") else 0
+    return 3 * inputs[1].size + every
+
+
+def _flop_scale(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return inputs[0].size
+
+
+def _nbytes_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    """One logit per row is read, unless labels are smoothed."""
+    logits = inputs[0].nbytes if number(attrs, "label_smoothing") else inputs[2].nbytes
+    return logits + inputs[1].nbytes + inputs[2].nbytes + outputs[0].nbytes + outputs[1].nbytes
+
+
+_LOGITS, _ROW = TensorSpec((7, 5)), TensorSpec((7,))
+_LABELS = TensorSpec((7,), DType.INT32)
+_CHOICES: tuple[tuple[float, int, tuple[float, float]], ...] = ((0.0, -100, (0, 5)), (0.1, 2, (0, 5)))
+_ATTRS = tuple(
+    ({"ignore_index": ignore, "label_smoothing": smoothing, "classes": 5}, {1: labels})
+    for smoothing, ignore, labels in _CHOICES
+)
+_DEEP = (TensorSpec((4, 6, 5)), TensorSpec((4, 6), DType.INT32), TensorSpec((4, 6)))
+_MARGIN = {"margin": 0.5, "scale": 16.0}
+_COSINES = {0: (-0.95, 0.95), 1: (0.0, 5.0)}
 
 OPS = (
-    OpDef("cross_entropy", _infer, _flop, _signatures, _run, _gradient),
-    OpDef("cross_entropy_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad),
+    OpDef(
+        "sum_exp",
+        _infer_sum_exp,
+        _flop_4,
+        _signatures_sum_exp,
+        _run_sum_exp,
+        _gradient_sum_exp,
+        examples=(Example((_LOGITS, _ROW)), Example((TensorSpec((4, 6, 5)), TensorSpec((4, 6))))),
+    ),
+    OpDef(
+        "sum_exp_grad",
+        _infer_sum_exp_grad,
+        _flop_4,
+        _signatures_sum_exp_grad,
+        _run_sum_exp_grad,
+        examples=(Example((_LOGITS, _ROW, _ROW)),),
+    ),
+    OpDef(
+        "cross_entropy",
+        _infer,
+        _flop_per_row,
+        _signatures,
+        _run,
+        _gradient,
+        nbytes=_nbytes_per_row,
+        examples=(
+            *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges) for attrs, ranges in _ATTRS),
+            Example(_DEEP, attrs=_ATTRS[0][0], ranges={1: (0, 5)}),
+        ),
+    ),
+    OpDef(
+        "cross_entropy_grad",
+        _infer_grad,
+        _flop_4,
+        _signatures_grad,
+        _run_grad,
+        examples=(
+            *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges) for attrs, ranges in _ATTRS),
+            Example((_LOGITS, _LABELS, _ROW, TensorSpec(())), attrs=_ATTRS[1][0], ranges={1: (0, 5)}),
+            Example(_DEEP, attrs=_ATTRS[0][0], ranges={1: (0, 5)}),
+        ),
+    ),
+    OpDef(
+        "arc_margin",
+        _infer_margin,
+        _flop_scale,
+        _signatures_margin,
+        _run_margin,
+        _gradient_margin,
+        examples=(Example((_LOGITS, _LABELS), attrs=_MARGIN, ranges=_COSINES),),
+    ),
+    OpDef(
+        "arc_margin_grad",
+        _infer_margin,
+        _flop_scale,
+        _signatures_margin_grad,
+        _run_margin_grad,
+        examples=(Example((_LOGITS, _LABELS, _LOGITS), attrs=_MARGIN, ranges=_COSINES),),
+    ),
 )
