@@ -13,6 +13,7 @@ import numpy as np
 
 from executor.collectives import Requests, Start, prepare
 from executor.kernels.base import Kernels
+from executor.neutral import neutral_element
 from executor.registers import Registers
 from executor.transport.base import Group, HostArray, Request, Transport
 from strategy.errors import PlanError
@@ -99,9 +100,16 @@ class Acts:
     def _loader(self, task: LoadTask, arrays: Sequence[Array]) -> Run:
         load, upload = self._load, self._kernels.upload
         staged = arrays if self._kernels.host else [self._kernels.host_like(array) for array in arrays]
+        absent = [
+            (array, neutral_element(array.dtype, task.absent[name]))
+            for name, array in zip(task.inputs, staged, strict=True)
+            if name in task.absent
+        ]
 
         def act(number: int) -> None:
             load(task, number, staged)
+            for array, neutral in absent:
+                array.fill(neutral)
             if staged is not arrays:
                 for host, array in zip(staged, arrays, strict=True):
                     upload(host, array)

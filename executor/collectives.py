@@ -5,7 +5,8 @@ came, and starts the next; the worker polls in between and runs other streams me
 given arrays once, so that an act itself looks nothing up and allocates nothing.
 
 Cuts of an array that lie together in memory are sent and received in place; others go through scratch arrays that
-are kept. Reductions add in rank order, so their results are bitwise the same on all ranks, transports and runs.
+are kept. Reductions combine in rank order (on two levels: within each node, then over the nodes), so their results are
+bitwise the same on all ranks, transports and runs.
 
 Bytes handed over to other ranks by the whole group, for p ranks and a tensor of T bytes that the group holds:
 
@@ -15,27 +16,36 @@ Bytes handed over to other ranks by the whole group, for p ranks and a tensor of
     all_to_all       S(i) -> S(j)  T (p - 1) / p    where both cuts are even; each rank its piece less what it keeps
     slice            B -> S, B -> P, S -> P: 0
     transfer         the boxes of the messages whose two ends are different ranks
+
+Tasks with `nodes` take two levels: `strategy.levels` says what is sent in which part. All parts travel in the lane of
+the whole group, in which nothing is handed to ranks that a part does not join.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from executor.neutral import neutral_element
 from executor.transport.base import HostArray, Request, Transport
+from strategy.boxing import incoming, outgoing
+from strategy.levels import box_size, counterparts, place_in
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp import Reduce, balanced_split
-from strategy.tensor import Box, intersect, within
+from strategy.tensor import Box, box_shape, intersect, within
 
 Requests = Iterator[Request]
 Start = Callable[[], Requests]
 """Begins an act; the iterator's end is the end of the act."""
 
 _COMBINE = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}
+
+_Piece = TypeVar("_Piece")
 
 _Copies = list[tuple[HostArray, HostArray]]
 """(into, from) pairs."""
@@ -92,8 +102,6 @@ def prepare(
     source: HostArray | None,
     target: HostArray | None,
     scratch: Workspace,
-    *,
-    reduce: Reduce = Reduce.SUM,
 ) -> Start:
     """The act of `rank` in a boxing step or transfer, bound to the array it reads and the one it writes.
 
@@ -106,20 +114,13 @@ def prepare(
         source: C-contiguous; None for a rank that only receives.
         target: C-contiguous; None for a rank that only sends.
         scratch: this actor's own.
-        reduce: how partial terms combine.
     """
     if isinstance(task, TransferTask):
         return _transfer(task, rank, number, transport, source, target, scratch)
     assert source is not None
     assert target is not None
-    part = _Part(task, task.group.index(rank), number, transport, source, target, scratch, reduce)
-    return {
-        ActKind.SLICE: _slice,
-        ActKind.ALL_REDUCE: _all_reduce,
-        ActKind.REDUCE_SCATTER: _reduce_scatter,
-        ActKind.ALL_GATHER: _all_gather,
-        ActKind.ALL_TO_ALL: _all_to_all,
-    }[kind](part)
+    part = _Part(task, task.group.index(rank), number, transport, source, target, scratch)
+    return (_TWO_LEVELS if task.nodes else _FLAT)[kind](part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,6 @@ class _Part:
     source: HostArray
     target: HostArray
     scratch: Workspace
-    reduce: Reduce
 
     @property
     def frame(self) -> Box:
@@ -145,9 +145,14 @@ class _Part:
         """What `target` holds."""
         return self.task.target_boxes[self.me]
 
-    def others(self, boxes: Sequence[Box | None]) -> list[Box | None]:
-        """`boxes`, with nothing for this rank itself."""
-        return [None if index == self.me else box for index, box in enumerate(boxes)]
+    def others(self, pieces: Sequence[_Piece]) -> list[_Piece | None]:
+        """`pieces`, with nothing for this rank itself."""
+        return [None if index == self.me else piece for index, piece in enumerate(pieces)]
+
+    def spread(self, positions: Sequence[int], arrays: Sequence[HostArray]) -> tuple[HostArray | None, ...]:
+        """One array per rank of the group: those given at their positions, nothing for others and for this rank."""
+        placed = dict(zip(positions, arrays, strict=True))
+        return tuple(None if index == self.me else placed.get(index) for index in range(len(self.task.group)))
 
     def exchange(self, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Request:
         return self.transport.exchange(self.task.group, self.number, send, receive)
@@ -157,16 +162,17 @@ class _Part:
 
 
 def _slice(part: _Part) -> Start:
-    """B -> S keeps the rank's cut; B -> P keeps all on the group's first rank; S -> P puts the piece among zeros."""
+    """B -> S keeps the rank's cut; B -> P keeps all on the group's first rank; S -> P puts the piece among neutrals."""
     shared = intersect(part.frame, part.goal)
     assert shared is not None
     piece, place = piece_of(part.source, shared, part.frame), piece_of(part.target, shared, part.goal)
     keeps = part.frame != part.goal or part.me == 0
     fills = keeps and shared == part.goal
+    neutral = neutral_element(part.target.dtype, part.task.reduce)
 
     def act() -> Requests:
         if not fills:
-            part.target.fill(0)
+            part.target.fill(neutral)
         if keeps:
             np.copyto(place, piece)
         return iter(())
@@ -177,17 +183,15 @@ def _slice(part: _Part) -> Start:
 def _all_reduce(part: _Part) -> Start:
     """Exchange balanced flat pieces, combine the own one in rank order, gather the sums."""
     source, target = part.source.reshape(-1), part.target.reshape(-1)
-    pieces: list[Box] = [((begin, end),) for begin, end in balanced_split(0, source.size, len(part.task.group))]
-    whole: Box = ((0, source.size),)
-    send = cut(source, whole, part.others(pieces), part.scratch, "send")
-    terms = _terms(part, source[slice(*pieces[part.me][0])])
-    sums = cut(target, whole, pieces, part.scratch, "sums")
-    own = sums.flat[part.me]
+    pieces = [slice(begin, end) for begin, end in balanced_split(0, source.size, len(part.task.group))]
+    send = part.others([source[piece] for piece in pieces])
+    terms = _terms(part, source[pieces[part.me]], range(len(pieces)))
+    sums = [target[piece] for piece in pieces]
 
     def act() -> Requests:
-        yield part.exchange(send.flat, terms[0])
-        _combine(terms[1], own, part.reduce)
-        yield part.all_gather(own, sums.flat)
+        yield part.exchange(send, terms[0])
+        _combine(terms[1], sums[part.me], part.task.reduce)
+        yield part.all_gather(sums[part.me], sums)
 
     return act
 
@@ -195,12 +199,12 @@ def _all_reduce(part: _Part) -> Start:
 def _reduce_scatter(part: _Part) -> Start:
     """Send every rank its cut of the own term, combine what comes in rank order."""
     send = cut(part.source, part.frame, part.others(part.task.target_boxes), part.scratch, "send")
-    terms = _terms(part, piece_of(part.source, part.goal, part.frame))
+    terms = _terms(part, piece_of(part.source, part.goal, part.frame), range(len(part.task.group)))
 
     def act() -> Requests:
         send.pack()
         yield part.exchange(send.flat, terms[0])
-        _combine(terms[1], part.target, part.reduce)
+        _combine(terms[1], part.target, part.task.reduce)
 
     return act
 
@@ -222,11 +226,9 @@ def _all_gather(part: _Part) -> Start:
 
 
 def _all_to_all(part: _Part) -> Start:
-    """Send every rank what it is to hold of the own piece; what stays is copied."""
-    outgoing = part.others([intersect(part.frame, box) for box in part.task.target_boxes])
-    incoming = part.others([intersect(box, part.goal) for box in part.task.source_boxes])
-    send = cut(part.source, part.frame, outgoing, part.scratch, "send")
-    receive = cut(part.target, part.goal, incoming, part.scratch, "receive")
+    """Send every rank what it lacks and is to have from here; what stays is copied."""
+    send = cut(part.source, part.frame, part.others(outgoing(part.task, part.me)), part.scratch, "send")
+    receive = cut(part.target, part.goal, part.others(incoming(part.task, part.me)), part.scratch, "receive")
     kept = intersect(part.frame, part.goal)
 
     def act() -> Requests:
@@ -238,6 +240,124 @@ def _all_to_all(part: _Part) -> Start:
         receive.unpack()
 
     return act
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Who this rank works with in an act on two levels, by position in the group.
+
+    `mates` are the ranks of its node, of which it is the one at `place`; `peers` those at the same place of all nodes,
+    of which it is the one at `node`.
+    """
+
+    node: int
+    place: int
+    mates: tuple[int, ...]
+    peers: tuple[int, ...]
+
+
+def _levels(part: _Part) -> _Levels:
+    task = part.task
+    node, place = place_in(task.nodes, task.group[part.me])
+    return _Levels(node, place, tuple(map(task.group.index, task.nodes[node])), counterparts(task, place))
+
+
+def _two_level_all_reduce(part: _Part) -> Start:
+    """Combine a flat piece inside the node and a part of it between nodes; gather both the same way back."""
+    at = _levels(part)
+    source, target = part.source.reshape(-1), part.target.reshape(-1)
+    pieces = [slice(*cut) for cut in balanced_split(0, source.size, len(at.mates))]
+    mine = pieces[at.place]
+    parts = [slice(*cut) for cut in balanced_split(mine.start, mine.stop, len(at.peers))]
+    piece, total = target[mine], target[parts[at.node]]
+    own = part.scratch.get("own", total.shape, total.dtype)
+    terms, sums = _terms(part, source[mine], at.mates), _terms(part, own, at.peers, "sum")
+    inside = part.spread(at.mates, [source[p] for p in pieces])
+    between = part.spread(at.peers, [target[p] for p in parts])
+    gathered = part.spread(at.mates, [target[p] for p in pieces])
+    totals, whole = part.spread(at.peers, [total] * len(parts)), part.spread(at.mates, [piece] * len(pieces))
+
+    def act() -> Requests:
+        yield part.exchange(inside, terms[0])
+        _combine(terms[1], piece, part.task.reduce)
+        np.copyto(own, total)
+        yield part.exchange(between, sums[0])
+        _combine(sums[1], total, part.task.reduce)
+        yield part.exchange(totals, between)
+        yield part.exchange(whole, gathered)
+
+    return act
+
+
+def _two_level_reduce_scatter(part: _Part) -> Start:
+    """Combine inside the node what the ranks at one place of all nodes are to have; between nodes, the own target."""
+    at, task = _levels(part), part.task
+    wanted = [[task.target_boxes[p] for p in counterparts(task, place)] for place in range(len(at.mates))]
+    bundles = [_bundle(part, part.source, part.frame, boxes, f"for.{j}") for j, boxes in enumerate(wanted)]
+    memory = bundles[at.place][0]
+    combined = part.scratch.get("combined", memory.shape, memory.dtype)
+    sections = _sections(combined, wanted[at.place])
+    terms, sums = _terms(part, memory, at.mates), _terms(part, sections[at.node], at.peers, "sum")
+    inside, between = part.spread(at.mates, [memory for memory, _ in bundles]), part.spread(at.peers, sections)
+
+    def act() -> Requests:
+        for _, copies in bundles:
+            for piece, place in copies:
+                np.copyto(place, piece)
+        yield part.exchange(inside, terms[0])
+        _combine(terms[1], combined, task.reduce)
+        yield part.exchange(between, sums[0])
+        _combine(sums[1], part.target, task.reduce)
+
+    return act
+
+
+def _two_level_all_gather(part: _Part) -> Start:
+    """Gather between nodes the pieces of the ranks at one place; inside the node, those of all places."""
+    at, task = _levels(part), part.task
+    held = [[task.source_boxes[p] for p in counterparts(task, place)] for place in range(len(at.mates))]
+    bundles = [_bundle(part, part.target, part.goal, boxes, f"of.{j}") for j, boxes in enumerate(held)]
+    memory = bundles[at.place][0]
+    sections = _sections(memory, held[at.place])
+    leaving, coming = part.spread(at.peers, [part.source] * len(sections)), part.spread(at.peers, sections)
+    bundled = part.spread(at.mates, [memory] * len(bundles)), part.spread(at.mates, [memory for memory, _ in bundles])
+
+    def act() -> Requests:
+        np.copyto(sections[at.node], part.source)
+        yield part.exchange(leaving, coming)
+        yield part.exchange(*bundled)
+        for _, copies in bundles:
+            for piece, place in copies:
+                np.copyto(piece, place)
+
+    return act
+
+
+def _bundle(part: _Part, array: HostArray, frame: Box, pieces: Sequence[Box], name: str) -> tuple[HostArray, _Copies]:
+    """Memory for pieces one after another, and (piece of the array, its place in that memory) pairs."""
+    views = [piece_of(array, piece, frame) for piece in pieces]
+    memory = part.scratch.get(name, (sum(view.size for view in views),), array.dtype)
+    return memory, list(zip(views, _sections(memory, pieces), strict=True))
+
+
+def _sections(memory: HostArray, pieces: Sequence[Box]) -> list[HostArray]:
+    """Views of the pieces that lie in memory one after another."""
+    cuts = itertools.pairwise(itertools.accumulate(map(box_size, pieces), initial=0))
+    return [memory[slice(*cut)].reshape(box_shape(piece)) for cut, piece in zip(cuts, pieces, strict=True)]
+
+
+_FLAT: Mapping[ActKind, Callable[[_Part], Start]] = {
+    ActKind.SLICE: _slice,
+    ActKind.ALL_REDUCE: _all_reduce,
+    ActKind.REDUCE_SCATTER: _reduce_scatter,
+    ActKind.ALL_GATHER: _all_gather,
+    ActKind.ALL_TO_ALL: _all_to_all,
+}
+_TWO_LEVELS: Mapping[ActKind, Callable[[_Part], Start]] = {
+    ActKind.ALL_REDUCE: _two_level_all_reduce,
+    ActKind.REDUCE_SCATTER: _two_level_reduce_scatter,
+    ActKind.ALL_GATHER: _two_level_all_gather,
+}
 
 
 def _transfer(
@@ -252,23 +372,24 @@ def _transfer(
     """Messages that leave or reach this rank, in the task's order; those to itself are copied."""
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]
     coming = [m for m in task.messages if m.target == rank and m.source != rank]
-    staying = [m for m in task.messages if m.source == m.target == rank]
+    staying = [m.box for m in task.messages if m.source == m.target == rank]
     nothing = Cuts((), [])
     send, receive = nothing, nothing
     if source is not None:
         send = cut(source, task.source_boxes[rank], [m.box for m in leaving], scratch, "send")
     if target is not None:
         receive = cut(target, task.target_boxes[rank], [m.box for m in coming], scratch, "receive")
+    kept: _Copies = []
+    if source is not None and target is not None:
+        frame, goal = task.source_boxes[rank], task.target_boxes[rank]
+        kept = [(piece_of(target, box, goal), piece_of(source, box, frame)) for box in staying]
 
     def act() -> Requests:
         send.pack()
         requests = [transport.receive(m.source, number, _full(a)) for m, a in zip(coming, receive.flat, strict=True)]
         requests += [transport.send(m.target, number, _full(a)) for m, a in zip(leaving, send.flat, strict=True)]
-        for message in staying:
-            assert source is not None
-            assert target is not None
-            piece = piece_of(source, message.box, task.source_boxes[rank])
-            np.copyto(piece_of(target, message.box, task.target_boxes[rank]), piece)
+        for into, piece in kept:
+            np.copyto(into, piece)
         yield from requests
         receive.unpack()
 
@@ -280,16 +401,16 @@ def _full(array: HostArray | None) -> HostArray:
     return array
 
 
-def _terms(part: _Part, own: HostArray) -> tuple[tuple[HostArray | None, ...], list[HostArray]]:
-    """Where the others' terms of the own piece arrive, and all the terms in rank order."""
-    ranks = range(len(part.task.group))
-    arrive = tuple(None if i == part.me else part.scratch.get(f"term.{i}", own.shape, own.dtype) for i in ranks)
-    return arrive, [own if array is None else array for array in arrive]
+def _terms(
+    part: _Part, own: HostArray, positions: Sequence[int], name: str = "term"
+) -> tuple[tuple[HostArray | None, ...], list[HostArray]]:
+    """Where the terms of the own piece from other positions of the group arrive, and all the terms in their order."""
+    terms = [own if i == part.me else part.scratch.get(f"{name}.{i}", own.shape, own.dtype) for i in positions]
+    return part.spread(positions, terms), terms
 
 
-def _combine(terms: Sequence[HostArray], into: HostArray | None, reduce: Reduce) -> None:
+def _combine(terms: Sequence[HostArray], into: HostArray, reduce: Reduce) -> None:
     """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
-    assert into is not None
     combine = _COMBINE[reduce]
     if len(terms) == 1:
         np.copyto(into, terms[0])

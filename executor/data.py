@@ -1,16 +1,17 @@
-"""Training data: bytes of real text, drawn so that no loader has a state.
+"""Text to train on: bytes of real text, drawn so that no loader has a state.
 
 The vocabulary is the 256 byte values. The text is a file or folder of the user's, else what every machine has: the
 sources of Python's own standard library. Which rows a batch holds follows from (seed, step, row)
 alone, by a counter-based generator (Philox 4x64-10; Salmon et al. 2011), so every rank draws exactly its
 part of the same global batch, however the plan cuts it into micro-batches, and a resumed run goes on where it stopped.
+Images, features and ids that come from no text are in `synthetic`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,7 +114,7 @@ class TextLoader:
         seed: of the run.
         shapes: graph input -> its global shape [rows of a micro-batch, seq].
         num_micro_batches: per step.
-        labels: the input that takes the labels; every other one takes the ids.
+        labels: the inputs that take the labels; every other one takes the ids.
 
     Raises:
         InputError: an input is not [rows, seq], or the text is too short for it.
@@ -126,7 +127,7 @@ class TextLoader:
         shapes: Mapping[str, Sequence[int]],
         *,
         num_micro_batches: int,
-        labels: str = "labels",
+        labels: Collection[str] = ("labels",),
     ) -> None:
         for name, shape in shapes.items():
             if len(shape) != 2:
@@ -159,7 +160,7 @@ class TextLoader:
                     seq=self._seq[name],
                 )
             ids, labels = drawn[key]
-            array[...] = (labels if name == self._labels else ids)[:, first:last]
+            array[...] = (labels if name in self._labels else ids)[:, first:last]
 
 
 def _draw(span: int, *, seed: int, counter: tuple[int, int]) -> int:

@@ -1,4 +1,4 @@
-"""Initial parameters: a function of seed and name alone, so that every layout starts from the same model."""
+"""Initial parameters: given, or a function of seed and name alone; so every layout starts from the same model."""
 
 from __future__ import annotations
 
@@ -34,4 +34,9 @@ def initial_piece(value: Value, box: Box, *, seed: int) -> NDArray[Any]:
         raise InputError(
             "unknown start of a variable", where=value.name, got=value.init, expected="zeros, ones, normal"
         )
-    return np.ascontiguousarray(whole[tuple(slice(begin, end) for begin, end in box)])
+    return given_piece(value, box, whole)
+
+
+def given_piece(value: Value, box: Box, whole: NDArray[Any]) -> NDArray[Any]:
+    """The part `box` of a variable that starts as `whole`, in the variable's dtype."""
+    return np.ascontiguousarray(whole[tuple(slice(begin, end) for begin, end in box)], value.spec.dtype)

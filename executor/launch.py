@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,7 +134,8 @@ def launch(argv: Sequence[str], ranks: int, *, folder: Path, mpiexec: Path | Non
         preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
     )
     with _forward_signals(process, folder) as received:
-        _relay_json(process)
+        if process.stdout is not None:
+            _relay_json(process.stdout)
         code = process.wait()
     if received:
         tell(folder)
@@ -256,10 +257,9 @@ def _somebody_lives(folder: Path) -> bool:
     return any(beat.state is not RankState.DONE for beat in read_heartbeats(folder))
 
 
-def _relay_json(process: subprocess.Popen[bytes]) -> None:
-    """Copy stdout line by line, until it ends: JSON documents to ours, the launcher's own talk to stderr."""
-    assert process.stdout is not None
-    for line in process.stdout:
+def _relay_json(lines: Iterable[bytes]) -> None:
+    """Copy a stdout line by line, until it ends: JSON documents to ours, the launcher's own talk to stderr."""
+    for line in lines:
         stream = sys.stdout if _is_json(line) else sys.stderr
         stream.write(line.decode(errors="replace"))
         stream.flush()

@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.collectives import prepare
+from executor.data import VOCABULARY
 from executor.kernels.base import Kernels
 from executor.transport.base import Lane, Lanes, Transport, wait
-from strategy.boxing import BoxingStep, boxing_task, step_kind, transfer_task
+from strategy.boxing import BoxingStep, boxing_task, transfer_task
 from strategy.cluster import Cluster
 from strategy.cost import op_features, step_features, transfer_features
 from strategy.graph import Graph, Op
 from strategy.measurement import Features, Measurement
-from strategy.models.gpt import GptConfig
+from strategy.models import Integers, Model
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.placement import Placement
@@ -51,7 +52,7 @@ class OpCase:
     updates: tuple[TensorSpec, ...]
 
 
-def op_cases(model: GptConfig, global_batch: int, ranks: int) -> list[OpCase]:
+def op_cases(model: Model, global_batch: int, ranks: int) -> list[OpCase]:
     """Cases of every op kind that training uses, over its range of sizes."""
     found: dict[str, dict[Features, OpCase]] = {}
     for count in (1, 2, 4):
@@ -135,19 +136,17 @@ class CollectiveCase:
 def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
     """Every kind of communication at several sizes."""
     world = Placement(tuple(range(ranks)), (ranks,), ("all",))
-    changes: list[tuple[NdSbp, NdSbp]] = [
-        ((P,), (B,)),
-        ((P,), (Split(0),)),
-        ((Split(0),), (B,)),
-        ((Split(0),), (Split(1),)),
+    changes: list[tuple[ActKind, NdSbp, NdSbp]] = [
+        (ActKind.ALL_REDUCE, (P,), (B,)),
+        (ActKind.REDUCE_SCATTER, (P,), (Split(0),)),
+        (ActKind.ALL_GATHER, (Split(0),), (B,)),
+        (ActKind.ALL_TO_ALL, (Split(0),), (Split(1),)),
     ]
     cases: list[CollectiveCase] = []
     for rows in COLLECTIVE_ROWS:
         spec = TensorSpec((rows, 16))
-        for source, target in changes:
-            kind = step_kind(source, target, 0)
-            assert kind is not None
-            step = BoxingStep(kind, 0, target)
+        for kind, source, target in changes:
+            step = BoxingStep(kind, (0,), target)
             tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
             features = step_features(cluster, spec, source, step, world, 0)
             cases.append(CollectiveCase(features, kind, spec, tasks, len(cases)))
@@ -203,7 +202,7 @@ def _ends(
 
 
 def profile(
-    model: GptConfig,
+    model: Model,
     global_batch: int,
     cluster: Cluster,
     transport: Transport,
@@ -218,10 +217,11 @@ def profile(
     `combine` agrees on one figure for all ranks (the mean or the largest); every rank returns the same rows.
     """
     rows = []
+    smallest = min((s.below for s in model.batch.values() if isinstance(s, Integers)), default=VOCABULARY)
     for case in op_cases(model, global_batch, transport.size):
         progress(f"{case.features.kind} {case.features.nbytes} bytes")
         transport.barrier()
-        seconds = combine(time_op(case, kernels, vocabulary=model.vocabulary))
+        seconds = combine(time_op(case, kernels, vocabulary=smallest))
         rows.append(Measurement(case.features, seconds, SAMPLES, "profile"))
     for found in cases if transport.size > 1 else ():
         progress(f"{found.features.kind} {found.features.nbytes} bytes")

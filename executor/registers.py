@@ -25,22 +25,31 @@ class Registers:
 
     A register that begins with a piece (state) is zero until its owner fills it; others hold what their producer
     writes, before which nobody reads them. `lives` names the registers that may share memory, with [begin, end).
+    `shared` holds arrays of state, of one block each, that registers of these names use instead of memory of their own.
     """
 
     def __init__(
-        self, program: Program, rank: int, kernels: Kernels, lives: Mapping[str, tuple[int, int]] | None = None
+        self,
+        program: Program,
+        rank: int,
+        kernels: Kernels,
+        lives: Mapping[str, tuple[int, int]] | None = None,
+        shared: Mapping[str, Array] | None = None,
     ) -> None:
         self.rank = rank
         self.nbytes = 0
         self._blocks: list[tuple[Array, ...]] = []
         self._index: dict[str, int] = {}
-        shared = self._share(program, rank, kernels, lives or {})
+        state = shared or {}
+        placed = self._share(program, rank, kernels, lives or {})
         for index, register in enumerate(program.registers):
             mine = register.rank == rank
             if mine and register.name in self._index:
                 raise PlanError("two registers of a rank have one name", where=f"rank {rank}", got=register.name)
-            if mine and index in shared:
-                self._blocks.append((shared[index],))
+            if mine and register.initial and register.name in state:
+                self._blocks.append((_checked(state[register.name], register),))
+            elif mine and index in placed:
+                self._blocks.append((placed[index],))
             else:
                 self._blocks.append(tuple(_block(register, kernels) for _ in range(register.blocks)) if mine else ())
                 self.nbytes += register.nbytes if mine else 0
@@ -90,6 +99,14 @@ class Registers:
 def _block(register: Register, kernels: Kernels) -> Array:
     """One aligned block; zero if it is to hold a piece from the start."""
     return _shaped(_aligned(register.block_nbytes, kernels, zero=register.initial > 0), register)
+
+
+def _checked(array: Array, register: Register) -> Array:
+    fits = (array.shape, str(array.dtype), register.blocks) == (register.shape, str(register.dtype), 1)
+    if not fits:
+        got, expected = f"{array.dtype}{list(array.shape)}", f"{register.dtype}{list(register.shape)}"
+        raise PlanError("shared state does not fit its register", where=register.name, got=got, expected=expected)
+    return array
 
 
 def _aligned(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:

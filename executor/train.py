@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from executor.checkpoint import Checkpoint, Piece, load
-from executor.data import Corpus, TextLoader
-from executor.initialize import initial_piece
+from executor.data import Corpus
+from executor.initialize import given_piece, initial_piece
 from executor.kernels.base import Kernels
+from executor.synthetic import BatchLoader
 from executor.transport.base import Transport
 from executor.worker import Hooks, Worker
 from strategy.arrangement import arrange
 from strategy.errors import InputError, PlanError
-from strategy.graph import Role, Value
+from strategy.graph import Role, Value, deciding_op
 from strategy.layout import Home, home_of
 from strategy.lower import lower
+from strategy.models import Tokens
 from strategy.ops import REGISTRY
 from strategy.plan import Plan
 from strategy.program import Program
@@ -65,9 +67,10 @@ class Trainer:
         plan: admitted and verified.
         transport: of this rank, with the lanes of `program`.
         kernels: what runs ops.
-        corpus: the text; its training part is read.
+        corpus: the text; its training part is read by models of tokens.
         program: `program_of(plan)`, where the caller has it already.
         checkpoint: where to go on from; else the training starts anew.
+        weights: parameters to start with, by name; what they lack starts as the graph says.
         on_act: called before each act, with (actor, number).
         record: whether to keep a record per act.
 
@@ -84,6 +87,7 @@ class Trainer:
         *,
         program: Program | None = None,
         checkpoint: Checkpoint | None = None,
+        weights: Mapping[str, NDArray[Any]] | None = None,
         on_act: Callable[[int, int], None] | None = None,
         record: bool = False,
     ) -> None:
@@ -106,7 +110,7 @@ class Trainer:
             transport,
             kernels,
             REGISTRY,
-            TextLoader(corpus.train, plan.training.seed, shapes, num_micro_batches=count),
+            BatchLoader(plan.model.batch, shapes, corpus, seed=plan.training.seed, num_micro_batches=count),
             reports=(REPORT,) if self.reports else (),
             hooks=Hooks(on_act=on_act, on_step=self._on_step),
             first_step=self.step,
@@ -114,10 +118,13 @@ class Trainer:
             record=record,
         )
         for value, box in self._variables():
-            if checkpoint is None:
-                self.worker.write(value.name, initial_piece(value, box, seed=plan.training.seed))
+            if checkpoint is not None:
+                piece = load(checkpoint, value.name, box)
+            elif weights is not None and value.name in weights:
+                piece = given_piece(value, box, weights[value.name])
             else:
-                self.worker.write(value.name, load(checkpoint, value.name, box))
+                piece = initial_piece(value, box, seed=plan.training.seed)
+            self.worker.write(value.name, piece)
 
     def run(self) -> StepReport | None:
         """One step; the report on ranks that hold it, None elsewhere."""
@@ -161,20 +168,29 @@ class Trainer:
 
     def _variables(self) -> list[tuple[Value, Box]]:
         """The variables that this rank holds, each with its piece."""
-        found = ((value, self._boxes(value)) for value in self.plan.graph.with_role(Role.VARIABLE))
+        used = (v for v in self.plan.graph.with_role(Role.VARIABLE) if deciding_op(self.plan.graph, v.name) is not None)
+        found = ((value, self._boxes(value)) for value in used)
         return [(value, boxes[self.rank]) for value, boxes in found if self.rank in boxes]
 
 
 def checkpoint_meta(plan: Plan, corpus: Corpus) -> dict[str, str | int | float]:
     """What a checkpoint must share with a run that goes on from it (the plan may differ)."""
+    training = plan.training
+    how = asdict(training)
+    apart = ("num_micro_batches", "dtype", "global_batch", "seed")
     return {
         "model": f"{plan.model}",
-        "optimiser": f"{plan.training.lr} {plan.training.beta1} {plan.training.beta2} {plan.training.weight_decay}",
-        "dtype": str(plan.training.dtype),
-        "global_batch": plan.training.global_batch,
-        "seed": plan.training.seed,
-        "data": corpus.digest,
+        "optimiser": " ".join(f"{key}={value}" for key, value in how.items() if key not in apart),
+        "dtype": str(training.dtype),
+        "global_batch": training.global_batch,
+        "seed": training.seed,
+        "data": corpus.digest if reads_text(plan) else "synthetic",
     }
+
+
+def reads_text(plan: Plan) -> bool:
+    """Whether the plan's model is trained on tokens of a text."""
+    return any(isinstance(source, Tokens) for source in plan.model.batch.values())
 
 
 def _check_meta(checkpoint: Checkpoint, expected: Mapping[str, str | int | float]) -> None:

@@ -18,7 +18,7 @@ from executor.registers import Registers
 from executor.transport.base import HostArray, PeerError, Request, Transport
 from strategy.errors import EnvironmentLacks, PlanError, RankFault
 from strategy.graph import Graph
-from strategy.ops.base import OpDef
+from strategy.ops.base import Array, OpDef
 from strategy.program import Program
 from strategy.protocol import Act, Protocol
 
@@ -74,6 +74,7 @@ class Worker:
         hooks: what to call on the way.
         first_step: the training step that the first act belongs to; a resumed run goes on counting.
         lives: which registers may share memory, and when each is alive (see `Registers`).
+        shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
     """
@@ -92,13 +93,14 @@ class Worker:
         hooks: Hooks | None = None,
         first_step: int = 0,
         lives: Mapping[str, tuple[int, int]] | None = None,
+        shared: Mapping[str, Array] | None = None,
         stall_s: float = 60.0,
         record: bool = True,
     ) -> None:
         self.program = program
         self.rank = rank
         self.transport = transport
-        self.registers = Registers(program, rank, kernels, lives)
+        self.registers = Registers(program, rank, kernels, lives, shared)
         self.records: list[Record] = []
         self.steps_done = 0
         self._kernels = kernels
@@ -137,6 +139,10 @@ class Worker:
             raise
         except Exception as error:
             raise self._fault(*self._current, f"{type(error).__name__}: {error}") from error
+
+    def count_from(self, step: int) -> None:
+        """Count the acts to come as those of training step `step` and the following; between calls of `run`."""
+        self._first_act = [(step - self._protocol.steps) * acts for acts in self._acts_per_step]
 
     def stop_recording(self) -> None:
         """Keep the records so far and no more: a long run would fill the memory with them."""

@@ -9,24 +9,30 @@ schedule = "1f1b"
 
 [stage]                       # op name or pattern -> pipeline stage, its backward and update ops included
 "layers.0.*" = 0
+
+[placement]                   # the same by the devices of the stage
+"layers.1.*" = [2, 3]
+
+Everything that is wrong with a file is reported at once.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.console import not_there_yet
-from strategy.errors import InputError, did_you_mean
+from strategy.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
+    from strategy.candidates import Pins
     from strategy.sbp import NdSbp
     from strategy.schedule import Schedule
-    from strategy.search import Pins
 
-SECTIONS = ("config", "sbp", "stage")
+T = TypeVar("T")
+SECTIONS = ("config", "sbp", "stage", "placement")
 COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches")
 SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "recompute": "none", "zero_stage": 0}
 """Keys of `config` that have one value in this version."""
@@ -39,25 +45,31 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
         EnvironmentLacks: it asks for what this version does not have.
     """
-    from strategy.search import Pins
+    from strategy.candidates import Pins
+    from strategy.pins import placement_problems
 
     document = _document(path)
-    _known(document, SECTIONS, str(path))
-    config, sbp, stage = (_table(document, section, f"{path}: [{section}]") for section in SECTIONS)
-    where = f"{path}: [config]"
-    _known(config, (*COUNTS, "schedule", *SINGLE_VALUED), where)
-    for key, only in SINGLE_VALUED.items():
-        found = config.get(key, only)
-        if type(found) is not type(only):
-            raise InputError("a wrong type", where=f"{where} {key}", got=found, expected=type(only).__name__)
-        if found != only:
-            raise not_there_yet(f"{where} {key} = {found!r} (only {only!r} is)")
-    return Pins(
-        **{key: _whole(config[key], f"{where} {key}", at_least=1) for key in COUNTS if key in config},
-        schedule=_schedule(config["schedule"], f"{where} schedule") if "schedule" in config else None,
-        layouts={pattern: _layout(value, f"{path}: [sbp] {pattern!r}") for pattern, value in sbp.items()},
-        stages={p: _whole(value, f"{path}: [stage] {p!r}", at_least=0) for p, value in stage.items()},
-    )
+    problems: list[InputError] = []
+
+    def read(section: str, entry: Callable[[str, Any], T]) -> dict[str, T]:
+        """The entries of a section that can be read; notes what is wrong with the others."""
+        found: dict[str, T] = {}
+        for key, value in _table(document.get(section, {}), section, path, problems).items():
+            try:
+                found[key] = entry(key, value)
+            except InputError as error:
+                problems.append(error)
+        return found
+
+    problems += _unknown(document, SECTIONS, str(path))
+    config = read("config", lambda key, value: _setting(key, value, f"{path}: [config]"))
+    layouts = read("sbp", lambda pattern, value: _layout(value, f"{path}: [sbp] {pattern!r}"))
+    stages = read("stage", lambda pattern, value: _whole(value, f"{path}: [stage] {pattern!r}", at_least=0))
+    placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
+    problems += placement_problems(placements)
+    report(problems, where=str(path))
+    counts = {key: value for key, value in config.items() if key in (*COUNTS, "schedule")}
+    return Pins(**counts, layouts=layouts, stages=stages, placements=placements)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -69,17 +81,41 @@ def _document(path: Path) -> dict[str, Any]:
         raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
 
 
-def _known(table: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
+def _unknown(table: Mapping[str, Any], keys: tuple[str, ...], where: str) -> Iterator[InputError]:
     for key in table:
         if key not in keys:
-            raise InputError("unknown key", where=where, got=key, hint=did_you_mean(key, keys))
+            yield InputError("unknown key", where=where, got=key, hint=did_you_mean(key, keys))
 
 
-def _table(document: Mapping[str, Any], section: str, where: str) -> dict[str, Any]:
-    found = document.get(section, {})
-    if not isinstance(found, dict):
-        raise InputError("not a table", where=where, got=found, expected=f"[{section}] with keys")
-    return found
+def _table(found: object, section: str, path: Path, problems: list[InputError]) -> dict[str, Any]:
+    if isinstance(found, dict):
+        return found
+    where = f"{path}: [{section}]"
+    problems.append(InputError("not a table", where=where, got=found, expected=f"[{section}] with keys"))
+    return {}
+
+
+def _setting(key: str, value: Any, where: str) -> Any:
+    """A key of [config]."""
+    known = (*COUNTS, "schedule", *SINGLE_VALUED)
+    for problem in _unknown({key: value}, known, where):
+        raise problem
+    if key in COUNTS:
+        return _whole(value, f"{where} {key}", at_least=1)
+    if key == "schedule":
+        return _schedule(value, f"{where} {key}")
+    only = SINGLE_VALUED[key]
+    if type(value) is not type(only):
+        raise InputError("a wrong type", where=f"{where} {key}", got=value, expected=type(only).__name__)
+    if value != only:
+        raise not_there_yet(f"{where} {key} = {value!r} (only {only!r} is)")
+    return value
+
+
+def _devices(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise InputError("not a list of devices", where=where, got=value, expected="ranks, as [2, 3]")
+    return tuple(_whole(device, where, at_least=0) for device in value)
 
 
 def _whole(value: Any, where: str, *, at_least: int) -> int:
@@ -98,8 +134,8 @@ def _schedule(value: Any, where: str) -> Schedule:
 
 
 def _layout(value: Any, where: str) -> NdSbp:
+    from strategy.candidates import AXES
     from strategy.sbp import parse_nd
-    from strategy.search import AXES
 
     if not isinstance(value, list) or len(value) != len(AXES):
         raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(AXES)}")

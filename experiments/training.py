@@ -12,7 +12,7 @@ from executor.data import Corpus, read_corpus, standard_library
 from executor.heartbeat import Heartbeat, heartbeat_path
 from executor.kernels.base import open_kernels
 from executor.launch import run_folder
-from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of
+from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
 from executor.transport.base import lanes_of
 from executor.transport.mpi import MpiTransport
 from executor.watchdog import write_actors
@@ -21,6 +21,7 @@ from experiments.ranks import agree, all_ok, gather_timeline, world
 from experiments.store import Run, RunStatus, RunStore
 from strategy.calibrate import write_measurements
 from strategy.errors import InputError, PlanError
+from strategy.models.pretrained import Pretrained, open_pretrained
 from strategy.observe import features_by_action, observe
 from strategy.plan import Plan, read_plan, write_plan
 from strategy.timeline import write_timeline
@@ -47,6 +48,9 @@ def train(args: argparse.Namespace) -> int:
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
     kernels = open_kernels(args.backend)
+    if args.data is not None and not reads_text(plan):
+        raise InputError("the model is not trained on text", where=f"--data {args.data}", hint="leave it out")
+    weights = _find_weights(args.init, plan, resume=args.resume)
     corpus = standard_library() if args.data is None else read_corpus(args.data)
     checkpoint = _find_checkpoint(args.checkpoint, resume=args.resume)
     agree(comm, "checkpoint", "" if checkpoint is None else str(checkpoint.folder))
@@ -66,6 +70,7 @@ def train(args: argparse.Namespace) -> int:
         corpus,
         program=program,
         checkpoint=checkpoint,
+        weights=weights,
         on_act=heartbeat.beat,
         record=True,
     )
@@ -77,6 +82,19 @@ def train(args: argparse.Namespace) -> int:
 
 def _inputs(args: argparse.Namespace) -> dict[str, object]:
     return {key: str(value) if value is not None else None for key, value in sorted(vars(args).items())}
+
+
+def _find_weights(path: Path | None, plan: Plan, *, resume: bool) -> Pretrained | None:
+    """What parameters start with, where that is given.
+
+    Raises:
+        InputError: the file does not hold the plan's model, or the training does not start anew.
+    """
+    if path is None:
+        return None
+    if resume:
+        raise InputError("a resumed training has its weights", where=f"--init {path}", hint="leave out --init")
+    return open_pretrained(path, plan.model)
 
 
 def _find_checkpoint(folder: Path | None, *, resume: bool) -> Checkpoint | None:
@@ -140,9 +158,8 @@ def _finish(
     timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded) if recorded else None
     sent = comm.gather(sum(trainer.worker.transport.bytes_sent.values()))
     registers = comm.gather(trainer.worker.registers.nbytes)
-    if run is None:
+    if run is None or sent is None:
         return
-    assert sent is not None
     steps = max(len(reports), 1)
     summary = _summary(plan, reports, trainer.step) | {
         "sent_bytes_per_step": [total // steps for total in sent],

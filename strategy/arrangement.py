@@ -3,9 +3,9 @@
 This is the one reading of a layout that pricing, memory and lowering share, so that what the search counts is what
 the executor does. Time is the index of an op in the graph. A value lives on its home stage from its producer to its
 last reader there; its copies on a stage live from the value's first reader on that stage to its last. Conversions
-within a stage happen right before that first reader; those that leave the stage, and those of gradients, right after
-the producer. Where collectives run beside computation they run as soon as they can, and what they write is counted
-from then on.
+within a stage happen right before that first reader, and so do, on the stage where they arrive, those from elsewhere;
+those that leave a stage, and those of gradients, happen right after the producer. Where collectives run beside
+computation they run as soon as they can, and what they write is counted from then on.
 
 Lifetimes belong to values, not to layouts: they are the same whatever the signatures, which is what makes memory a
 linear function of the choice (`joint`), at the price of counting a tensor that is read only through a copy for as long
@@ -234,6 +234,7 @@ class _Arranger:
         self.homes: dict[str, int] = {}
         self.wanted = wanted_copies(graph, layout.stages, layout.signatures)
         self.conversion_of = {conversion.copy: conversion for conversion in layout.conversions}
+        self.under_way: dict[Copy, tuple[int, int]] = {}
 
     def arrange(self) -> Arrangement:
         """Homes first, then every op between the conversions that precede and follow it."""
@@ -249,6 +250,7 @@ class _Arranger:
             elif home.stage != copy.stage:
                 slot = after if copy.value in self.graph.producer else before
                 slot.setdefault(self.lifetimes.departure_time(copy.value), []).append(copy)
+                before.setdefault(self.lifetimes.conversion_time(copy.value, copy.stage), []).append(copy)
             else:
                 slot = after if self.lifetimes.early(copy.value) else before
                 slot.setdefault(self.lifetimes.conversion_time(copy.value, copy.stage), []).append(copy)
@@ -295,6 +297,7 @@ class _Arranger:
         )
 
     def _convert(self, copy: Copy) -> None:
+        """The steps to a copy; of one from another stage those up to the transfer, and when called again the rest."""
         value = self.graph.values[copy.value]
         name = f"{copy.value}>{'.'.join(map(str, copy.layout))}@{copy.stage}"
         home = self._home(copy.value)
@@ -302,9 +305,9 @@ class _Arranger:
             self._load(copy, name)
             return
         conversion = self.conversion_of[copy]
-        here = self.homes[copy.value]
-        steps = held_by_conversion(self.lifetimes, copy, home, conversion.steps)
-        for position, (stage, target, lifetime, time) in enumerate(steps):
+        begin, here = self.under_way.pop(copy, (0, self.homes[copy.value]))
+        steps = list(held_by_conversion(self.lifetimes, copy, home, conversion.steps))
+        for position, (stage, target, lifetime, time) in list(enumerate(steps))[begin:]:
             step = conversion.steps[position]
             last = position == len(conversion.steps) - 1
             written = self._hold(name if last else f"{name}.{position}", copy.value, stage, target, lifetime)
@@ -323,14 +326,19 @@ class _Arranger:
                 )
             )
             here = written
+            if step.kind is ActKind.TRANSFER:
+                self.under_way[copy] = position + 1, here
+                return
         self.held[copy] = here
 
     def _phase(self, value: Value, conversion: Conversion, stage: int, copy: Copy) -> Phase:
         """The chunk in which a step runs on `stage`; step values run before the first chunk or after the last."""
         producer = self.graph.producer.get(value.name)
+        if producer is None:
+            return Phase.FORWARD
         if value.rate is Rate.STEP:
-            return Phase.FORWARD if producer is None else Phase.UPDATE
-        assert producer is not None
+            derived = all(self.graph.values[name].rate is Rate.STEP for name in producer.inputs)
+            return producer.phase if derived else Phase.UPDATE
         departs = stage != copy.stage or (stage == conversion.source.stage and self.lifetimes.early(value.name))
         return producer.phase if departs else self.lifetimes.readers(value.name, copy.stage)[0].phase
 

@@ -6,6 +6,8 @@ loss op starts the walk without reading an output gradient.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
 from strategy.gradient import GradientBuilder
@@ -13,20 +15,21 @@ from strategy.graph import Op
 from strategy.ops import op_definition
 
 
-def differentiate(graph: GraphBuilder, loss: str) -> dict[str, tuple[str, ...]]:
+def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
     """Append the backward pass of `loss`; gives variable name -> the terms of its gradient, in variable order.
 
-    A variable that is used several times has a term per use; whoever wants the gradient adds them up.
+    A variable that is used several times has a term per use; whoever wants the gradient adds them up. Variables that
+    are `frozen` have none, and integers pass none on.
 
     Raises:
         GraphError: an op between a variable and the loss has no gradient, or none through the output that is used; or
             the loss is not what a loss op writes.
     """
     forward = list(graph.ops)
-    depends = {value.name for value in graph.variables()}
+    depends = {value.name for value in graph.variables() if value.name not in frozen}
     for op in forward:
         if depends.intersection(op.inputs):
-            depends.update(op.outputs)
+            depends.update(name for name in op.outputs if graph.spec(name).dtype.is_float)
     reaches_loss = {loss}
     for op in reversed(forward):
         if reaches_loss.intersection(op.outputs):
@@ -40,7 +43,7 @@ def differentiate(graph: GraphBuilder, loss: str) -> dict[str, tuple[str, ...]]:
                 raise GraphError(
                     [f"op {op.name}: {op.kind} has a gradient through {op.outputs[0]}, not through {name}"]
                 )
-        if loss not in op.outputs and op.outputs[0] not in gradients:
+        if loss not in op.outputs and gradients.keys().isdisjoint(op.outputs[:1]):
             continue
         rule = op_definition(op.kind).gradient
         if rule is None:

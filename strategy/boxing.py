@@ -1,30 +1,38 @@
 r"""Boxing: how a tensor passes from one layout to another.
 
-On one placement, a conversion is a chain of steps, each a change along one mesh axis:
+On one placement, a conversion is a chain of steps. A step changes the layout along one mesh axis
 
     from \\ to   S(j)             B            P
-    S(i)        all-to-all       all-gather   slice: own piece in a tensor of zeros
-    B           slice            -            slice: the first rank keeps it, the others hold zeros
+    S(i)        all-to-all       all-gather   slice: own piece in a tensor of neutral elements
+    B           slice            -            slice: the first rank keeps it, the others hold neutral elements
     P           reduce-scatter   all-reduce   -
 
-Splits nest (see `sbp`), so a split of dim d along an axis can be made or undone only while no later axis splits d.
-Between placements, a tensor without partial terms moves by messages, each the overlap of what one rank holds with what
-another needs; the chain converts before and after that transfer where this is cheaper or where terms are partial.
+or along several, seen as one larger axis: all their terms reduced at once, or any layout without terms along them made
+into any other by an all-to-all of what ranks lack. The neutral element of sums is 0, of P(max) the least value of the
+dtype, of P(min) the greatest.
+
+Splits nest (see `sbp`), so where later axes split a dim that a step splits or joins, they are part of that step. Terms
+nest too: an axis is reduced only when the later ones hold no terms of another reduction.
+
+Between any two placements, a tensor without partial terms moves by messages, each the overlap of what one rank holds
+with what another needs; chains convert before and after that transfer (`convert`).
 
 Bytes sent, over all p ranks of a group that holds a tensor of T bytes: all-gather T(p-1), reduce-scatter T(p-1),
-all-reduce 2T(p-1), all-to-all T(p-1)/p, slice 0 (OneFlow, Yuan et al. 2021, table 2).
+all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan et al. 2021, table 2).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from strategy.errors import SbpError
+from strategy.levels import box_size, part_sizes
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask, Message, TransferTask
 from strategy.sbp import (
@@ -33,32 +41,36 @@ from strategy.sbp import (
     NdSbp,
     P,
     Partial,
+    Reduce,
     Sbp,
     Split,
     balanced_split,
     format_nd,
     has_partial,
     is_legal_layout,
-    local_box,
+    local_boxes,
+    may_be_partial,
+    reductions,
 )
-from strategy.tensor import Shape, TensorSpec, box_shape, intersect
+from strategy.tensor import Box, Shape, TensorSpec, intersect
 
-TRANSFER_AXIS = -1
+LARGEST_REGROUP = 64
+"""Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxingStep:
-    """One step of a conversion: along `axis` (a transfer has none), after which the layout is `target`."""
+    """One step of a conversion: along `axes` (a transfer has none), after which the layout is `target`."""
 
     kind: ActKind
-    axis: int
+    axes: tuple[int, ...]
     target: NdSbp
 
 
-Price = Callable[[ActKind, int, TensorSpec, NdSbp, NdSbp], float]
-"""(kind, axis, spec, source, target) -> seconds of one step on the placement that the price belongs to."""
+Price = Callable[[TensorSpec, NdSbp, BoxingStep], float]
+"""(spec, source, step) -> seconds of one step on the placement that the price belongs to."""
 
-_KINDS: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
+_ALONG_ONE: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
     (Split, Split): ActKind.ALL_TO_ALL,
     (Split, Broadcast): ActKind.ALL_GATHER,
     (Split, Partial): ActKind.SLICE,
@@ -67,117 +79,211 @@ _KINDS: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
     (Partial, Split): ActKind.REDUCE_SCATTER,
     (Partial, Broadcast): ActKind.ALL_REDUCE,
 }
+_ALONG_SEVERAL: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
+    (Split, Broadcast): ActKind.ALL_GATHER,
+    (Partial, Split): ActKind.REDUCE_SCATTER,
+    (Partial, Broadcast): ActKind.ALL_REDUCE,
+}
 
 
-def step_kind(source: NdSbp, target: NdSbp, axis: int) -> ActKind | None:
-    """What changes `source` into `target` along `axis`; None where that is no single legal step."""
-    if any(a != b for i, (a, b) in enumerate(zip(source, target, strict=True)) if i != axis):
+def step_between(source: NdSbp, target: NdSbp) -> BoxingStep | None:
+    """The one step that turns `source` into `target`; None where no single one does."""
+    changed = [axis for axis, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
+    if not changed:
         return None
-    before, after = source[axis], target[axis]
-    if before == after:
+    axes = _with_nested(changed, source, target)
+    pairs = {(type(source[axis]), type(target[axis])) for axis in axes}
+    if any(Partial in pair for pair in pairs):
+        if axes != changed or len(pairs) > 1 or not _may_reduce(changed, source):
+            return None
+        kinds = _ALONG_ONE if len(axes) == 1 else _ALONG_SEVERAL
+        kind = kinds.get(next(iter(pairs)))
+        return None if kind is None else BoxingStep(kind, tuple(axes), target)
+    if len(axes) == 1:
+        return BoxingStep(_ALONG_ONE[next(iter(pairs))], tuple(axes), target)
+    if axes == changed and pairs == {(Broadcast, Split)}:
         return None
-    touched = {sbp.dim for sbp in (before, after) if isinstance(sbp, Split)}
-    if any(isinstance(later, Split) and later.dim in touched for later in source[axis + 1 :]):
-        return None
-    return _KINDS.get((type(before), type(after)))
+    kind = _ALONG_SEVERAL[Split, Broadcast] if pairs == {(Split, Broadcast)} else ActKind.ALL_TO_ALL
+    return BoxingStep(kind, tuple(axes), target)
 
 
-def layouts_of(spec: TensorSpec, mesh: Shape, *, partial: bool = True) -> list[NdSbp]:
-    """Every legal layout of a tensor on a mesh; an axis of one rank is always B."""
+def _with_nested(changed: Sequence[int], source: NdSbp, target: NdSbp) -> list[int]:
+    """The axes that change, and later ones whose pieces lie elsewhere then, as they split the same dims."""
+    dims: set[int] = set()
+    axes = []
+    for axis, (before, after) in enumerate(zip(source, target, strict=True)):
+        split = {sbp.dim for sbp in (before, after) if isinstance(sbp, Split)}
+        if axis in changed or split & dims:
+            axes.append(axis)
+            dims |= split
+    return axes
+
+
+def _may_reduce(changed: Sequence[int], source: NdSbp) -> bool:
+    """Whether terms along `changed` combine in one way, and none of another way are nested in them."""
+    nested = reductions(source[changed[0] :])
+    return len(nested) <= 1 or not any(isinstance(source[axis], Partial) for axis in changed)
+
+
+def layouts_of(
+    spec: TensorSpec, mesh: Shape, *, partial: bool = True, reduces: Iterable[Reduce] = (Reduce.SUM,)
+) -> list[NdSbp]:
+    """Every legal layout of a tensor on a mesh, terms of `reduces` included; an axis of one rank is always B."""
     options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
-    if partial and spec.dtype.is_float:
-        options.append(P)
+    if partial:
+        options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec.dtype, reduce)]
     per_axis = [options if parts > 1 else [B] for parts in mesh]
     return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
 
 
 @dataclass(slots=True)
 class Boxing:
-    """All conversions of tensors on one placement, priced: shortest paths over layouts (Floyd 1962, Warshall 1962)."""
+    """All conversions of tensors on one placement, priced: shortest paths over layouts (Floyd 1962, Warshall 1962).
+
+    A table knows sums; where a conversion is about a maximum or minimum, a larger one is made for it.
+    """
 
     placement: Placement
     price: Price
-    tables: dict[TensorSpec, _Table] = field(default_factory=dict)
+    tables: dict[tuple[TensorSpec, frozenset[Reduce]], _Table] = field(default_factory=dict)
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
-        """Price of the cheapest chain; infinite where there is none."""
-        table = self._table(spec)
-        return float(table.seconds[table.index[source], table.index[target]])
+        """Price of the cheapest chain; infinite where there is none.
+
+        Raises:
+            SbpError: a side is no legal layout.
+        """
+        table = self._table(spec, source, target)
+        return table.seconds[table.index[source]][table.index[target]]
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
 
         Raises:
-            SbpError: no chain leads there.
+            SbpError: no chain leads there, or a side is no legal layout.
         """
-        table = self._table(spec)
+        table = self._table(spec, source, target)
         here, there = table.index[source], table.index[target]
-        if not np.isfinite(table.seconds[here, there]):
+        if table.seconds[here][there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
         while here != there:
-            following = int(table.following[here, there])
-            steps.append(_step(table.layouts[here], table.layouts[following]))
+            following = table.following[here][there]
+            steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
 
-    def _table(self, spec: TensorSpec) -> _Table:
-        found = self.tables.get(spec)
-        if found is None:
-            found = self.tables[spec] = _price_all(spec, self.placement.mesh, self.price)
+    def _table(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> _Table:
+        found = self._table_with(spec, _SUMS)
+        if source in found.index and target in found.index:
+            return found
+        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target))
+        for layout in (source, target):
+            if layout not in found.index:
+                got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
+                raise SbpError("not a legal layout", got=got)
         return found
+
+    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce]) -> _Table:
+        found = self.tables.get((spec, reduces))
+        if found is None:
+            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces)
+            found = self.tables[spec, reduces] = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
+        return found
+
+
+_SUMS = frozenset({Reduce.SUM})
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    layouts: list[NdSbp]
     index: dict[NdSbp, int]
-    seconds: npt.NDArray[np.float64]
-    following: npt.NDArray[np.int64]
+    steps: dict[tuple[int, int], BoxingStep]
+    seconds: list[list[float]]
+    following: list[list[int]]
 
 
-def _step(source: NdSbp, target: NdSbp) -> BoxingStep:
-    axis = next(i for i, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
-    kind = step_kind(source, target, axis)
-    assert kind is not None, "only legal steps enter the table"
-    return BoxingStep(kind, axis, target)
+@lru_cache(maxsize=256)
+def _steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> tuple[tuple[int, int, BoxingStep], ...]:
+    """Every single step from one layout to another that a table prices."""
+    found = []
+    for (i, source), (j, target) in itertools.permutations(enumerate(layouts), 2):
+        step = step_between(source, target)
+        if step is not None and (len(step.axes) == 1 or _worth_pricing(step, mesh)):
+            found.append((i, j, step))
+    return tuple(found)
 
 
-def _price_all(spec: TensorSpec, mesh: Shape, price: Price) -> _Table:
-    layouts = layouts_of(spec, mesh)
+def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
+    return step.kind is not ActKind.ALL_TO_ALL or math.prod(mesh[axis] for axis in step.axes) <= LARGEST_REGROUP
+
+
+def _price_all(spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price: Price) -> _Table:
     count = len(layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
     following = np.tile(np.arange(count), (count, 1))
-    for i, source in enumerate(layouts):
-        for j, target in enumerate(layouts):
-            changed = [a for a in range(len(mesh)) if source[a] != target[a]]
-            kind = step_kind(source, target, changed[0]) if len(changed) == 1 else None
-            if kind is not None:
-                seconds[i, j] = price(kind, changed[0], spec, source, target)
+    steps: dict[tuple[int, int], BoxingStep] = {}
+    for i, j, step in _steps_among(layouts, mesh):
+        seconds[i, j] = price(spec, layouts[i], step)
+        steps[i, j] = step
     for via in range(count):
         through = seconds[:, via, None] + seconds[None, via, :]
         shorter = through < seconds
         seconds[shorter] = through[shorter]
         following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
-    return _Table(layouts, {nd: i for i, nd in enumerate(layouts)}, seconds, following)
+    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds.tolist(), following.tolist())
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:
     """One rank's part of a step: its group, and who holds what before and after."""
-    group = placement.group(rank, step.axis)
-    coords = [placement.coords(member) for member in group]
+    positions = placement.positions(rank, *step.axes)
+    before = local_boxes(spec.shape, source, placement.mesh)
+    after = local_boxes(spec.shape, step.target, placement.mesh)
+    terms = next((sbp for a in step.axes for sbp in (source[a], step.target[a]) if isinstance(sbp, Partial)), P)
     return BoxingTask(
-        group,
-        tuple(local_box(spec.shape, source, placement.mesh, c) for c in coords),
-        tuple(local_box(spec.shape, step.target, placement.mesh, c) for c in coords),
+        tuple(placement.devices[position] for position in positions),
+        tuple(before[position] for position in positions),
+        tuple(after[position] for position in positions),
+        terms.reduce,
     )
+
+
+def dealer(holders: Sequence[int], receiver: int, position: int) -> int:
+    """Who of the holders of equal pieces gives to a receiver: itself if it is one, else they take turns."""
+    return receiver if receiver in holders else holders[position % len(holders)]
+
+
+def outgoing(task: BoxingTask, me: int) -> list[Box | None]:
+    """What the `me`-th rank of an all-to-all gives to each rank of the group, itself included."""
+    own = task.source_boxes[me]
+    holders = [index for index, box in enumerate(task.source_boxes) if box == own]
+    return [
+        intersect(own, wanted) if dealer(holders, receiver, receiver) == me else None
+        for receiver, wanted in enumerate(task.target_boxes)
+    ]
+
+
+def incoming(task: BoxingTask, me: int) -> list[Box | None]:
+    """What the `me`-th rank of an all-to-all gets from each rank of the group, itself included."""
+    found: list[Box | None] = [None] * len(task.group)
+    for box, holders in replicas(enumerate(task.source_boxes)).items():
+        found[dealer(holders, me, me)] = intersect(box, task.target_boxes[me])
+    return found
+
+
+def replicas(held: Iterable[tuple[int, Box]]) -> dict[Box, list[int]]:
+    """Distinct pieces, each with who holds it."""
+    found: dict[Box, list[int]] = {}
+    for holder, box in held:
+        found.setdefault(box, []).append(holder)
+    return found
 
 
 def transfer_task(
     spec: TensorSpec, source: NdSbp, source_placement: Placement, target: NdSbp, target_placement: Placement
 ) -> TransferTask:
-    """The messages that move a tensor between placements.
+    """The messages that move a tensor between any two placements.
 
     Of several replicas, a receiver takes its own copy if it holds one, else the replica at its own position modulo
     their number, so that every replica sends about alike.
@@ -187,24 +293,18 @@ def transfer_task(
     """
     if has_partial(source) or has_partial(target):
         raise SbpError("partial tensors do not travel", got=(format_nd(source), format_nd(target)))
-    source_boxes = {
-        r: local_box(spec.shape, source, source_placement.mesh, source_placement.coords(r))
-        for r in source_placement.devices
-    }
-    target_boxes = {
-        r: local_box(spec.shape, target, target_placement.mesh, target_placement.coords(r))
-        for r in target_placement.devices
-    }
-    replicas: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for rank, box in source_boxes.items():
-        replicas.setdefault(box, []).append(rank)
+    sides = ((source, source_placement), (target, target_placement))
+    source_boxes, target_boxes = (
+        dict(zip(placement.devices, local_boxes(spec.shape, layout, placement.mesh), strict=True))
+        for layout, placement in sides
+    )
+    found = replicas(source_boxes.items())
     messages = []
     for position, (receiver, wanted) in enumerate(target_boxes.items()):
-        for box, holders in replicas.items():
+        for box, holders in found.items():
             shared = intersect(box, wanted)
-            if shared is not None or not box:
-                sender = receiver if receiver in holders else holders[position % len(holders)]
-                messages.append(Message(sender, receiver, shared or ()))
+            if shared is not None:
+                messages.append(Message(dealer(holders, receiver, position), receiver, shared))
     return TransferTask(tuple(sorted(messages, key=lambda m: (m.source, m.target, m.box))), source_boxes, target_boxes)
 
 
@@ -227,25 +327,48 @@ def meeting_ranks(messages: Sequence[Message]) -> list[tuple[int, ...]]:
 
 def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> int:
     """Bytes that `rank` sends to other ranks in one act."""
+    return sum(part_nbytes(kind, task, rank, itemsize))
+
+
+def most_sent_nbytes(kind: ActKind, task: BoxingTask, itemsize: int) -> int:
+    """Bytes that the busiest rank of a group sends to others in one act on one level."""
+    if kind is ActKind.ALL_TO_ALL:
+        return _most_exchanged(task) * itemsize
+    return max(_sent_size(kind, task, rank) for rank in task.group) * itemsize
+
+
+def _most_exchanged(task: BoxingTask) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once: arrays are [pieces, ranks, dims]."""
+    found = replicas(enumerate(task.source_boxes))
+    held, wanted = np.array(list(found))[:, None], np.array(task.target_boxes)[None]
+    lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
+    shared = np.maximum(lengths, 0).prod(axis=2)
+    holders = np.array(list(found.values()))
+    for piece, members in enumerate(holders):
+        shared[piece, members] = 0
+    senders = holders[:, np.arange(len(task.group)) % holders.shape[1]]
+    return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
+
+
+def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> tuple[int, ...]:
+    """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
+    if isinstance(task, BoxingTask) and task.nodes:
+        return tuple(size * itemsize for size in part_sizes(kind, task)[rank])
+    return (_sent_size(kind, task, rank) * itemsize,)
+
+
+def _sent_size(kind: ActKind, task: BoxingTask | TransferTask, rank: int) -> int:
     if isinstance(task, TransferTask):
-        return sum(_size(box_shape(m.box)) for m in task.messages if m.source == rank != m.target) * itemsize
+        return sum(box_size(m.box) for m in task.messages if m.source == rank != m.target)
     me, others = task.group.index(rank), len(task.group) - 1
-    own = _size(box_shape(task.source_boxes[me]))
+    own = box_size(task.source_boxes[me])
     if kind is ActKind.ALL_GATHER:
-        return own * others * itemsize
+        return own * others
     if kind is ActKind.REDUCE_SCATTER:
-        return (own - _size(box_shape(task.target_boxes[me]))) * itemsize
+        return own - box_size(task.target_boxes[me])
     if kind is ActKind.ALL_REDUCE:
         begin, end = balanced_split(0, own, others + 1)[me]
-        return (own - (end - begin) + (end - begin) * others) * itemsize
+        return own - (end - begin) + (end - begin) * others
     if kind is ActKind.ALL_TO_ALL:
-        overlaps = (intersect(task.source_boxes[me], box) for i, box in enumerate(task.target_boxes) if i != me)
-        return sum(_size(box_shape(box)) for box in overlaps if box is not None) * itemsize
+        return sum(box_size(box) for i, box in enumerate(outgoing(task, me)) if box is not None and i != me)
     return 0
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for dim in shape:
-        size *= dim
-    return size

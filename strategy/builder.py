@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from strategy.errors import GraphError, InputError
+from strategy.errors import GraphError, InputError, did_you_mean
 from strategy.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph
-from strategy.ops import op_definition
+from strategy.ops import REGISTRY
 from strategy.tensor import Rate, TensorSpec
 
 
@@ -42,17 +42,28 @@ class GraphBuilder:
         Raises:
             GraphError: a tensor is unknown, or the shapes do not compose; names op, tensors, found and expected.
         """
-        definition = op_definition(kind)
         attrs = attrs or {}
-        unknown = [n for n in (*inputs, *updates) if n not in self.values]
-        if unknown:
-            raise GraphError([f"op {name}: reads {n}, which the graph does not hold" for n in unknown])
+        problems = [
+            f"op {name}: reads {n}, which the graph does not hold" for n in (*inputs, *updates) if n not in self.values
+        ]
+        if kind not in REGISTRY:
+            problems.append(f"op {name}: unknown op kind (got {kind!r}); {did_you_mean(kind, REGISTRY)}")
+        if problems:
+            raise GraphError(problems)
+        definition = REGISTRY[kind]
         operands = [self.values[n] for n in inputs]
+        where = f"op {name} ({', '.join((*inputs, *updates))})"
         try:
             specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
         except InputError as error:
-            raise GraphError([f"op {name} ({', '.join(inputs)}): {error}"]) from error
+            raise GraphError([f"{where}: {error}"]) from error
+        except (ValueError, KeyError) as error:
+            found = f"{len(inputs)} inputs, {len(updates)} updates, attrs {dict(attrs)}"
+            raise GraphError([f"{where}: {kind} takes other operands or attrs (got {found}): {error}"]) from error
         outputs = (name, *(f"{name}.{label}" for label in labels))[: len(specs)]
+        twice = [output for output in outputs if output in self.values]
+        if twice:
+            raise GraphError([f"value {output}: the name is used twice" for output in twice])
         rate = self._rate_of(operands, accumulates=definition.accumulates)
         for output, spec in zip(outputs, specs, strict=True):
             self.declare(Value(output, spec, rate))

@@ -71,6 +71,8 @@ class Calibration:
 
     def extrapolates(self, features: Features) -> bool:
         """Whether an act is of a kind or size that was not measured (a quarter beyond the range is allowed)."""
+        if features.parts:
+            return any(map(self.extrapolates, features.parts))
         found = self.fitted.get(coefficient_key(features))
         if found is None:
             return True
@@ -173,6 +175,10 @@ def _terms(features: Features) -> tuple[float, float, float]:
     return float(features.hops or 1), flop, float(features.nbytes)
 
 
+def _features(content: Mapping[str, Any]) -> Features:
+    return Features(**{**content, "parts": ()})
+
+
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write the JSON file, replacing it as one step."""
     content = {"format": FORMAT, **dataclasses.asdict(calibration)}
@@ -206,7 +212,7 @@ def _fitted_of(entry: dict[str, Any]) -> Fitted:
         int(entry["samples"]),
         tuple(entry["sources"]),
         float(entry["spread"]),
-        tuple(Features(**point) for point in entry["points"]),
+        tuple(map(_features, entry["points"])),
     )
 
 
@@ -229,7 +235,7 @@ def read_measurements(path: Path) -> list[Measurement]:
         try:
             rows.append(
                 Measurement(
-                    Features(**entry["features"]), float(entry["seconds"]), int(entry["samples"]), entry["source"]
+                    _features(entry["features"]), float(entry["seconds"]), int(entry["samples"]), entry["source"]
                 )
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:

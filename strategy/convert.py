@@ -1,42 +1,109 @@
-"""Convert: the cheapest way of a value from its home to a copy, within a stage or between stages."""
+"""Convert: the cheapest way of a value from its home to a copy, on one placement or between any two."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from strategy.boxing import TRANSFER_AXIS, Boxing, BoxingStep, Price
+from strategy.boxing import Boxing, BoxingStep, Price
+from strategy.cluster import Cluster
 from strategy.cost import CostModel
 from strategy.errors import SbpError
 from strategy.graph import Graph
 from strategy.layout import Assignment, Conversion, Home, Layout, Stages, home_of, wanted_copies
 from strategy.placement import Placement
 from strategy.program import ActKind
-from strategy.sbp import B, NdSbp, Partial, Sbp, Split, has_partial, is_legal_layout
+from strategy.sbp import B, Broadcast, NdSbp, Partial, Sbp, Split, format_nd, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
 
-_Crossing = tuple[tuple[float, float], tuple[BoxingStep, ...]]
-"""Prices at home and after the transfer, and the steps, of a conversion between stages."""
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A conversion between placements: its price at home, transfer included, and away; infinite if there is none."""
+
+    leaving: float
+    arriving: float
+    steps: tuple[BoxingStep, ...]
+
+
+def cross(
+    spec: TensorSpec, source: NdSbp, home: Boxing, target: NdSbp, away: Boxing, moving: Callable[[NdSbp, NdSbp], float]
+) -> Crossing:
+    """The cheapest conversion that boxes at home, moves, and boxes away, over a few obvious meeting layouts.
+
+    Terms are reduced before and made after the move. Copies may be cut before and put together after it, so that the
+    move carries every piece once.
+
+    Args:
+        spec: the tensor.
+        source: its layout on the placement of `home`.
+        home: conversions where it is.
+        target: the layout wanted on the placement of `away`.
+        away: conversions where it goes.
+        moving: price of the transfer from one layout without terms to another.
+    """
+    best = Crossing(float("inf"), 0.0, ())
+    mesh, other = home.placement.mesh, away.placement.mesh
+    arrivals = meeting_layouts(spec, target, other)
+    for left in meeting_layouts(spec, source, mesh):
+        before = home.seconds(spec, source, left)
+        for right in dict.fromkeys([*arrivals, *([left] if mesh == other else [])]):
+            after = away.seconds(spec, right, target)
+            if before + after >= best.leaving + best.arriving:
+                continue
+            leaving = before + moving(left, right)
+            if leaving + after < best.leaving + best.arriving:
+                transfer = BoxingStep(ActKind.TRANSFER, (), right)
+                steps = (*home.chain(spec, source, left), transfer, *away.chain(spec, right, target))
+                best = Crossing(leaving, after, steps)
+    return best
+
+
+def meeting_layouts(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:
+    """Layouts in which a tensor may travel: `layout` with its terms made B or split, and with its copies cut."""
+    splits = [Split(d) for d in range(len(spec.shape))]
+    whole: list[list[Sbp]] = [[B, *splits] if isinstance(sbp, Partial) else [sbp] for sbp in layout]
+    found = [nd for nd in itertools.product(*whole) if is_legal_layout(spec.shape, nd, mesh)]
+    return list(dict.fromkeys([*found, *(_cut(spec, nd, mesh) for nd in found)]))
+
+
+def _cut(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> NdSbp:
+    """The layout with every B made the first split that is legal, where there is one."""
+    for axis, parts in enumerate(mesh):
+        if isinstance(layout[axis], Broadcast) and parts > 1:
+            cuts = ((*layout[:axis], Split(d), *layout[axis + 1 :]) for d in range(len(spec.shape)))
+            layout = next((nd for nd in cuts if is_legal_layout(spec.shape, nd, mesh)), layout)
+    return layout
 
 
 @dataclass(slots=True)
 class Converter:
-    """Prices and chains of conversions between the stages of one pipeline, in whole nanoseconds."""
+    """Prices and chains of conversions between the stages of one pipeline, in whole nanoseconds.
+
+    Placements whose ranks share nodes alike share one table of prices.
+    """
 
     cost: CostModel
     placements: tuple[Placement, ...]
     boxings: list[Boxing] = field(init=False)
-    found: dict[object, _Crossing] = field(default_factory=dict)
+    found: dict[object, Crossing] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
+    distances: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.boxings = [Boxing(p, self._step_price(p)) for p in self.placements]
+        known: dict[object, Boxing] = {}
+        alike = [(p.mesh, _by_node(self.cost.cluster, p)) for p in self.placements]
+        for key, placement in zip(alike, self.placements, strict=True):
+            known.setdefault(key, Boxing(placement, self._step_price(placement)))
+        self.boxings = [known[key] for key in alike]
 
     def _step_price(self, placement: Placement) -> Price:
         seconds = self.cost.step_price(placement)
 
-        def price_ns(kind: ActKind, axis: int, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
-            return float(to_ns(seconds(kind, axis, spec, source, target)))
+        def price_ns(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+            return float(to_ns(seconds(spec, source, step)))
 
         return price_ns
 
@@ -47,7 +114,8 @@ class Converter:
         """
         if home.stage == stage:
             return self.boxings[stage].seconds(spec, home.layout, layout), 0.0
-        return self._across(spec, home, stage, layout)[0]
+        crossing = self._across(spec, home, stage, layout)
+        return crossing.leaving, crossing.arriving
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest conversion.
@@ -57,48 +125,42 @@ class Converter:
         """
         if home.stage == stage:
             return self.boxings[stage].chain(spec, home.layout, layout)
-        prices, steps = self._across(spec, home, stage, layout)
-        if sum(prices) == float("inf"):
-            raise SbpError("no conversion leads to another stage", got=(home, stage, layout))
-        return steps
+        crossing = self._across(spec, home, stage, layout)
+        if crossing.leaving == float("inf"):
+            got = f"{format_nd(home.layout)} on stage {home.stage} to {format_nd(layout)} on stage {stage}"
+            raise SbpError("no conversion leads to another stage", got=got)
+        return crossing.steps
 
-    def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> _Crossing:
-        """Convert at home, transfer, convert at the destination: the cheapest of a few obvious meeting layouts."""
-        sender, receiver = self.placements[home.stage], self.placements[stage]
-        key = (spec, home.layout, layout, self._pair(home.stage, stage))
-        if key not in self.found:
-            best: _Crossing = ((float("inf"), 0.0), ())
-            arrivals = _whole_terms(spec, layout, receiver.mesh)
-            for left in _whole_terms(spec, home.layout, sender.mesh):
-                before = self.boxings[home.stage].seconds(spec, home.layout, left)
-                same = [left] if sender.mesh == receiver.mesh else []
-                for right in dict.fromkeys([*arrivals, *same]):
-                    moved = to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver))
-                    prices = (before + moved, self.boxings[stage].seconds(spec, right, layout))
-                    if sum(prices) < sum(best[0]):
-                        transfer = BoxingStep(ActKind.TRANSFER, TRANSFER_AXIS, right)
-                        head = self.boxings[home.stage].chain(spec, home.layout, left)
-                        best = (prices, (*head, transfer, *self.boxings[stage].chain(spec, right, layout)))
-            self.found[key] = best
-        return self.found[key]
+    def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> Crossing:
+        pair = self.pairs.get((home.stage, stage))
+        if pair is None:
+            pair = self.pairs[home.stage, stage] = self._pair(home.stage, stage)
+        key = (spec, home.layout, layout, pair)
+        found = self.found.get(key)
+        if found is None:
+            sender, receiver = self.placements[home.stage], self.placements[stage]
 
-    def _pair(self, home: int, stage: int) -> object:
-        """Pairs of stages between which every conversion is alike: disjoint, of one mesh, at one distance."""
+            def moving_ns(left: NdSbp, right: NdSbp) -> float:
+                return float(to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver)))
+
+            boxings = self.boxings[home.stage], self.boxings[stage]
+            found = self.found[key] = cross(spec, home.layout, boxings[0], layout, boxings[1], moving_ns)
+        return found
+
+    def _pair(self, home: int, stage: int) -> int:
+        """One number for the pairs of stages between which every conversion is alike: disjoint, at one distance."""
         sender, receiver = self.placements[home], self.placements[stage]
-        if sender.mesh != receiver.mesh or set(sender.devices) & set(receiver.devices):
-            return home, stage
-        cluster = self.cost.cluster
-        near = tuple(cluster.crosses_nodes(pair) for pair in zip(sender.devices, receiver.devices, strict=True))
-        return near, cluster.crosses_nodes((*sender.devices, *receiver.devices))
+        key: object = (home, stage)
+        if not set(sender.devices) & set(receiver.devices):
+            key = sender.mesh, receiver.mesh, _by_node(self.cost.cluster, sender, receiver)
+        return self.distances.setdefault(key, len(self.distances))
 
 
-def _whole_terms(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:
-    """The layout with every partial axis made B or split along some dim; itself where nothing is partial."""
-    if not has_partial(layout):
-        return [layout]
-    whole: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
-    per_axis = [whole if isinstance(sbp, Partial) else [sbp] for sbp in layout]
-    return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
+def _by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:
+    """The node of every rank, nodes numbered as they appear: what the levels between ranks depend on."""
+    numbers: dict[int, int] = {}
+    ranks = (rank for placement in placements for rank in placement.devices)
+    return tuple(numbers.setdefault(rank // cluster.devices_per_node, len(numbers)) for rank in ranks)
 
 
 def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Converter) -> Layout:

@@ -3,18 +3,22 @@
     seconds = fixed + s_per_flop * FLOPs + s_per_byte * bytes                 computation
     seconds = latency * hops + s_per_byte * (most bytes that one rank sends)  communication
 
+A collective over several nodes with several ranks each goes inside the nodes and between them where that is cheaper
+(`levels`); it costs what its parts cost.
+
 Both are linear in their constants, so that measurements fix them by a least-squares fit (`calibrate`), and each
 constant is monotone: more bytes never cost less. Without measurements the constants come from the data sheet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from strategy.boxing import BoxingStep, Price, boxing_task, sent_nbytes, transfer_task
+from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, transfer_task
 from strategy.cluster import Cluster
 from strategy.graph import Graph, Op
+from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
 from strategy.placement import Placement
@@ -24,7 +28,13 @@ from strategy.signature import Signature, piece_specs
 from strategy.tensor import TensorSpec
 from strategy.units import to_ns
 
-FLOP_BOUND = frozenset({"matmul", "matmul_nt", "matmul_tn", "attention", "attention_grad"})
+FLOP_BOUND = frozenset(
+    {
+        *("matmul", "matmul_nt", "matmul_tn", "batch_matmul", "conv2d", "conv2d_dx", "conv2d_dw"),
+        *("attention", "attention_grad", "attention_max", "attention_terms", "attention_terms_grad"),
+        *("grouped_matmul", "grouped_matmul_tn", "muon_direction"),
+    }
+)
 """Kinds whose data-sheet time counts FLOPs at the matrix rate; the others are bound by memory."""
 
 
@@ -47,28 +57,35 @@ class CostModel:
 
     def seconds(self, features: Features) -> float:
         """Price of one act."""
+        return sum(map(self._part_seconds, features.parts or (features,))) + self.act_overhead_s
+
+    def _part_seconds(self, features: Features) -> float:
         found = self.coefficients_of(features)
         fixed = found.fixed_s * (features.hops or 1)
-        return fixed + found.s_per_flop * features.flop + found.s_per_byte * features.nbytes + self.act_overhead_s
+        return fixed + found.s_per_flop * features.flop + found.s_per_byte * features.nbytes
 
     def coefficients_of(self, features: Features) -> Coefficients:
         """The constants that price an act: measured ones, else those of the data sheet."""
         return self.coefficients.get(coefficient_key(features)) or data_sheet(self.cluster, features)
 
-    def work(self, features: Features, rank: int, sent_nbytes: int) -> Work:
-        """The price of an act as latency, and bytes through the port of a `rank` that sends `sent_nbytes` in it.
+    def work(self, features: Features, rank: int, sent_nbytes: Sequence[int]) -> Work:
+        """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
 
-        The bytes demanded are those that the port's nominal rate carries in the priced time. Alone, the act takes what
+        The bytes demanded are those that a port's nominal rate carries in the priced time. Alone, the act takes what
         `seconds` says on the rank that sends the most (`features.nbytes`); beside another on the same port, longer.
         """
         price_ns = to_ns(self.seconds(features))
         if not features.level:
             return Work(price_ns)
-        bytes_per_s = self.cluster.link(features.level).bytes_per_s
-        nominal = self.coefficients_of(features).s_per_byte * bytes_per_s
-        longest_ns = time_alone_ns(round(features.nbytes * nominal), bytes_per_s)
-        demand = (port_name(features.level, rank), round(sent_nbytes * nominal))
-        return Work(max(0, price_ns - longest_ns), (demand,) if demand[1] else ())
+        most: dict[str, int] = {}
+        demands: dict[str, int] = {}
+        for part, nbytes in zip(features.parts or (features,), sent_nbytes, strict=True):
+            nominal = self.coefficients_of(part).s_per_byte * self.cluster.link(part.level).bytes_per_s
+            most[part.level] = most.get(part.level, 0) + round(part.nbytes * nominal)
+            demands[part.level] = demands.get(part.level, 0) + round(nbytes * nominal)
+        longest_ns = max(time_alone_ns(n, self.cluster.link(level).bytes_per_s) for level, n in most.items())
+        ports = tuple((port_name(level, rank), nbytes) for level, nbytes in demands.items() if nbytes)
+        return Work(max(0, price_ns - longest_ns), ports)
 
     def op_seconds(self, graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> float:
         """Price of one act of an op on the rank with the largest pieces."""
@@ -77,11 +94,19 @@ class CostModel:
     def step_price(self, placement: Placement) -> Price:
         """The price function of boxing steps on `placement`."""
 
-        def price(kind: ActKind, axis: int, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
-            step = BoxingStep(kind, axis, target)
-            return self.seconds(step_features(self.cluster, spec, source, step, placement, placement.devices[0]))
+        def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+            return self.seconds(self.step_features(spec, source, step, placement))
 
         return price
+
+    def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
+        """Features of a boxing step, done on two levels where that may be and is cheaper."""
+        rank = placement.devices[0]
+        flat = step_features(self.cluster, spec, source, step, placement, rank)
+        if flat.level != "inter" or step.kind not in PARTS or not spans_alike(self.cluster, placement, step.axes):
+            return flat
+        parts = two_level_features(self.cluster, spec, source, step, placement, rank)
+        return min(flat, parts, key=self.seconds)
 
     def transfer_seconds(
         self, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
@@ -130,15 +155,34 @@ def step_features(
     if step.kind is ActKind.SLICE:
         local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
-    most = max(sent_nbytes(step.kind, task, member, itemsize) for member in task.group)
-    return Features(step.kind, 0, most, len(task.group) - 1, cluster.level(task.group))
+    most = most_sent_nbytes(step.kind, task, itemsize)
+    return Features(step.kind, 0, most, len(task.group) - 1, slowest_level(cluster, placement, step.axes))
+
+
+def two_level_features(
+    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
+) -> Features:
+    """Features of a collective that goes inside the nodes of its group and between them, by its busiest rank."""
+    task = boxing_task(spec, source, step, placement, rank)
+    task = replace(task, nodes=nodes_of(cluster, task.group))
+    most = [max(sizes) * spec.dtype.nbytes for sizes in zip(*part_sizes(step.kind, task).values(), strict=True)]
+    hops = {"intra": len(task.nodes[0]) - 1, "inter": len(task.nodes) - 1}
+    parts = tuple(
+        Features(kind, 0, nbytes, hops[level], level)
+        for (kind, level), nbytes in zip(PARTS[step.kind], most, strict=True)
+    )
+    return Features(step.kind, 0, sum(most), sum(part.hops for part in parts), "inter", parts)
 
 
 def transfer_features(cluster: Cluster, task: TransferTask, itemsize: int) -> Features:
     """Features of a transfer between placements: its busiest sender's bytes."""
-    ranks = tuple(sorted({m.source for m in task.messages} | {m.target for m in task.messages}))
-    most = max(sent_nbytes(ActKind.TRANSFER, task, rank, itemsize) for rank in ranks)
-    return Features(ActKind.TRANSFER, 0, most, 1, cluster.level(ranks))
+    ranks: set[int] = set()
+    sent: dict[int, int] = {}
+    for message in task.messages:
+        ranks.update((message.source, message.target))
+        if message.source != message.target:
+            sent[message.source] = sent.get(message.source, 0) + box_size(message.box) * itemsize
+    return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, cluster.level(tuple(ranks)))
 
 
 def data_sheet(cluster: Cluster, features: Features) -> Coefficients:

@@ -60,6 +60,14 @@ class GraphError(InputError):
         super().__init__(f"{count} problem{'s' if count != 1 else ''}\n{lines}", where=where)
 
 
+def report(problems: Sequence[InputError], *, where: str) -> None:
+    """Raise what is wrong, if anything is: one problem as it is, several as one report."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise GraphError([str(problem) for problem in problems], where=where)
+
+
 class PlanError(InputError):
     """A plan that is illegal, inconsistent, or not the plan of this run."""
 

@@ -116,6 +116,17 @@ def template_name(name: str, layer: int | None) -> str:
     return re.sub(rf"\.{layer}(?=\.|$|:)", ".*", name, count=1)
 
 
+def deciding_op(graph: Graph, value: str) -> Op | None:
+    """The op whose signature says where a value lives: what writes it; for a frozen variable, what reads it first.
+
+    Graph inputs have none, nor has a variable that no op uses: nobody holds it.
+    """
+    if graph.values[value].role is Role.INPUT:
+        return None
+    writer = graph.producer.get(value) or graph.updater.get(value)
+    return writer or next(iter(graph.consumers[value]), None)
+
+
 def check_graph(graph: Graph) -> None:
     """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values.
 

@@ -1,20 +1,20 @@
 """Layout: where and how every tensor of a graph lives, and every conversion between.
 
 Stages are placements, one per pipeline stage. An op runs on the stage that it is assigned to, under one signature; a
-value lives where its producer wrote it (a variable where its updater updates it); consumers that want another layout
-or are on another stage read a converted copy, and all who want the same copy share it. Graph inputs are loaded in
-whatever layouts are wanted.
+value lives where its producer wrote it (a variable where its updater updates it, a frozen one where it is read first);
+consumers that want another layout or are on another stage read a converted copy, and all who want the same copy share
+it. Graph inputs are loaded in whatever layouts are wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from strategy.boxing import BoxingStep
-from strategy.errors import InputError, did_you_mean
-from strategy.graph import Graph, Op, Phase, Role
+from strategy.errors import InputError, did_you_mean, report
+from strategy.graph import Graph, Op, Phase, Role, deciding_op
 from strategy.placement import Placement
 from strategy.sbp import NdSbp
 from strategy.signature import Signature
@@ -25,10 +25,15 @@ Assignment = Mapping[str, Signature]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which placement each op runs on; disjoint placements in pipeline order."""
+    """Which placement each op runs on; disjoint placements in pipeline order.
+
+    `homes` are those of frozen variables that are held already, by whoever trains them; the others live where they are
+    read first.
+    """
 
     placements: tuple[Placement, ...]
     stage_of: Mapping[str, int]
+    homes: Mapping[str, Home] = field(default_factory=dict)
 
     def placement(self, op: str) -> Placement:
         """The placement that an op runs on."""
@@ -105,19 +110,23 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapp
 
 def _pinned_stages(graph: Graph, pins: Mapping[str, int], count: int) -> dict[str, int]:
     found: dict[str, int] = {}
+    problems: list[InputError] = []
     for pattern, stage in pins.items():
         where = f"[stage] {pattern!r}"
         if not 0 <= stage < count:
-            raise InputError("no such stage", where=where, got=stage, expected=f"0 to {count - 1}")
+            problems.append(InputError("no such stage", where=where, got=stage, expected=f"0 to {count - 1}"))
         matches = [op.name for op in graph.ops if fnmatchcase(op.name, pattern)]
         if not matches:
-            raise InputError("a pin matches no op", where=where, hint=did_you_mean(pattern, graph.by_name))
+            hint = did_you_mean(pattern, graph.by_name)
+            problems.append(InputError("a pin matches no op", where=where, hint=hint))
         found.update(dict.fromkeys(matches, stage))
+    report(problems, where="pins")
     return found
 
 
 def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
     """Forward, data flows to the same or a later stage: the order of chunks on a stage relies on it."""
+    problems = []
     for op in graph.ops:
         for name in op.inputs:
             producer = graph.producer.get(name)
@@ -125,37 +134,46 @@ def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
                 continue
             before, after = stage_of[producer.name], stage_of[op.name]
             if after != before and (after < before) is (op.phase is Phase.FORWARD):
-                raise InputError(
+                problem = InputError(
                     "the pins make a pass go against the pipeline",
                     where=f"[stage] op {op.name}",
                     got=f"stage {after}, reading {name} of stage {before}",
                     hint="pin both, or neither",
                 )
+                problems.append(problem)
+    report(problems, where="pins")
 
 
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
     """Stage of the forward op, value or variable that a backward or update op is named after.
 
-    Else, for an op of a layer, that of what it reads; else the first.
+    Else, for an op of a layer or an update, that of what it reads; else the first.
     """
     origin = op.name.split(":", 1)[0]
-    if origin in graph.values and graph.values[origin].role is Role.VARIABLE:
+    if origin in graph.values and graph.values[origin].role is Role.VARIABLE and graph.consumers[origin]:
         return stage_of[graph.consumers[origin][0].name]
     producer = graph.producer.get(origin)
-    if producer is None and origin not in stage_of and op.layer is not None:
+    follows = op.layer is not None or (op.updates and op.inputs)
+    if producer is None and origin not in stage_of and follows:
         producer = graph.producer.get(op.inputs[0])
     return stage_of.get(producer.name if producer is not None else origin, 0)
 
 
 def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:
     """Where `value` lives; None for graph inputs, which are loaded wherever they are wanted."""
-    op = graph.producer.get(value)
-    if op is not None:
-        return Home(stages.stage_of[op.name], signatures[op.name].outputs[op.outputs.index(value)])
-    op = graph.updater.get(value)
-    if op is not None:
-        return Home(stages.stage_of[op.name], signatures[op.name].updates[op.updates.index(value)])
-    return None
+    if value in stages.homes:
+        return stages.homes[value]
+    op = deciding_op(graph, value)
+    return None if op is None else Home(stages.stage_of[op.name], signatures[op.name].layouts[home_position(op, value)])
+
+
+def home_position(op: Op, value: str) -> int:
+    """Which of the layouts of a signature of `op` is the home of a value that it decides."""
+    if value in op.outputs:
+        return len(op.inputs) + op.outputs.index(value)
+    if value in op.updates:
+        return len(op.inputs) + len(op.outputs) + op.updates.index(value)
+    return op.inputs.index(value)
 
 
 def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[Copy, tuple[Op, ...]]:

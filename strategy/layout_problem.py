@@ -24,8 +24,8 @@ from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Op, Role, template_name
-from strategy.layout import Copy, Home, Stages
+from strategy.graph import Graph, Op, deciding_op, template_name
+from strategy.layout import Copy, Home, Stages, home_position
 from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
@@ -83,11 +83,24 @@ class _Class:
     options: tuple[Signature, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """The class that decides a value's home; the position is among the layouts of its signatures."""
+
+    found: _Class
+    position: int
+
+    @property
+    def homes(self) -> list[NdSbp]:
+        """The home layout under each choice."""
+        return [option.layouts[self.position] for option in self.found.options]
+
+
 @dataclass(slots=True)
 class _Bundle:
     """Values of one template with alike writers and readers: where each instance is and goes."""
 
-    writer: tuple[_Class, bool, int] | None
+    writer: _Writer | None
     readers: tuple[tuple[_Class, tuple[int, ...]], ...]
     spec: TensorSpec
     instances: list[tuple[str, int, int]] = field(default_factory=list)
@@ -121,6 +134,7 @@ class _Builder:
         self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
         self.classes: list[_Class] = []
         self.class_of: dict[str, _Class] = {}
+        self.held: dict[str, _Class] = {}
         self.costs: list[list[int]] = []
         self.usages: list[list[Usage]] = []
         self.names: list[str] = []
@@ -132,6 +146,8 @@ class _Builder:
         self._classify()
         for found in self.classes:
             self._price_ops(found)
+        for name, home in self.space.stages.homes.items():
+            self._hold(name, home)
         for bundle in self._bundles():
             self._copies(bundle)
         nodes = tuple(
@@ -181,11 +197,21 @@ class _Builder:
         if self.limit is not None:
             for op in found.ops:
                 stage = space.stages.stage_of[op.name]
-                for position, name in enumerate((*op.outputs, *op.updates)):
-                    layouts = [(*option.outputs, *option.updates)[position] for option in found.options]
-                    usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
+                for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
+                    decides = deciding_op(self.graph, name) is op and name not in space.stages.homes
+                    if decides and position == home_position(op, name):
+                        layouts = [option.layouts[position] for option in found.options]
+                        usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
         template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
         self._add_node(template, [weight * to_ns(s) for s in seconds], usages)
+
+    def _hold(self, name: str, home: Home) -> None:
+        """What lives where it lives: a node of one choice."""
+        self.held[name] = _Class(len(self.names), [], (Signature((home.layout,), ()),))
+        self.classes.append(self.held[name])
+        lifetime = self.lifetimes.home(name, home.stage)
+        usages = [] if self.limit is None else [self._usage(name, home.stage, lifetime, [home.layout])]
+        self._add_node(f"{name}@home", [0], usages)
 
     def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
         spec = self.graph.values[value].spec
@@ -216,10 +242,13 @@ class _Builder:
                 known = found[reader.index][1] if reader.index in found else ()
                 positions = {i for i, read in enumerate(op.inputs) if read == name}
                 found[reader.index] = (reader, tuple(sorted(positions.union(known))))
-            home = -1 if writer is None else stage_of[self._writer_op(name).name]
+            decider = deciding_op(self.graph, name)
+            home = -1 if decider is None else stage_of[decider.name]
+            if name in self.held:
+                home = self.space.stages.homes[name].stage
             for stage, readers in by_stage.items():
                 wanted = tuple((index, positions) for index, (_, positions) in readers.items())
-                source = None if writer is None else (writer[0].index, *writer[1:])
+                source = None if writer is None else (writer.found.index, writer.position)
                 key = (source, wanted, home == stage, value.spec, value.role)
                 bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
                 bundle.instances.append((name, home, stage))
@@ -227,16 +256,11 @@ class _Builder:
                 bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + times
         return list(bundles.values())
 
-    def _writer_op(self, name: str) -> Op:
-        return self.graph.producer[name] if name in self.graph.producer else self.graph.updater[name]
-
-    def _writer(self, name: str) -> tuple[_Class, bool, int] | None:
-        """The class that decides a value's home; whether as an update; the position among its outputs or updates."""
-        if self.graph.values[name].role is Role.INPUT:
-            return None
-        op = self._writer_op(name)
-        names = op.outputs if name in op.outputs else op.updates
-        return self.class_of[op.name], names is op.updates, names.index(name)
+    def _writer(self, name: str) -> _Writer | None:
+        if name in self.held:
+            return _Writer(self.held[name], 0)
+        op = deciding_op(self.graph, name)
+        return None if op is None else _Writer(self.class_of[op.name], home_position(op, name))
 
     def _copies(self, bundle: _Bundle) -> None:
         wanted = dict.fromkeys(
@@ -246,15 +270,9 @@ class _Builder:
             if time.monotonic() > self.deadline:
                 raise TimeoutError("the layout problem was not built in time")
             if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
-                self._link(bundle, layout)
+                self._link(bundle, bundle.writer, layout)
             else:
                 self._copy_node(bundle, layout)
-
-    def _home_layouts(self, bundle: _Bundle) -> list[NdSbp]:
-        """The home layout under each choice of the writer."""
-        assert bundle.writer is not None
-        writer, updates, position = bundle.writer
-        return [(option.updates if updates else option.outputs)[position] for option in writer.options]
 
     def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
         total, weights = 0, self.space.weights
@@ -268,17 +286,16 @@ class _Builder:
     def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
         return [any(option.inputs[p] == layout for p in positions) for option in reader.options]
 
-    def _link(self, bundle: _Bundle, layout: NdSbp) -> None:
+    def _link(self, bundle: _Bundle, writer: _Writer, layout: NdSbp) -> None:
         """A copy that one class alone can want: an edge from its writer."""
-        assert bundle.writer is not None
-        (reader, positions), writer = bundle.readers[0], bundle.writer[0]
-        prices = self._prices(bundle, layout)
+        reader, positions = bundle.readers[0]
+        prices = self._prices(bundle, writer.homes, layout)
         reads = self._reads(reader, positions, layout)
-        self._add_edge(writer.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
+        self._add_edge(writer.found.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
 
-    def _prices(self, bundle: _Bundle, layout: NdSbp) -> list[int]:
-        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(self._home_layouts(bundle))}
-        return [known[source] for source in self._home_layouts(bundle)]
+    def _prices(self, bundle: _Bundle, homes: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(homes)}
+        return [known[source] for source in homes]
 
     def _copy_node(self, bundle: _Bundle, layout: NdSbp) -> None:
         """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
@@ -286,11 +303,11 @@ class _Builder:
         if bundle.writer is None:
             node = self._loaded(bundle, layout, name)
         elif self.limit is None:
-            prices = self._prices(bundle, layout)
+            prices = self._prices(bundle, bundle.writer.homes, layout)
             node = self._add_node(name, [0, 0], [])
-            self._add_edge(bundle.writer[0].index, node, lambda w, used: prices[w] if used else 0)
+            self._add_edge(bundle.writer.found.index, node, lambda w, used: prices[w] if used else 0)
         else:
-            node = self._copy_with_memory(bundle, layout, name)
+            node = self._copy_with_memory(bundle, bundle.writer, layout, name)
         for reader, positions in bundle.readers:
             reads = self._reads(reader, positions, layout)
             self._add_edge(reader.index, node, _needs(reads))
@@ -305,9 +322,8 @@ class _Builder:
                 usages.append(self._usage(value, stage, lifetime, [None, layout]))
         return self._add_node(name, [0, cost], usages)
 
-    def _copy_with_memory(self, bundle: _Bundle, layout: NdSbp, name: str) -> int:
-        assert bundle.writer is not None
-        homes = self._home_layouts(bundle)
+    def _copy_with_memory(self, bundle: _Bundle, writer: _Writer, layout: NdSbp, name: str) -> int:
+        homes = writer.homes
         sources = list(dict.fromkeys(homes))
         prices = [self._price(bundle, source, layout) for source in sources]
         legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
@@ -326,7 +342,7 @@ class _Builder:
             usages += [Usage(begin, end, tuple(held)) for (begin, end), held in amounts.items()]
         node = self._add_node(name, [0, *(price for _, price in legal)], usages)
         origin = [None, *(source for source, _ in legal)]
-        self._add_edge(bundle.writer[0].index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
+        self._add_edge(writer.found.index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
         return node
 
     def _conversions(

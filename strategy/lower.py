@@ -17,13 +17,14 @@ and the rest, its latency: alone, an act takes what the cost model says, and bes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from strategy.arrangement import Action, Arrangement, Pipeline, arrange
-from strategy.boxing import boxing_task, meeting_ranks, sent_nbytes, transfer_task
+from strategy.arrangement import Action, Arrangement, Held, Pipeline, arrange
+from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.cost import FLOP_BOUND, CostModel, port_rates
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
+from strategy.levels import nodes_of
 from strategy.measurement import Features
 from strategy.objective import action_features
 from strategy.ops import op_definition
@@ -41,7 +42,7 @@ from strategy.program import (
     TransferTask,
     Work,
 )
-from strategy.sbp import local_box
+from strategy.sbp import Partial, local_box
 from strategy.schedule import chunk_order
 from strategy.tensor import Box, Rate, box_shape
 
@@ -54,11 +55,17 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
 
 def step_flop(graph: Graph, pipeline: Pipeline) -> int:
     """FLOPs of the matrix products of one step on the logical tensors: what model-FLOP utilisation counts."""
-    total = 0
+    return sum(products_flop(graph).values()) * pipeline.num_micro_batches
+
+
+def products_flop(graph: Graph) -> dict[str, int]:
+    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind."""
+    found: dict[str, int] = {}
     for op in graph.ops:
-        if op.kind in FLOP_BOUND:
-            total += op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
-    return total * pipeline.num_micro_batches
+        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE:
+            flop = op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
+            found[op.kind] = found.get(op.kind, 0) + flop
+    return found
 
 
 @dataclass(slots=True)
@@ -123,11 +130,11 @@ class _Lowering:
         placement = self.layout.stages.placements[action.stage]
         groups: dict[tuple[int, ...], int] = {}
         for rank in placement.devices:
-            task = self._task(action, rank)
+            task = self._task(action, features, rank)
             number = None
             if action.kind.is_communication:
                 assert action.step is not None
-                number = groups.setdefault(placement.group(rank, action.step.axis), self.rendezvous + len(groups))
+                number = groups.setdefault(placement.group(rank, *action.step.axes), self.rendezvous + len(groups))
             yield self._stream_name(action), self._add_actor(action, rank, features, task, number)
         self.rendezvous += len(groups)
 
@@ -149,13 +156,13 @@ class _Lowering:
 
     def _work(self, action: Action, rank: int, features: Features, task: Task) -> Work:
         if not isinstance(task, BoxingTask | TransferTask):
-            return self.cost.work(features, rank, 0)
+            return self.cost.work(features, rank, ())
         if isinstance(task, TransferTask) and not task.messages:
             return Work()
         itemsize = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec.dtype.nbytes
-        return self.cost.work(features, rank, sent_nbytes(action.kind, task, rank, itemsize))
+        return self.cost.work(features, rank, part_nbytes(action.kind, task, rank, itemsize))
 
-    def _task(self, action: Action, rank: int) -> Task:
+    def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
             written = (*action.writes, *action.updates)
             return OpTask(
@@ -167,10 +174,18 @@ class _Lowering:
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:
-            return LoadTask((target.value,), (self._box(action.writes[0], rank),))
+            return self._load_task(target, self._box(action.writes[0], rank), rank)
         source = self.arrangement.tensors[action.reads[0]]
         spec = self.graph.values[target.value].spec
-        return boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
+        task = boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
+        return replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
+
+    def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
+        """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""
+        coords = self.layout.stages.placements[target.stage].coords(rank)
+        terms = zip(target.layout, coords, strict=True)
+        others = [sbp.reduce for sbp, coord in terms if isinstance(sbp, Partial) and coord]
+        return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {})
 
     def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """One rendezvous per set of ranks that must meet."""

@@ -11,6 +11,7 @@ class Features:
 
     `kind` is an op kind (`matmul`) or a communication kind (`all_reduce`); `hops` is the number of other ranks in the
     group of a communication (0 for computation); `level` is `intra` or `inter`, the slowest link that it crosses.
+    A collective on two levels is its `parts`, one after another: bytes and hops are then theirs together.
     """
 
     kind: str
@@ -18,6 +19,7 @@ class Features:
     nbytes: int
     hops: int = 0
     level: str = ""
+    parts: tuple[Features, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from strategy.builder import GraphBuilder
-from strategy.errors import GraphError, InputError, did_you_mean
-from strategy.graph import Attrs, Role, Value
-from strategy.tensor import DType, Rate, Shape, TensorSpec
+from strategy.errors import GraphError, InputError
+from strategy.tensor import Shape
+from strategy.tracer import Tensor as Tensor
+from strategy.tracer import Tracer as Tracer
 
 _INIT = re.compile(r"zeros|ones|normal\(\d+\.?\d*(?:e[+-]?\d+)?\)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Parameter:
-    """A trained tensor: shape and how it starts (`"zeros"`, `"ones"` or `"normal(std)"`)."""
+    """A trained tensor: shape and how it starts (`"zeros"`, `"ones"` or `"normal(std)"`).
+
+    Two parameters that are written alike are two parameters: one is told from the other by identity.
+    """
 
     shape: Shape
     init: str = "zeros"
@@ -48,47 +51,50 @@ class Module:
             if isinstance(member, Module):
                 yield name, member
 
+    def modules(self) -> Iterator[tuple[str, Module]]:
+        """This module and every one below, depth first, by path (`""`, `"layers.0.fc"`)."""
+        yield from ((path.removesuffix("."), module) for module, path, _ in self.walk())
+
+    def walk(self, path: str = "", layer: int | None = None) -> Iterator[tuple[Module, str, int | None]]:
+        """This module and every one below, each with the prefix of its names and its repeated layer."""
+        yield self, path, layer
+        for name, child in self.children():
+            yield from child.walk(f"{path}{name}.", self.layer_of(name, layer))
+
+    def layer_of(self, name: str, layer: int | None) -> int | None:
+        """The repeated layer that a child belongs to, in a module of repeated layer `layer`."""
+        return layer
+
+    def own_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """The parameters held in attributes of this module itself."""
+        yield from ((name, member) for name, member in vars(self).items() if isinstance(member, Parameter))
+
     def parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Every parameter below, depth first, by its full name."""
-        for name, member in vars(self).items():
-            if isinstance(member, Parameter):
-                yield prefix + name, member
-        for name, child in self.children():
-            yield from child.parameters(f"{prefix}{name}.")
+        for module, path, _ in self.walk(prefix):
+            yield from ((path + name, parameter) for name, parameter in module.own_parameters())
 
     def forward(self, *inputs: Tensor) -> Any:
         """The module's computation; subclasses write it."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
-    def __call__(self, *inputs: Tensor) -> Any:
-        """Trace `forward` under this module's name.
+    def __call__(self, *inputs: Any) -> Any:
+        """Apply `forward` under this module's name.
 
         Raises:
-            GraphError: no input is traced, or the module is no part of the model that is traced.
+            GraphError: there is no tensor among the inputs, or, from the outermost module, with all that is wrong.
         """
-        if not inputs or not isinstance(inputs[0], Tensor):
+        tracer = getattr(inputs[0], "tracer", None) if inputs else None
+        if tracer is None:
             raise GraphError([f"{type(self).__name__} is called without a traced tensor"])
-        tracer = inputs[0].tracer
-        with_scope = tracer.scope_of(self)
-        tracer.scopes.append(with_scope)
-        try:
+        if not tracer.holds(self):
+            return tracer.foreign(self, inputs[0])
+        with tracer.enter(self):
             return self.forward(*inputs)
-        finally:
-            tracer.scopes.pop()
 
     def parameter(self, name: str, like: Tensor) -> Tensor:
-        """The traced tensor of the parameter held in attribute `name`.
-
-        Raises:
-            GraphError: there is no such parameter, or it came after tracing began.
-        """
-        held = {key: member for key, member in vars(self).items() if isinstance(member, Parameter)}
-        if name not in held:
-            raise GraphError([f"{type(self).__name__} has no parameter {name}; {did_you_mean(name, held)}"])
-        found = like.tracer.named_parameters.get(id(held[name]))
-        if found is None:
-            raise GraphError([f"{type(self).__name__}.{name} does not belong to the module that is traced"])
-        return Tensor(like.tracer, found)
+        """The tensor of the parameter held in attribute `name`, in the graph that `like` belongs to."""
+        return like.tracer.parameter(self, name, like)
 
 
 class Layers(Module):
@@ -101,109 +107,13 @@ class Layers(Module):
         """The members by index."""
         yield from ((str(index), member) for index, member in enumerate(self.members))
 
+    def layer_of(self, name: str, layer: int | None) -> int | None:
+        """A member is the repeated layer of its index."""
+        return int(name)
+
     def forward(self, *inputs: Tensor) -> Tensor:
         """Apply the members in order."""
         x = inputs[0]
         for member in self.members:
             x = member(x)
         return x
-
-
-@dataclass(slots=True)
-class _Scope:
-    path: str
-    layer: int | None
-
-
-@dataclass(slots=True)
-class Tracer:
-    """State of one tracing: the graph so far, and where in the module tree we are."""
-
-    graph: GraphBuilder = field(default_factory=GraphBuilder)
-    scopes: list[_Scope] = field(default_factory=list)
-    named_parameters: dict[int, str] = field(default_factory=dict)
-    paths: dict[int, _Scope] = field(default_factory=dict)
-
-    def adopt(self, module: Module, dtype: DType) -> None:
-        """Declare all parameters of a module tree and remember every module's path."""
-        self._walk(module, _Scope("", None))
-        for name, parameter in module.parameters():
-            if id(parameter) not in self.named_parameters:
-                spec = TensorSpec(parameter.shape, dtype)
-                self.graph.declare(Value(name, spec, Rate.STEP, Role.VARIABLE, parameter.init))
-                self.named_parameters[id(parameter)] = name
-
-    def _walk(self, module: Module, scope: _Scope) -> None:
-        self.paths[id(module)] = scope
-        for name, child in module.children():
-            layer = int(name) if isinstance(module, Layers) else scope.layer
-            self._walk(child, _Scope(f"{scope.path}{name}.", layer))
-
-    def scope_of(self, module: Module) -> _Scope:
-        """Path and layer of a module of the traced tree."""
-        if id(module) not in self.paths:
-            raise GraphError([f"a {type(module).__name__} is called that is no attribute of the traced module"])
-        return self.paths[id(module)]
-
-    def apply(
-        self, label: str, kind: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, labels: Sequence[str] = ()
-    ) -> tuple[Tensor, ...]:
-        """Append an op called `label` under the current scope."""
-        scope = self.scopes[-1] if self.scopes else _Scope("", None)
-        name = scope.path + label
-        outputs = self.graph.add(name, kind, [t.name for t in inputs], labels=labels, attrs=attrs, layer=scope.layer)
-        return tuple(Tensor(self, output) for output in outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """A traced tensor: a name in the graph under construction."""
-
-    tracer: Tracer
-    name: str
-
-    @property
-    def shape(self) -> Shape:
-        """Logical shape."""
-        return self.tracer.graph.spec(self.name).shape
-
-    def apply(self, label: str, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
-        """The first output of an op on this tensor and `others`."""
-        return self.tracer.apply(label, kind, (self, *others), attrs)[0]
-
-    def reshape(self, label: str, shape: Shape) -> Tensor:
-        """The same elements under another shape."""
-        return self.apply(label, "reshape", attrs={"shape": shape})
-
-    def transpose(self, label: str, perm: tuple[int, ...]) -> Tensor:
-        """Dims in the order `perm`."""
-        return self.apply(label, "transpose", attrs={"perm": perm})
-
-
-class Linear(Module):
-    """x @ weight + bias."""
-
-    def __init__(self, inputs: int, outputs: int, *, std: float = 0.02) -> None:
-        self.weight = Parameter((inputs, outputs), f"normal({std})")
-        self.bias = Parameter((outputs,))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[..., inputs] -> [..., outputs]."""
-        (x,) = inputs
-        return x.apply("matmul", "matmul", self.parameter("weight", x)).apply(
-            "bias_add", "add", self.parameter("bias", x)
-        )
-
-
-class LayerNorm(Module):
-    """Layer norm over the last dim, with gain and bias."""
-
-    def __init__(self, width: int) -> None:
-        self.weight = Parameter((width,), "ones")
-        self.bias = Parameter((width,))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[..., width] -> [..., width]."""
-        (x,) = inputs
-        operands = (x, self.parameter("weight", x), self.parameter("bias", x))
-        return x.tracer.apply("norm", "layer_norm", operands, labels=("mean", "rstd"))[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from strategy.arrangement import Action, Arrangement, Pipeline
 from strategy.boxing import transfer_task
-from strategy.cost import CostModel, op_features, step_features, transfer_features
+from strategy.cost import CostModel, op_features, transfer_features
 from strategy.graph import Graph
 from strategy.layout import Layout
 from strategy.measurement import Features
@@ -49,7 +49,7 @@ def action_features(
         receiver = layout.stages.placements[written.stage]
         task = transfer_task(spec, source.layout, placement, written.layout, receiver)
         return transfer_features(cost.cluster, task, spec.dtype.nbytes)
-    return step_features(cost.cluster, spec, source.layout, action.step, placement, placement.devices[0])
+    return cost.step_features(spec, source.layout, action.step, placement)
 
 
 def stage_times_ns(

@@ -32,11 +32,15 @@ def observe(
 ) -> list[Measurement]:
     """One row per distinct features, over all acts of the given steps (the first ones warm caches and pages).
 
+    Acts of several parts give none: their times do not say what each part took.
+
     The row is the mean, not the median: a step is the sum of its acts, interruptions included, and so is its mean.
     """
     seconds: dict[Features, list[float]] = {}
     for actor, elapsed_ns in _durations(timeline, program, steps):
-        seconds.setdefault(features[program.actors[actor].name], []).append(elapsed_ns / 1e9)
+        found = features[program.actors[actor].name]
+        if not found.parts:
+            seconds.setdefault(found, []).append(elapsed_ns / 1e9)
     rows = [Measurement(found, max(fmean(times), 1e-9), len(times), source) for found, times in seconds.items()]
     return sorted(rows, key=lambda row: (row.features.kind, row.features.nbytes, row.features.flop))
 

@@ -46,15 +46,23 @@ class Placement:
             position.append(coord)
         return tuple(reversed(position))
 
-    def group(self, rank: int, axis: int) -> tuple[int, ...]:
-        """The ranks that differ from `rank` along `axis` alone, in axis order (`rank` included)."""
-        stride = math.prod(self.mesh[axis + 1 :])
-        first = self.devices.index(rank) - self.coords(rank)[axis] * stride
-        return tuple(self.devices[first + i * stride] for i in range(self.mesh[axis]))
+    def group(self, rank: int, *axes: int) -> tuple[int, ...]:
+        """The ranks that differ from `rank` along `axes` alone, in row-major order of those (`rank` included)."""
+        return tuple(self.devices[position] for position in self.positions(rank, *axes))
 
-    def groups(self, axis: int) -> tuple[tuple[int, ...], ...]:
-        """Every group along `axis`, in the order of its first rank's mesh position."""
-        others = [range(size) if i != axis else range(1) for i, size in enumerate(self.mesh)]
+    def positions(self, rank: int, *axes: int) -> tuple[int, ...]:
+        """Where the ranks of `group` stand among the devices."""
+        coords = self.coords(rank)
+        strides = [math.prod(self.mesh[axis + 1 :]) for axis in axes]
+        first = self.devices.index(rank) - sum(coords[a] * stride for a, stride in zip(axes, strides, strict=True))
+        found = [first]
+        for axis, stride in zip(axes, strides, strict=True):
+            found = [position + i * stride for position in found for i in range(self.mesh[axis])]
+        return tuple(found)
+
+    def groups(self, *axes: int) -> tuple[tuple[int, ...], ...]:
+        """Every group along `axes`, in the order of its first rank's mesh position."""
+        others = [range(1) if i in axes else range(size) for i, size in enumerate(self.mesh)]
         strides = [math.prod(self.mesh[i + 1 :]) for i in range(len(self.mesh))]
         firsts = (sum(c * s for c, s in zip(coords, strides, strict=True)) for coords in itertools.product(*others))
-        return tuple(self.group(self.devices[first], axis) for first in firsts)
+        return tuple(self.group(self.devices[first], *axes) for first in firsts)

@@ -24,7 +24,8 @@ from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
 from strategy.graph import Graph
 from strategy.layout import Conversion, Copy, Home, Layout, Stages
-from strategy.models.gpt import GptConfig
+from strategy.models import FAMILIES, Model, family_of
+from strategy.ops.learning_rate import Decay
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import NdSbp, format_nd, parse_nd
@@ -32,8 +33,9 @@ from strategy.schedule import Schedule
 from strategy.signature import Signature
 from strategy.tensor import DType
 from strategy.training import Training, training_graph
+from strategy.updates import Optimizer
 
-FORMAT = 1
+FORMAT = 2
 INPUTS = ("model", "training", "cluster", "calibration")
 LARGEST = 2**63 - 1
 LONGEST_S = 1e6
@@ -77,7 +79,7 @@ class Plan:
     """Inputs, answer and claims."""
 
     model_name: str
-    model: GptConfig
+    model: Model
     training: Training
     cluster: Cluster
     cost: CostModel
@@ -103,7 +105,7 @@ class Plan:
     @property
     def tokens_per_step(self) -> int:
         """Tokens of the global batch."""
-        return self.training.global_batch * self.model.sequence
+        return self.training.global_batch * self.model.tokens_per_sample
 
     @cached_property
     def plan_hash(self) -> str:
@@ -122,7 +124,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
     claims = dataclasses.asdict(plan.claims)
     found: dict[str, Any] = {
         "format": FORMAT,
-        "model": {"name": plan.model_name, **dataclasses.asdict(plan.model)},
+        "model": _model_document(plan),
         "training": dataclasses.asdict(plan.training),
         "cluster": dataclasses.asdict(plan.cluster),
         "calibration": {
@@ -149,13 +151,18 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
     return found
 
 
+def _model_document(plan: Plan) -> dict[str, Any]:
+    dimensions = dataclasses.asdict(plan.model)  # type: ignore[call-overload]
+    return {"name": plan.model_name, "family": family_of(plan.model).name, **dimensions}
+
+
 def _conversion_document(conversion: Conversion) -> dict[str, Any]:
     return {
         "value": conversion.copy.value,
         "from": {"stage": conversion.source.stage, "layout": format_nd(conversion.source.layout)},
         "to": {"stage": conversion.copy.stage, "layout": format_nd(conversion.copy.layout)},
         "steps": [
-            {"kind": str(step.kind), "axis": step.axis, "layout": format_nd(step.target)} for step in conversion.steps
+            {"kind": str(step.kind), "axes": step.axes, "layout": format_nd(step.target)} for step in conversion.steps
         ],
     }
 
@@ -229,9 +236,12 @@ class _Reader:
         return kind(**{**arguments, **converted})
 
     def _scalar(self, value: Any, annotation: str, key: str) -> Any:
-        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,)}
+        if annotation == "tuple[int, ...]":
+            return self.integers(value, key)
+        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
         wanted = kinds.get(annotation)
-        if wanted is not None and (isinstance(value, bool) or not isinstance(value, wanted)):
+        boolean = isinstance(value, bool) and annotation != "bool"
+        if wanted is not None and (boolean or not isinstance(value, wanted)):
             raise PlanError("a wrong type", where=f"{self.path}: {key}", got=value, expected=annotation)
         if wanted == (int,) and abs(value) > LARGEST:
             raise PlanError("a number out of range", where=f"{self.path}: {key}", expected="64 bits")
@@ -247,6 +257,12 @@ class _Reader:
         if not isinstance(value, list):
             raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
         return tuple(self.integer(item, key) for item in value)
+
+    def texts(self, value: Any, key: str) -> tuple[str, ...]:
+        """A list of texts."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise PlanError("not a list of texts", where=f"{self.path}: {key}", got=value)
+        return tuple(value)
 
     def rates_and_times(self, record: Any, key: str) -> None:
         """Refuse rates below one per second, and times that are negative or endless."""
@@ -283,7 +299,10 @@ class _Reader:
 
 def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     model = dict(reader.mapping(found["model"], "model"))
-    name = model.pop("name")
+    name, family = model.pop("name"), FAMILIES.get(model.pop("family"))
+    if family is None:
+        where, known = f"{reader.path}: model.family", ", ".join(FAMILIES)
+        raise PlanError("unknown family of models", where=where, got=found["model"]["family"], expected=known)
     cluster = reader.mapping(found["cluster"], "cluster")
     parts = {
         "device": reader.record(Device, cluster["device"], "cluster.device"),
@@ -301,7 +320,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     for kind, constants in coefficients.items():
         reader.rates_and_times(constants, f"calibration.{kind}")
     cost = CostModel(where, coefficients, reader.seconds(calibration["act_overhead_s"], "calibration.act_overhead_s"))
-    dimensions = reader.record(GptConfig, model, "model")
+    dimensions = reader.record(family.model, model, "model")
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
@@ -310,7 +329,15 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     return Plan(
         model_name=str(name),
         model=dimensions,
-        training=reader.record(Training, training, "training", dtype=DType(training["dtype"])),
+        training=reader.record(
+            Training,
+            training,
+            "training",
+            dtype=DType(training["dtype"]),
+            optimizer=Optimizer(training["optimizer"]),
+            decay=Decay(training["decay"]),
+            frozen=reader.texts(training["frozen"], "training.frozen"),
+        ),
         cluster=where,
         cost=cost,
         config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
@@ -342,7 +369,7 @@ def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
     for entry in found["boxing"]:
         key = f"boxing of {entry['value']}"
         steps = tuple(
-            BoxingStep(ActKind(step["kind"]), reader.integer(step["axis"], key), reader.layout(step["layout"], key))
+            BoxingStep(ActKind(step["kind"]), reader.integers(step["axes"], key), reader.layout(step["layout"], key))
             for step in entry["steps"]
         )
         source = Home(reader.integer(entry["from"]["stage"], key), reader.layout(entry["from"]["layout"], key))

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from strategy.sbp import Reduce
 from strategy.tensor import Box, DType, Shape
 
 
@@ -108,15 +109,18 @@ class OpTask:
 
 @dataclass(frozen=True, slots=True)
 class BoxingTask:
-    """One rank's part of a boxing step along one mesh axis.
+    """One rank's part of a boxing step along one mesh axis or several.
 
-    `group` are the ranks of that axis in order. `source_boxes[i]` and `target_boxes[i]` are the pieces that rank
-    i of the group holds before and after, in logical indices.
+    `group` are the ranks of those axes in order. `source_boxes[i]` and `target_boxes[i]` are the pieces that rank
+    i of the group holds before and after, in logical indices. `reduce` says how partial terms combine. `nodes` are the
+    ranks of the group by node where the act goes inside nodes and between them (see `levels`).
     """
 
     group: tuple[int, ...]
     source_boxes: tuple[Box, ...]
     target_boxes: tuple[Box, ...]
+    reduce: Reduce = Reduce.SUM
+    nodes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,15 @@ class TransferTask:
 
 @dataclass(frozen=True, slots=True)
 class LoadTask:
-    """Read this rank's part `box` of the micro-batch of one graph input; all inputs of a loader share one act."""
+    """Read this rank's part `box` of the micro-batch of one graph input; all inputs of a loader share one act.
+
+    `absent` names the inputs that are loaded as terms and whose term is with another rank: this one holds the neutral
+    element of that reduction instead.
+    """
 
     inputs: tuple[str, ...]
     boxes: tuple[Box, ...]
+    absent: Mapping[str, Reduce] = field(default_factory=dict)
 
 
 Task = OpTask | BoxingTask | TransferTask | LoadTask

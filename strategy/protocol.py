@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from strategy.errors import DeadlockError, PlanError
 from strategy.program import Program
 
+FOREVER = 2**62
+"""Pieces of a register that holds one from the start and that nobody writes: what is frozen serves every act."""
+
 
 @dataclass(frozen=True, slots=True)
 class Act:
@@ -71,6 +74,9 @@ class Protocol:
         for index, actor in enumerate(program.actors):
             self._reads.append(tuple(self._connect_read(index, p.register, p.acts_per_piece) for p in actor.reads))
             self._writes.append(tuple(self._connect_write(index, p.register, p.acts_per_piece) for p in actor.writes))
+        for index, register in enumerate(program.registers):
+            if register.initial and self._producer[index] is None:
+                self.published[index] = FOREVER
         self.streams = [i for i, stream in enumerate(program.streams) if stream.rank in mine]
         self._position = [0] * len(program.streams)
         self._busy = [False] * len(program.streams)

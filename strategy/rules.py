@@ -1,7 +1,7 @@
 """Rules: restrictions on the choice of signatures, axis by axis.
 
-The two plans that people write by hand, and the pins of a user's file. Every search starts from the hand-written
-plans, so its answer is never worse than they are.
+They make the plans that people write by hand. Every search starts from those, so its answer is never worse than they
+are.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from strategy.errors import InputError, did_you_mean
 from strategy.graph import Graph, Op, Role
 from strategy.layout_problem import Keep
 from strategy.sbp import B, NdSbp, Sbp, Split
@@ -97,31 +96,12 @@ def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
     found = [(axis, RULES[name](graph)) for axis, name in enumerate(rules) if mesh[axis] > 1]
 
     def keep(op: Op, signature: Signature) -> bool:
-        named = list(_named(op, signature))
+        named = list(named_layouts(op, signature))
         return all(rule(name, nd_sbp[axis]) for axis, rule in found for name, nd_sbp in named)
 
     return keep
 
 
-def pinned(graph: Graph, pins: Mapping[str, NdSbp]) -> Keep:
-    """Keep the signatures that give every pinned value its layout, wherever it is written or read.
-
-    Raises:
-        InputError: a pattern matches no value.
-    """
-    layouts: dict[str, NdSbp] = {}
-    for pattern, nd_sbp in pins.items():
-        matches = [name for name in graph.values if fnmatchcase(name, pattern)]
-        if not matches:
-            hint = did_you_mean(pattern, graph.values) if len(graph.values) < 2000 else ""
-            raise InputError("a pin matches no value", where=f"[sbp] {pattern!r}", hint=hint)
-        layouts.update(dict.fromkeys(matches, nd_sbp))
-
-    def keep(op: Op, signature: Signature) -> bool:
-        return all(layouts.get(name, nd_sbp) == nd_sbp for name, nd_sbp in _named(op, signature))
-
-    return keep
-
-
-def _named(op: Op, signature: Signature) -> Iterator[tuple[str, NdSbp]]:
+def named_layouts(op: Op, signature: Signature) -> Iterator[tuple[str, NdSbp]]:
+    """Every value that an op reads, writes or updates, with its layout under a signature."""
     return zip((*op.inputs, *op.outputs, *op.updates), signature.layouts, strict=True)

@@ -6,6 +6,9 @@ Shard, Replicate and Partial. Words: *axis* is a mesh axis, *dim* is a tensor di
 Splits nest from the first axis to the last: on a 2x2 mesh, `(S(0), S(0))` cuts dim 0 in two, then each half
 in two. Splits are balanced, the first parts one longer; so on a dim of 6, `(S(0), S(0))` over [2, 2] gives
 2, 1, 2, 1 where `S(0)` over [4] gives 2, 2, 1, 1: they are different layouts.
+
+Partial terms nest likewise: `(P(max), P(sum))` is the maximum over the first axis of sums over the second, so where
+reductions differ the later axis is reduced first.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from strategy.errors import SbpError
-from strategy.tensor import Box, Shape
+from strategy.tensor import Box, DType, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,19 @@ def local_box(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Box:
     return tuple(box)
 
 
+@lru_cache(maxsize=65536)
+def local_boxes(shape: Shape, nd_sbp: NdSbp, mesh: Shape) -> tuple[Box, ...]:
+    """The pieces of all ranks of `mesh`, in row-major order."""
+    boxes: list[Box] = [tuple((0, size) for size in shape)]
+    for sbp, parts in zip(nd_sbp, mesh, strict=True):
+        if isinstance(sbp, Split):
+            dim = sbp.dim
+            boxes = [(*b[:dim], cut, *b[dim + 1 :]) for b in boxes for cut in balanced_split(*b[dim], parts)]
+        else:
+            boxes = [box for box in boxes for _ in range(parts)]
+    return tuple(boxes)
+
+
 def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shape:
     """Shape held by the rank at `coords` of `mesh`.
 
@@ -158,6 +175,16 @@ def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shap
     """
     check_layout(shape, nd_sbp, mesh)
     return tuple(end - begin for begin, end in local_box(shape, nd_sbp, mesh, coords))
+
+
+def may_be_partial(dtype: DType, reduce: Reduce) -> bool:
+    """Whether tensors of a dtype may be partial: floats under every reduction, integers under max and min."""
+    return dtype.is_float or reduce is not Reduce.SUM
+
+
+def reductions(nd_sbp: NdSbp) -> frozenset[Reduce]:
+    """How the terms of a layout combine; empty where nothing is partial."""
+    return frozenset(sbp.reduce for sbp in nd_sbp if isinstance(sbp, Partial))
 
 
 def has_partial(nd_sbp: NdSbp) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from strategy.graph import Attrs, Graph, Op
+from strategy.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.ops import op_definition
 from strategy.ops.base import AxisSignature, OpDef, axis_signatures, local_spec
-from strategy.sbp import NdSbp, is_legal_layout
+from strategy.sbp import NdSbp, has_partial, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
 
 
@@ -43,9 +43,20 @@ class _Operands:
 
 
 def op_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
-    """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order."""
+    """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order.
+
+    A frozen variable is never partial where it is at home: it is kept as it is, not as terms.
+    """
     operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
-    return _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh)
+    found = _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh)
+    frozen = [
+        position
+        for position, name in enumerate(op.inputs)
+        if graph.values[name].role is Role.VARIABLE and name not in graph.updater and deciding_op(graph, name) is op
+    ]
+    if not frozen:
+        return found
+    return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
 
 
 @lru_cache(maxsize=8192)

@@ -68,8 +68,13 @@ def box_shape(box: Box) -> Shape:
 
 def intersect(one: Box, other: Box) -> Box | None:
     """The part that two boxes share; None where they do not meet."""
-    shared = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
-    return shared if all(begin < end for begin, end in shared) else None
+    shared = []
+    for (a, b), (c, d) in zip(one, other, strict=True):
+        begin, end = a if a > c else c, b if b < d else d
+        if begin >= end:
+            return None
+        shared.append((begin, end))
+    return tuple(shared)
 
 
 def within(box: Box, frame: Box) -> tuple[slice, ...]:

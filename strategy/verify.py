@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from strategy.arrangement import arrange
-from strategy.boxing import TRANSFER_AXIS, step_kind
+from strategy.boxing import BoxingStep, step_between
 from strategy.errors import SbplanError
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lower import lower
@@ -20,7 +20,7 @@ from strategy.objective import stage_times_ns
 from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.protocol import admit
-from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout
+from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
 from strategy.signature import op_signatures
 from strategy.traffic import sent_bytes_per_step
 from strategy.units import format_bytes
@@ -114,24 +114,25 @@ def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
     stage, layout = conversion.source.stage, conversion.source.layout
     for number, step in enumerate(conversion.steps):
         if step.kind is ActKind.TRANSFER:
-            moves = stage != conversion.copy.stage and step.axis == TRANSFER_AXIS
+            moves = stage != conversion.copy.stage and step.axes == ()
             if not moves or has_partial(layout) or has_partial(step.target):
                 yield f"step {number} is a transfer of {_change(layout, step.target)}: not legal here"
                 return
             stage = conversion.copy.stage
-        elif not _legal(layout, step.target, step.axis, step.kind):
-            yield f"step {number}, {step.kind} along axis {step.axis}, does not turn {_change(layout, step.target)}"
+        elif not _legal(layout, step):
+            yield f"step {number}, {step.kind} along axes {step.axes}, does not turn {_change(layout, step.target)}"
             return
         layout = step.target
-        if not is_legal_layout(spec.shape, layout, placements[stage].mesh):
-            yield f"step {number} leaves {format_nd(layout)}, which {spec.shape} does not allow"
+        terms = all(may_be_partial(spec.dtype, reduce) for reduce in reductions(layout))
+        if not terms or not is_legal_layout(spec.shape, layout, placements[stage].mesh):
+            yield f"step {number} leaves {format_nd(layout)}, which {spec.dtype} {spec.shape} does not allow"
             return
     if (stage, layout) != (conversion.copy.stage, conversion.copy.layout):
         yield f"its boxing ends at {format_nd(layout)} on stage {stage}"
 
 
-def _legal(source: NdSbp, target: NdSbp, axis: int, kind: ActKind) -> bool:
-    return len(source) == len(target) and 0 <= axis < len(source) and step_kind(source, target, axis) is kind
+def _legal(source: NdSbp, step: BoxingStep) -> bool:
+    return len(source) == len(step.target) and step_between(source, step.target) == step
 
 
 def _change(source: NdSbp, target: NdSbp) -> str:

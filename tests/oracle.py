@@ -1,11 +1,12 @@
 """The super device: a logical tensor scattered over a mesh under a layout, put together again, and boxed.
 
-Written from the definitions alone (split concatenates, broadcast is equal everywhere, partial sums), axis after axis,
-without the boxes of `strategy.sbp`, so that it can judge them. Pieces are listed in row-major mesh order.
+Written from the definitions alone (split concatenates, broadcast is equal everywhere, partial combines), axis after
+axis, without the boxes of `strategy.sbp`, so that it can judge them. Pieces are listed in row-major mesh order.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import Broadcast, NdSbp, Split
+from strategy.sbp import Broadcast, NdSbp, Reduce, Split
 from strategy.tensor import Box, Shape, box_shape, intersect, within
 
 Array = npt.NDArray[Any]
 
 
 def scatter(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) -> list[Array]:
-    """The piece of every rank; partial terms are random and sum to the tensor."""
+    """The piece of every rank; partial terms are random and make up the tensor."""
     if not mesh:
         return [array.copy()]
     sbp, parts = nd_sbp[0], mesh[0]
@@ -30,9 +31,25 @@ def scatter(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) 
     elif isinstance(sbp, Broadcast):
         pieces = [array] * parts
     else:
-        terms = [np.asarray(rng.standard_normal(array.shape), array.dtype) for _ in range(parts - 1)]
-        pieces = [*terms, np.asarray(array - sum(terms))]
+        pieces = _terms(array, sbp.reduce, parts, rng)
     return [piece for part in pieces for piece in scatter(part, nd_sbp[1:], mesh[1:], rng)]
+
+
+def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator) -> list[Array]:
+    """Sums that cancel; or, of maxima and minima, the tensor at random places and less, or more, elsewhere."""
+    if reduce is Reduce.SUM:
+        terms = [np.asarray(rng.standard_normal(array.shape), array.dtype) for _ in range(parts - 1)]
+        return [*terms, np.asarray(array - sum(terms))]
+    away = -1 if reduce is Reduce.MAX else 1
+    holder = rng.integers(0, parts, array.shape)
+    shifts = [np.where(holder == i, 0, away * rng.integers(0, 9, array.shape)) for i in range(parts)]
+    return [np.asarray(array + shift.astype(array.dtype)) for shift in shifts]
+
+
+def combine(terms: Sequence[Array], reduce: Reduce) -> Array:
+    """What terms make up."""
+    function = {Reduce.SUM: np.add, Reduce.MAX: np.maximum, Reduce.MIN: np.minimum}[reduce]
+    return np.asarray(functools.reduce(function, terms))
 
 
 def gather(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
@@ -54,7 +71,7 @@ def gather(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
         if not all(close(part, parts[0]) for part in parts):
             raise ValueError("copies differ")
         return parts[0]
-    return np.asarray(sum(parts[1:], start=parts[0]))
+    return combine(parts, sbp.reduce)
 
 
 def close(found: Array, wanted: Array) -> bool:
@@ -70,16 +87,26 @@ def box_step(kind: ActKind, task: BoxingTask, pieces: Mapping[int, Array]) -> di
     for me, (rank, wanted) in enumerate(zip(task.group, task.target_boxes, strict=True)):
         if kind in (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER):
             cut = [array[within(wanted, box)] for array, box in held]
-            after[rank] = np.asarray(sum(cut[1:], start=cut[0]))
+            after[rank] = combine(cut, task.reduce)
         elif kind in (ActKind.ALL_GATHER, ActKind.ALL_TO_ALL):
-            after[rank] = assemble(wanted, held)
+            after[rank] = assemble(wanted, list({box: (array, box) for array, box in held}.values()))
         else:
             mine, box = held[me]
-            after[rank] = np.zeros(box_shape(wanted), mine.dtype)
+            after[rank] = np.full(box_shape(wanted), neutral(task.reduce, mine.dtype), mine.dtype)
             shared = intersect(box, wanted)
             if shared is not None and (me == 0 or box != wanted):
                 after[rank][within(shared, wanted)] = mine[within(shared, box)]
     return after
+
+
+def neutral(reduce: Reduce, dtype: np.dtype[Any]) -> Any:
+    """What adds nothing to terms."""
+    if reduce is Reduce.SUM:
+        return 0
+    limits = np.iinfo(dtype) if dtype.kind == "i" else None
+    if reduce is Reduce.MAX:
+        return -math.inf if limits is None else limits.min
+    return math.inf if limits is None else limits.max
 
 
 def transfer(task: TransferTask, pieces: Mapping[int, Array]) -> dict[int, Array]:

@@ -151,17 +151,14 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
 def random_graph(rng: random.Random, *, num_micro_batches: int) -> Graph:
     """At most eight ops: a few forward, and where a parameter is trained its gradient, the sum of it, and its update.
 
-    Parameters that nothing trains are inputs, for a variable is what an op updates.
+    Parameters that nothing trains are frozen.
     """
     grower = _Grower(rng, accumulates=num_micro_batches > 1)
     if rng.random() < 0.3:
         grower.grow_layers()
     else:
         grower.grow()
-    graph = grower.builder.build()
-    frozen = {v.name: v for v in graph.with_role(Role.VARIABLE) if v.name not in graph.updater}
-    inputs = {name: replace(value, role=Role.INPUT, rate=Rate.MICRO_BATCH) for name, value in frozen.items()}
-    return replace(graph, values={**graph.values, **inputs})
+    return grower.builder.build()
 
 
 class _Grower:
@@ -234,7 +231,7 @@ class _Grower:
     def _embedded(self, shape: Shape) -> str:
         ids = self._input("ids", shape, DType.INT32)
         table = self._variable("table", (self._dim(), self._dim()))
-        made = self._add("embed", "embedding", (ids, table))
+        made = self._add("embed", "gather", (table, ids), attrs={"axis": 0})
         self.trained.append((table, ids, made))
         return made
 
@@ -270,7 +267,8 @@ class _Grower:
     def _reduced(self, name: str) -> None:
         x = self.rng.choice(self.live)
         if self.rng.random() < 0.5:
-            self._add(name, "sum_leading", (x,), attrs={"keep": self.rng.randint(0, 1)}, phase=Phase.BACKWARD)
+            axes = tuple(range(len(self.builder.spec(x).shape) - self.rng.randint(0, 1)))
+            self._add(name, "reduce_sum", (x,), attrs={"axes": axes, "keepdims": 0}, phase=Phase.BACKWARD)
         else:
             self._add(name, "square_sum", (x,), phase=Phase.BACKWARD)
 
@@ -278,10 +276,13 @@ class _Grower:
         """The gradient of `variable`, that of y taken to be some live value like y; its sum, its norm, its update."""
         spec = self.builder.spec
         dy = self.rng.choice([name for name in (*self.live, y) if spec(name) == spec(y)])
-        kind, operands = ("matmul_tn", (x, dy)) if len(spec(variable).shape) == 2 else ("sum_leading", (dy,))
-        attrs: dict[str, int | float | str | tuple[int, ...]] = {"keep": 1} if kind == "sum_leading" else {}
+        kind, operands = ("matmul_tn", (x, dy)) if len(spec(variable).shape) == 2 else ("reduce_sum", (dy,))
+        leading = tuple(range(len(spec(dy).shape) - 1))
+        attrs: dict[str, int | float | str | tuple[int, ...]] = {}
+        if kind == "reduce_sum":
+            attrs = {"axes": leading, "keepdims": 0}
         if not spec(x).dtype.is_float:
-            kind, attrs = "embedding_grad", {"rows": spec(variable).shape[0]}
+            kind, attrs = "gather_grad", {"axis": 0, "rows": spec(variable).shape[0]}
         grad = self._add(f"{prefix}grad", kind, operands, attrs=attrs, phase=Phase.BACKWARD, layer=layer)
         if self.accumulates:
             grad = self._add(f"{prefix}sum", "accumulate", (grad,), phase=Phase.BACKWARD, layer=layer)
@@ -293,7 +294,7 @@ class _Grower:
         self._add(
             f"{variable}:adamw",
             "adamw",
-            (grad, factor),
+            (grad, factor, factor),
             attrs=dict(ADAMW),
             phase=Phase.UPDATE,
             layer=layer,

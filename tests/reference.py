@@ -26,7 +26,7 @@ def run_graph(
         graph: Of a training step, or any graph that `check_graph` accepts.
         inputs: The graph's inputs by name, one mapping per micro-batch.
         variables: Variable name -> array, rewritten by the ops that update it.
-        step: Steps done before this one; optimisers correct their moments by it.
+        step: Steps done before this one; optimisers correct their moments by it, and acts are counted on from it.
 
     Returns:
         Value name -> array for all values: step values, variables, and the micro-batch values of the last micro-batch.
@@ -38,7 +38,7 @@ def run_graph(
     for position, micro_batch in enumerate(inputs):
         values.update(micro_batch)
         for op in each:
-            _run_op(graph, op, values, step, first_of_piece=position == 0)
+            _run_op(graph, op, values, step * len(inputs) + position, first_of_piece=position == 0)
     for op in after:
         _run_op(graph, op, values, step, first_of_piece=True)
     return values
@@ -81,7 +81,7 @@ def _by_rate(graph: Graph, num_micro_batches: int) -> tuple[list[Op], list[Op], 
     return before, each, after
 
 
-def _run_op(graph: Graph, op: Op, values: dict[str, Array], step: int, *, first_of_piece: bool) -> None:
+def _run_op(graph: Graph, op: Op, values: dict[str, Array], number: int, *, first_of_piece: bool) -> None:
     definition = op_definition(op.kind)
     if first_of_piece or not definition.accumulates:
         values.update({n: np.empty(graph.values[n].spec.shape, graph.values[n].spec.dtype) for n in op.outputs})
@@ -95,7 +95,7 @@ def _run_op(graph: Graph, op: Op, values: dict[str, Array], step: int, *, first_
             input_boxes=tuple(_whole(graph.values[name].spec) for name in op.inputs),
             output_boxes=tuple(_whole(graph.values[name].spec) for name in op.outputs),
             workspace=Workspace(np),
-            number=step,
+            number=number,
             first_of_piece=first_of_piece,
         )
     )

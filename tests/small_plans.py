@@ -16,24 +16,30 @@ from executor.kernels.base import open_kernels
 from executor.train import StepReport, Trainer, program_of
 from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
+from simulator.simulate import simulate
 from strategy.arrangement import Pipeline, arrange
+from strategy.candidates import AXES, Request
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
+from strategy.lower import lower
 from strategy.memory import peak_memory_bytes
+from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
 from strategy.schedule import Schedule
-from strategy.search import AXES, Request, SimulatedStep, Solved, simulated_plan, solve_candidate
 from strategy.signature import Signature, op_signatures
+from strategy.simulated_plan import SimulatedStep, simulated_plan
 from strategy.tensor import DType
+from strategy.traffic import sent_bytes_per_step
 from strategy.training import Training, training_graph
+from strategy.verdict import Solved, solve_candidate
 
 Array = npt.NDArray[Any]
 MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
@@ -47,7 +53,7 @@ def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None
 
 
 def request(
-    devices: int, training: Training, *, model: GptConfig = MODEL, backend: str = "numpy", limit: int = 2**40
+    devices: int, training: Training, *, model: Model = MODEL, backend: str = "numpy", limit: int = 2**40
 ) -> Request:
     """A search for a plan of a small model."""
     return Request("small", model, training, CostModel(cluster(devices, backend=backend), {}), limit)
@@ -56,6 +62,11 @@ def request(
 def no_simulation(program: Program) -> SimulatedStep:
     """Stands in where the simulated time does not matter."""
     return SimulatedStep(1.0, 0.5)
+
+
+def simulated(program: Program) -> SimulatedStep:
+    """The simulated time of a step, as a search wants it."""
+    return SimulatedStep(simulate(program).step_time_s, simulate(program, steps=1).makespan_lower_bound_s)
 
 
 def config_of(training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b") -> PlanConfig:
@@ -105,6 +116,26 @@ def _random_signatures(
         except SbpError:
             continue
         return drawn
+
+
+def reclaimed(plan: Plan) -> Plan:
+    """The plan with the claims that follow from its layout, as far as an illegal one can be followed."""
+    try:
+        arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
+        objective_s = max(stage_times_ns(plan.graph, plan.layout, arrangement, plan.cost, plan.pipeline)) / 1e9
+        program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
+        claims = replace(
+            plan.claims,
+            objective_s=objective_s,
+            lower_bound_s=0.0,
+            gap=1.0,
+            status="feasible",
+            peak_memory_bytes=peak_memory_bytes(plan.graph, plan.layout.stages, arrangement),
+            sent_bytes_per_step=sent_bytes_per_step(program),
+        )
+    except Exception:  # noqa: BLE001 - an illegal layout may fail anywhere; then its old claims stand
+        return plan
+    return replace(plan, claims=claims)
 
 
 def corpus(vocabulary: int, *, seed: int = 0) -> Corpus:

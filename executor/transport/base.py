@@ -89,6 +89,13 @@ class Transport(Protocol):
         """Number of ranks."""
         ...
 
+    def open(self, number: int, lane: Lane) -> None:
+        """Let the collectives of this number travel in a lane that was not known when the transport was made.
+
+        All its ranks call it, and those that open several lanes do so in one order. Opening again does nothing.
+        """
+        ...
+
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
     ) -> Request:

@@ -17,6 +17,7 @@ import numpy as np
 from executor.transport.base import (
     Group,
     HostArray,
+    Lane,
     Lanes,
     PeerError,
     Request,
@@ -180,6 +181,9 @@ class LoopbackTransport:
         self._seen = 0
         self._sent: Counter[Channel] = Counter()
         self._asked: Counter[Channel] = Counter()
+
+    def open(self, number: int, lane: Lane) -> None:
+        """Nothing to do: lanes are told apart by their groups."""
 
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]

@@ -64,6 +64,13 @@ class MpiTransport:
         members = self._comm.Get_group().Incl(lane.group)
         return self._comm.Create_group(members, tag=0)
 
+    def open(self, number: int, lane: Lane) -> None:
+        """Make the communicator of a lane, its ranks together, and let collectives of this number use it."""
+        if number not in self._lanes:
+            if lane not in self._made:
+                self._made[lane] = self._make(lane)
+            self._lanes[number] = self._made[lane]
+
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
     ) -> Request:

@@ -28,10 +28,11 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from simulator.engine import run as simulate_acts
+from strategy.candidates import Request
 from strategy.cost import CostModel
 from strategy.models import find_model
 from strategy.plan import write_plan
-from strategy.search import Request, search
+from strategy.search import search
 from strategy.timeline import read_timeline
 from strategy.training import Training
 

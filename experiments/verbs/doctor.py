@@ -1,4 +1,8 @@
-"""Check this machine: what is there, what is missing, and how to get it."""
+"""Check this machine: what is there, what is missing, and how to get it. With --ops, check the ops instead.
+
+Every signature that an op lists is run on pieces and compared with one device, what it does not list must be wrong,
+and its gradient must be that of finite differences.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, say
 from experiments.outputs import check_place
-from strategy.errors import EnvironmentLacks
+from strategy.errors import EnvironmentLacks, InputError, RunError
 
 if TYPE_CHECKING:
     from strategy.cluster import Cluster
@@ -48,7 +52,10 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan doctor` takes."""
-    parser.add_argument("--ops", action="store_true", help="list the ops with their signatures")
+    parser.add_argument("kinds", metavar="KIND", nargs="*", help="with --ops: these kinds alone")
+    parser.add_argument("--ops", action="store_true", help="try every op: signatures, gradients, what is not listed")
+    parser.add_argument("--backend", default="numpy", metavar="NAME", help="with --ops: numpy or cupy (default: numpy)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="with --ops: of operands and choices")
     parser.add_argument("--write", type=Path, metavar="cluster.toml", help="describe this machine as a cluster")
     add_json(parser)
 
@@ -58,11 +65,14 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         EnvironmentLacks: something that is needed is missing; said after everything has been printed.
+        RunError: an op is not what it says; likewise.
     """
+    if args.ops:
+        return check_ops(args)
+    if args.kinds or args.backend != "numpy":
+        raise InputError("ops are checked with --ops", got=" ".join(args.kinds) or args.backend)
     from executor.launch import rank_environment
 
-    if args.ops:
-        raise not_there_yet("'sbplan doctor --ops'")
     check_place(args.write, "--write", new=True)
     rank_environment()  # a rank computes with one thread, so its core is measured with one
     checks = list(look())
@@ -75,6 +85,38 @@ def run(args: argparse.Namespace) -> int:
     lacking = [check for check in checks if check.needed and not check.ok]
     if lacking:
         raise EnvironmentLacks("; ".join(f"{check.name} is missing: {check.hint}" for check in lacking))
+    return 0
+
+
+def check_ops(args: argparse.Namespace) -> int:
+    """Try ops, and say per kind what was tried and what was wrong.
+
+    Raises:
+        RunError: something was wrong.
+    """
+    from executor.kernels.base import open_kernels
+    from executor.launch import rank_environment
+    from experiments.op_checks import Coverage, check_kind, stale_reasons, total
+    from strategy.ops import REGISTRY, op_definition
+
+    rank_environment()
+    kernels = open_kernels(args.backend)
+    kinds = [op_definition(kind).kind for kind in dict.fromkeys(args.kinds)] or list(REGISTRY)
+    found: list[Coverage] = []
+    for kind in kinds:
+        found.append(check_kind(kind, kernels, seed=args.seed))
+        say(str(found[-1]))
+        for problem in found[-1].problems:
+            say(f"  {problem}")
+    stale = stale_reasons(found) if kernels.host else []
+    for line in stale:
+        say(line)
+    say(f"{len(found)} kinds; {total(found)}")
+    wrong = [coverage.kind for coverage in found if coverage.problems]
+    if args.json:
+        emit({"ok": not wrong and not stale, "kinds": [asdict(c) for c in found], "stale_reasons": stale})
+    if wrong or stale:
+        raise RunError(f"ops are not what they say: {', '.join(wrong) or 'reasons that excuse nothing'}")
     return 0
 
 

@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="PATH", help="text to train on (default: the sources of Python's standard library)"
     )
+    parser.add_argument(
+        "--init", type=Path, metavar="FILE", help="start with a GPT-2's weights: safetensors, in Hugging Face's layout"
+    )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the training state in this folder")
     parser.add_argument(
         "--checkpoint-every",
@@ -62,7 +65,8 @@ def _launch(args: argparse.Namespace) -> int:
 
     plan = read_plan(args.plan)
     arguments = [str(args.plan), "--steps", str(args.steps), "--checkpoint-every", str(args.checkpoint_every)]
-    for flag, value in (("--data", args.data), ("--checkpoint", args.checkpoint), ("--backend", args.backend)):
+    flags = {"--data": args.data, "--init": args.init, "--checkpoint": args.checkpoint, "--backend": args.backend}
+    for flag, value in flags.items():
         arguments += [] if value is None else [flag, str(value)]
     arguments += [flag for flag, given in (("--resume", args.resume), ("--json", args.json)) if given]
     folder = RUNS / f"train-{time.time_ns() // 10**6}-{os.getpid()}"

@@ -1,33 +1,80 @@
-"""Models by name: presets with their published dimensions."""
+"""Models by name: families, and their presets with the published dimensions.
+
+To add a family, write one file and name it in `_MODULES`. The file holds
+
+    a config    a frozen, slotted dataclass that is a `base.Model`: dimensions, checked in `__post_init__`; the formula
+                of its parameters; what a batch is; and `module()`
+    modules     built of `strategy.module` and `strategy.layers`; the names of attributes become those of parameters;
+                repeated layers are members of a `Layers`, so that a search folds them and a pipeline cuts between them
+    FAMILY      its name, the config's class, and presets
+
+Nothing else knows a family: searches, plan files, the loader and the command line go through this index, and the tests
+of models run over every preset.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 from strategy.errors import InputError, did_you_mean
+from strategy.models import gpt, mlp
+from strategy.models.base import Family, Features, Integers, Model, Preset, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig
 
-PRESETS: Mapping[str, GptConfig] = {
-    "gpt-tiny": GptConfig(layers=4, width=128, heads=4, sequence=128, vocabulary=256),
-    "gpt2-small": GptConfig(layers=12, width=768, heads=12, sequence=1024, vocabulary=50257),
-    "gpt2-345m": GptConfig(layers=24, width=1024, heads=16, sequence=1024, vocabulary=50257),
-    "gpt3-175b": GptConfig(layers=96, width=12288, heads=96, sequence=2048, vocabulary=50257),
-    "gpt-1t": GptConfig(layers=128, width=25600, heads=160, sequence=2048, vocabulary=51200),
+_MODULES = (gpt, mlp)
+
+FAMILIES: Mapping[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
+PRESETS: Mapping[str, Preset] = {
+    name: preset for family in FAMILIES.values() for name, preset in family.presets.items()
 }
 
 
-def find_model(name: str, *, sequence: int | None = None) -> GptConfig:
-    """A preset's dimensions; `sequence` shortens (or lengthens) its context.
+def find_preset(name: str) -> Preset:
+    """A preset by its name.
 
     Raises:
         InputError: no such preset.
     """
     if name not in PRESETS:
         raise InputError("unknown model", got=name, hint=did_you_mean(name, PRESETS))
-    found = PRESETS[name]
+    return PRESETS[name]
+
+
+def find_model(name: str, *, sequence: int | None = None) -> Model:
+    """A preset's model; `sequence` shortens (or lengthens) its context.
+
+    Raises:
+        InputError: no such preset, or it has no context.
+    """
+    found = find_preset(name).model
     if sequence is None:
         return found
-    return GptConfig(found.layers, found.width, found.heads, sequence, found.vocabulary)
+    fields = {field.name for field in dataclasses.fields(type(found))}  # type: ignore[arg-type]
+    if "sequence" not in fields:
+        raise InputError("a model without tokens", where=name, got=f"a sequence of {sequence}")
+    changed: Model = dataclasses.replace(found, sequence=sequence)  # type: ignore[type-var]
+    return changed
 
 
-__all__ = ["PRESETS", "Gpt", "GptConfig", "find_model"]
+def family_of(model: Model) -> Family:
+    """The family that a model's class belongs to."""
+    return next(family for family in FAMILIES.values() if isinstance(model, family.model))
+
+
+__all__ = [
+    "FAMILIES",
+    "PRESETS",
+    "Family",
+    "Features",
+    "Gpt",
+    "GptConfig",
+    "Integers",
+    "Model",
+    "Preset",
+    "Source",
+    "Tokens",
+    "family_of",
+    "find_model",
+    "find_preset",
+]

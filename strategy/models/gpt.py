@@ -6,11 +6,15 @@ Radford et al. 2019; Brown et al. 2020 (arXiv:2005.14165), table 2.1. The loss i
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
+from strategy.layers import LayerNorm, Linear
 from strategy.losses import cross_entropy
-from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor
+from strategy.models.base import Family, Preset, Source, Tokens
+from strategy.module import Layers, Module, Parameter, Tensor
+from strategy.tensor import DType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,25 @@ class GptConfig:
         h = self.width
         return self.layers * (12 * h * h + 13 * h) + (self.vocabulary + self.sequence) * h + 2 * h
 
+    @property
+    def tokens_per_sample(self) -> int:
+        """A sample is one context."""
+        return self.sequence
+
+    @property
+    def batch(self) -> Mapping[str, Source]:
+        """Tokens of a text, and as labels the token after each."""
+        return {"ids": Tokens(), "labels": Tokens(1)}
+
+    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
+        """ids[b, s] and labels[b, s]."""
+        spec = TensorSpec((micro_batch, self.sequence), DType.INT32)
+        return {"ids": spec, "labels": spec}
+
+    def module(self) -> Module:
+        """The model, to be traced."""
+        return Gpt(self)
+
 
 class Attention(Module):
     """Causal self-attention; the projection's columns are ordered head, (query, key, value), dim."""
@@ -50,7 +73,7 @@ class Attention(Module):
         (x,) = inputs
         b, s, w = x.shape
         packed = self.qkv(x).reshape("heads", (b, s, self.heads, 3, w // self.heads))
-        mixed = x.tracer.apply("attention", "attention", (packed,), labels=("lse",))[0]
+        mixed = x.tracer.apply("attention", "attention", (packed,), {"causal": 1}, labels=("lse",))[0]
         projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
         return projected
 
@@ -103,3 +126,17 @@ class Gpt(Module):
         x = self.norm(self.layers(x))
         logits = x.apply("logits", "matmul_nt", token)
         return cross_entropy(logits, labels)
+
+
+FAMILY = Family(
+    "gpt",
+    GptConfig,
+    {
+        "gpt-tiny": Preset(GptConfig(layers=4, width=128, heads=4, sequence=128, vocabulary=256), 8),
+        "gpt2-small": Preset(GptConfig(layers=12, width=768, heads=12, sequence=1024, vocabulary=50257), 512),
+        "gpt2-345m": Preset(GptConfig(layers=24, width=1024, heads=16, sequence=1024, vocabulary=50257), 512),
+        "gpt3-175b": Preset(GptConfig(layers=96, width=12288, heads=96, sequence=2048, vocabulary=50257), 1536),
+        "gpt-1t": Preset(GptConfig(layers=128, width=25600, heads=160, sequence=2048, vocabulary=51200), 3072),
+    },
+)
+"""Batches: Radford et al. 2019; Narayanan et al. 2021 (arXiv:2104.04473), table 1; gpt-tiny is ours."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.errors import InputError
 from strategy.graph import Attrs
-from strategy.sbp import B, P, Partial, Reduce, Sbp, Split
+from strategy.sbp import B, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -95,13 +95,15 @@ class Example:
 
     Dims are long enough to be split in four, some of them unevenly. Floats are drawn distinct and evenly spaced in
     `ranges[position]` (default -2 to 2, never 0), which keeps them away from ties and kinks; integers uniformly from
-    [low, high), which must be given. Positions count inputs, then updates.
+    [low, high), which must be given. Positions count inputs, then updates. `derive` makes an input of the others as
+    they were drawn, for ops that mean something only if it fits them: a maximum, the order of a sort.
     """
 
     inputs: tuple[TensorSpec, ...]
     updates: tuple[TensorSpec, ...] = ()
     attrs: Attrs = field(default_factory=dict)
     ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    derive: Mapping[int, Callable[[Sequence[Array]], Array]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,36 +182,39 @@ def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
             return None
         size = -(-spec.shape[sbp.dim] // parts)
         return TensorSpec((*spec.shape[: sbp.dim], size, *spec.shape[sbp.dim + 1 :]), spec.dtype)
-    if isinstance(sbp, Partial) and not spec.dtype.is_float:
+    if isinstance(sbp, Partial) and not may_be_partial(spec.dtype, sbp.reduce):
         return None
     return spec
+
+
+def int_attr(attrs: Attrs, key: str) -> int:
+    """The attribute `key`; raises InputError if it is no whole number."""
+    found = attrs.get(key)
+    if not isinstance(found, int):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a whole number")
+    return found
+
+
+def float_attr(attrs: Attrs, key: str) -> float:
+    """The attribute `key`; raises InputError if it is no number."""
+    found = attrs.get(key)
+    if not isinstance(found, int | float):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a number")
+    return float(found)
+
+
+def ints_attr(attrs: Attrs, key: str) -> tuple[int, ...]:
+    """The attribute `key`; raises InputError if it is no tuple."""
+    found = attrs.get(key)
+    if not isinstance(found, tuple):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a tuple of whole numbers")
+    return found
 
 
 def expect(condition: bool, problem: str, *, got: object, expected: str) -> None:
     """Raise InputError unless the condition holds: the shape rules' one way to refuse."""
     if not condition:
         raise InputError(problem, got=got, expected=expected)
-
-
-def integers(attrs: Attrs, key: str) -> tuple[int, ...]:
-    """The attribute `key` of an op, a tuple of integers."""
-    found = attrs[key]
-    assert isinstance(found, tuple)
-    return found
-
-
-def integer(attrs: Attrs, key: str) -> int:
-    """The attribute `key` of an op, an integer."""
-    found = attrs[key]
-    assert isinstance(found, int)
-    return found
-
-
-def number(attrs: Attrs, key: str) -> float:
-    """The attribute `key` of an op, a figure."""
-    found = attrs[key]
-    assert isinstance(found, int | float)
-    return float(found)
 
 
 def shapes(specs: Specs) -> tuple[Shape, ...]:

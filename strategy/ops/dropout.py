@@ -23,8 +23,8 @@ from strategy.ops.base import (
     Specs,
     elementwise_signatures,
     expect,
-    integer,
-    number,
+    float_attr,
+    int_attr,
     picks_from,
 )
 from strategy.tensor import Box, TensorSpec, box_shape
@@ -57,7 +57,7 @@ def random_words(xp: ArrayModule, seed: int, act: int, box: Box) -> Array:
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    rate, seed = number(attrs, "rate"), integer(attrs, "seed")
+    rate, seed = float_attr(attrs, "rate"), int_attr(attrs, "seed")
     expect(0 <= rate < 1, "not a dropout rate", got=rate, expected="a figure in [0, 1)")
     expect(0 <= seed < _WORD, "not a seed", got=seed, expected="0 to 2^64 - 1")
     expect(inputs[0].dtype.is_float, "not a tensor of floats", got=inputs[0].dtype, expected="float32 or float64")
@@ -72,8 +72,8 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
 def _run(call: Call) -> None:
     """x / (1 - rate) where the element is kept, 0 where it is dropped (Srivastava et al. 2014, JMLR 15, section 10)."""
     xp, x, out = call.xp, call.inputs[0], call.outputs[0]
-    rate = number(call.attrs, "rate")
-    words = random_words(xp, integer(call.attrs, "seed"), call.number, call.input_boxes[0])
+    rate = float_attr(call.attrs, "rate")
+    words = random_words(xp, int_attr(call.attrs, "seed"), call.number, call.input_boxes[0])
     xp.multiply(x, 1.0 / (1.0 - rate), out=out)
     xp.copyto(out, 0, where=words < xp.uint64(int(rate * _WORD)))
 

@@ -18,7 +18,7 @@ from strategy.ops.base import (
     OpDef,
     Specs,
     expect,
-    integer,
+    int_attr,
     linear_in,
     picks_from,
     shapes,
@@ -33,7 +33,7 @@ _INDICES = "ijklmn"
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     x, indices = inputs
-    axis = integer(attrs, "axis")
+    axis = int_attr(attrs, "axis")
     expect(not indices.dtype.is_float, "gather needs integer indices", got=indices.dtype, expected="int32 or int64")
     expect(0 <= axis < len(x.shape), "gather along a dim that is not there", got=axis, expected=f"a dim of {x.shape}")
     return (TensorSpec((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype),)
@@ -46,13 +46,13 @@ def _letters(x_dims: int, index_dims: int, axis: int) -> tuple[str, str, str]:
 
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    x, indices, result = _letters(len(inputs[0].shape), len(inputs[1].shape), integer(attrs, "axis"))
+    x, indices, result = _letters(len(inputs[0].shape), len(inputs[1].shape), int_attr(attrs, "axis"))
     return [*split_letters([x, indices], [result]), *picks_from((0,), 2)]
 
 
 def _run(call: Call) -> None:
     xp, (x, indices), out = call.xp, call.inputs, call.outputs[0]
-    axis = integer(call.attrs, "axis")
+    axis = int_attr(call.attrs, "axis")
     begin, end = call.input_boxes[0][axis]
     local = indices - begin
     foreign = (local < 0) | (local >= end - begin)
@@ -64,14 +64,14 @@ def _run(call: Call) -> None:
 def _gradient(builder: GradientBuilder) -> None:
     if builder.wants(0):
         x, indices = builder.op.inputs
-        axis = integer(builder.op.attrs, "axis")
+        axis = int_attr(builder.op.attrs, "axis")
         attrs = {"axis": axis, "rows": builder.specs((x,))[0].shape[axis]}
         builder.give(0, builder.emit("dx", "gather_grad", (indices, builder.output_gradient()), attrs))
 
 
 def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     indices, grad = inputs
-    axis, rows = integer(attrs, "axis"), integer(attrs, "rows")
+    axis, rows = int_attr(attrs, "axis"), int_attr(attrs, "rows")
     after = axis + len(indices.shape)
     composes = not indices.dtype.is_float and grad.shape[axis:after] == indices.shape
     expect(composes, "gather_grad shapes do not compose", got=shapes(inputs), expected="indices[i..], dy[.., i.., ..]")
@@ -79,7 +79,7 @@ def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec
 
 
 def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    axis = integer(attrs, "axis")
+    axis = int_attr(attrs, "axis")
     x, indices, result = _letters(len(outputs[0].shape), len(inputs[0].shape), axis)
     own_rows = AxisSignature((B, B), (Split(axis),))
     return [*split_letters([indices, result], [x], skip=x[axis]), own_rows, linear_in([1], 2)]
@@ -88,7 +88,7 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
 def _run_grad(call: Call) -> None:
     """Adds every slice of dy where it came from; slices that belong to other ranks are left out."""
     xp, (indices, grad), dx = call.xp, call.inputs, call.outputs[0]
-    axis = integer(call.attrs, "axis")
+    axis = int_attr(call.attrs, "axis")
     begin, end = call.output_boxes[0][axis]
     local = indices.reshape(-1) - begin
     mine = (local >= 0) & (local < end - begin)

@@ -16,7 +16,7 @@ from strategy.ops.base import (
     Specs,
     elementwise_signatures,
     expect,
-    integer,
+    int_attr,
     linear_in,
     shapes,
 )
@@ -31,7 +31,7 @@ def _leading(dims: int, reads: int, writes: int) -> list[AxisSignature]:
 def _infer_one_hot(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     expect(not inputs[0].dtype.is_float, "one_hot needs integers", got=inputs[0].dtype, expected="int32 or int64")
     dtype = DType(str(attrs.get("dtype", DType.FLOAT32)))
-    return (TensorSpec((*inputs[0].shape, integer(attrs, "depth")), dtype),)
+    return (TensorSpec((*inputs[0].shape, int_attr(attrs, "depth")), dtype),)
 
 
 def _signatures_one_hot(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
@@ -50,7 +50,7 @@ def _gradient_none(builder: GradientBuilder) -> None:
 
 
 def _infer_top_k(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    shape, k = inputs[0].shape, integer(attrs, "k")
+    shape, k = inputs[0].shape, int_attr(attrs, "k")
     legal = len(shape) > 0 and 1 <= k <= shape[-1]
     expect(legal, "top_k takes more than there is", got=(shape, k), expected="1 <= k <= the last dim")
     found = (*shape[:-1], k)
@@ -80,7 +80,7 @@ def _infer_top_k_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Tens
     indices, grad = inputs
     composes = indices.shape == grad.shape and not indices.dtype.is_float
     expect(composes, "top_k_grad shapes do not compose", got=shapes(inputs), expected="indices[..., k], dy[..., k]")
-    return (TensorSpec((*grad.shape[:-1], integer(attrs, "size")), grad.dtype),)
+    return (TensorSpec((*grad.shape[:-1], int_attr(attrs, "size")), grad.dtype),)
 
 
 def _signatures_top_k_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
@@ -159,7 +159,14 @@ OPS = (
         _flop_none,
         _signatures_top_k_grad,
         _run_top_k_grad,
-        examples=(Example((_CHOSEN, TensorSpec((7, 4))), attrs={"size": 40}, ranges={0: (0, 40)}),),
+        examples=(
+            Example(
+                (_CHOSEN, TensorSpec((7, 4))),
+                attrs={"size": 5},
+                ranges={0: (0, 5)},
+                derive={0: lambda operands: operands[1].argsort(axis=-1).astype("int32")},
+            ),
+        ),
     ),
     OpDef(
         "argmax",

@@ -23,9 +23,9 @@ from strategy.ops.base import (
     OpDef,
     Specs,
     expect,
-    integer,
+    float_attr,
+    int_attr,
     linear_in,
-    number,
     shapes,
 )
 from strategy.sbp import B, P, Split
@@ -96,7 +96,7 @@ def _run_sum_exp_grad(call: Call) -> None:
 def _label_masks(call: Call, labels: Array) -> tuple[Array, Array]:
     """Which rows are valid, and which of them have a label among this rank's classes."""
     begin, end = call.input_boxes[0][-1]
-    valid = labels != integer(call.attrs, "ignore_index")
+    valid = labels != int_attr(call.attrs, "ignore_index")
     return valid, valid & (labels >= begin) & (labels < end)
 
 
@@ -111,7 +111,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     composes = len(logits.shape) > 0 and logits.shape[:-1] == labels.shape == lse.shape and not labels.dtype.is_float
     expected = "logits[..., v], integer labels[...], lse[...]"
     expect(composes and lse.dtype == logits.dtype, "cross_entropy shapes do not compose", got=inputs, expected=expected)
-    smoothing, classes = number(attrs, "label_smoothing"), integer(attrs, "classes")
+    smoothing, classes = float_attr(attrs, "label_smoothing"), int_attr(attrs, "classes")
     expect(0 <= smoothing < 1, "no label smoothing", got=smoothing, expected="a figure in [0, 1)")
     expect(classes == logits.shape[-1], "another number of classes", got=classes, expected=str(logits.shape[-1]))
     return (TensorSpec((), logits.dtype), TensorSpec((), logits.dtype))
@@ -127,11 +127,11 @@ def _run(call: Call) -> None:
     """Sum over valid rows of lse - (1 - s) logits[label] - s mean(logits), s the label smoothing."""
     (logits, labels, lse), (loss, count) = call.inputs, call.outputs
     valid, own = _label_masks(call, labels)
-    smoothing = number(call.attrs, "label_smoothing")
+    smoothing = float_attr(call.attrs, "label_smoothing")
     picked = _flat(logits)[_label_cells(call, labels, own)]
     loss[...] = lse[own].sum() - (1 - smoothing) * picked.sum()
     if smoothing:
-        share = smoothing / integer(call.attrs, "classes")
+        share = smoothing / int_attr(call.attrs, "classes")
         loss[...] -= share * logits.sum(axis=-1)[valid].sum()
     count[...] = picked.size
 
@@ -162,11 +162,11 @@ def _run_grad(call: Call) -> None:
     """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
     xp, (logits, labels, lse, *grad), dlogits = call.xp, call.inputs, call.outputs[0]
     valid, own = _label_masks(call, labels)
-    smoothing = number(call.attrs, "label_smoothing")
+    smoothing = float_attr(call.attrs, "label_smoothing")
     xp.subtract(logits, lse[..., None], out=dlogits)
     xp.exp(dlogits, out=dlogits)
     if smoothing:
-        dlogits -= smoothing / integer(call.attrs, "classes")
+        dlogits -= smoothing / int_attr(call.attrs, "classes")
     _flat(dlogits)[_label_cells(call, labels, own)] -= 1 - smoothing
     if not valid.all():
         dlogits[~valid] = 0
@@ -180,7 +180,7 @@ def _infer_margin(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSp
     expect(composes, "arc_margin shapes do not compose", got=shapes(inputs), expected="cosine[..., v], labels[...]")
     alike = len(inputs) == 2 or inputs[2] == cosine
     expect(alike, "operands differ", got=shapes(inputs), expected="the gradient like the cosine")
-    margin = number(attrs, "margin")
+    margin = float_attr(attrs, "margin")
     expect(0 <= margin < math.pi, "not an angle", got=margin, expected="radians, from 0 to less than pi")
     return (cosine,)
 
@@ -206,7 +206,7 @@ def _run_margin(call: Call) -> None:
     the logit stays monotone in the angle.
     """
     xp, cosine, out = call.xp, call.inputs[0], call.outputs[0]
-    margin, scale = number(call.attrs, "margin"), number(call.attrs, "scale")
+    margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
     xp.multiply(cosine, scale, out=out)
     cells = _own_cells(call)
     cos = _flat(cosine)[cells]
@@ -231,7 +231,7 @@ def _signatures_margin_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: 
 def _run_margin_grad(call: Call) -> None:
     """d cos(angle + margin) / d cos(angle) = cos(margin) + sin(margin) cos(angle) / sin(angle)."""
     xp, (cosine, _, grad), out = call.xp, call.inputs, call.outputs[0]
-    margin, scale = number(call.attrs, "margin"), number(call.attrs, "scale")
+    margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
     xp.multiply(grad, scale, out=out)
     cells = _own_cells(call)
     cos = _flat(cosine)[cells]
@@ -245,7 +245,7 @@ def _flop_4(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 
 def _flop_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    every = 2 * inputs[0].size if number(attrs, "label_smoothing") else 0
+    every = 2 * inputs[0].size if float_attr(attrs, "label_smoothing") else 0
     return 3 * inputs[1].size + every
 
 
@@ -255,7 +255,7 @@ def _flop_scale(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 def _nbytes_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     """One logit per row is read, unless labels are smoothed."""
-    logits = inputs[0].nbytes if number(attrs, "label_smoothing") else inputs[2].nbytes
+    logits = inputs[0].nbytes if float_attr(attrs, "label_smoothing") else inputs[2].nbytes
     return logits + inputs[1].nbytes + inputs[2].nbytes + outputs[0].nbytes + outputs[1].nbytes
 
 

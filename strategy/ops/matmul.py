@@ -3,6 +3,9 @@
 matmul     x[..., k]  w[k, n]   -> [..., n]
 matmul_nt  y[..., n]  w[k, n]   -> [..., k]     y @ w.T
 matmul_tn  x[..., k]  y[..., n] -> [k, n]       x.T @ y over all leading dims
+
+There is no product fused with a bias: `matmul` then `add` has its signatures, and where the product is partial, so is
+the bias (`add` takes P, P), of which boxing lets one rank keep the figures.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from strategy.graph import Attrs
 from strategy.ops.base import (
     AxisSignature,
     Call,
+    Example,
     OpDef,
     Specs,
     expect,
@@ -19,7 +23,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
-from strategy.tensor import TensorSpec
+from strategy.tensor import Shape, TensorSpec
 
 _LEADING = "abcdef"
 
@@ -106,8 +110,35 @@ def _gradient_nt(builder: GradientBuilder) -> None:
     builder.give(1, builder.emit("dw", "matmul_tn", (grad, y)))
 
 
+def _examples(*operands: tuple[Shape, Shape]) -> tuple[Example, ...]:
+    return tuple(Example((TensorSpec(one), TensorSpec(other))) for one, other in operands)
+
+
 OPS = (
-    OpDef("matmul", _infer_nn, _flop_nn, _signatures_nn, _run_nn, _gradient),
-    OpDef("matmul_nt", _infer_nt, _flop_nn, _signatures_nt, _run_nt, _gradient_nt),
-    OpDef("matmul_tn", _infer_tn, _flop_tn, _signatures_tn, _run_tn),
+    OpDef(
+        "matmul",
+        _infer_nn,
+        _flop_nn,
+        _signatures_nn,
+        _run_nn,
+        _gradient,
+        examples=_examples(((5, 7), (7, 4)), ((4, 5, 8), (8, 7))),
+    ),
+    OpDef(
+        "matmul_nt",
+        _infer_nt,
+        _flop_nn,
+        _signatures_nt,
+        _run_nt,
+        _gradient_nt,
+        examples=_examples(((5, 7), (4, 7)), ((4, 5, 8), (7, 8))),
+    ),
+    OpDef(
+        "matmul_tn",
+        _infer_tn,
+        _flop_tn,
+        _signatures_tn,
+        _run_tn,
+        examples=_examples(((5, 7), (5, 4)), ((4, 5, 8), (4, 5, 7))),
+    ),
 )

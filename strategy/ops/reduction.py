@@ -22,8 +22,8 @@ from strategy.ops.base import (
     Specs,
     elementwise_signatures,
     expect,
-    integer,
-    integers,
+    int_attr,
+    ints_attr,
     linear_in,
     shapes,
     split_letters,
@@ -38,26 +38,26 @@ _TERMS: Mapping[str, Partial] = {"reduce_sum": P, "reduce_mean": P, "reduce_max"
 
 def _kept(shape: Shape, attrs: Attrs) -> Shape:
     """The shape with reduced dims of one."""
-    axes = integers(attrs, "axes")
+    axes = ints_attr(attrs, "axes")
     return tuple(1 if d in axes else size for d, size in enumerate(shape))
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    shape, axes = inputs[0].shape, integers(attrs, "axes")
+    shape, axes = inputs[0].shape, ints_attr(attrs, "axes")
     legal = len(set(axes)) == len(axes) and all(0 <= d < len(shape) for d in axes)
     expect(legal, "the reduced dims are not there", got=axes, expected=f"different dims of {shape}")
     lengths = math.prod(shape[d] for d in axes)
     stated = attrs.get("count", lengths)
     expect(stated == lengths, "the mean is over another number of elements", got=stated, expected=str(lengths))
-    if integer(attrs, "keepdims"):
+    if int_attr(attrs, "keepdims"):
         return (TensorSpec(_kept(shape, attrs), inputs[0].dtype),)
     return (TensorSpec(tuple(size for d, size in enumerate(shape) if d not in axes), inputs[0].dtype),)
 
 
 def _letters(dims: int, attrs: Attrs) -> tuple[str, str]:
     """Letters of the operand and of the result."""
-    axes, letters = integers(attrs, "axes"), _LETTERS[:dims]
-    gone = _ONE if integer(attrs, "keepdims") else ""
+    axes, letters = ints_attr(attrs, "axes"), _LETTERS[:dims]
+    gone = _ONE if int_attr(attrs, "keepdims") else ""
     return letters, "".join(gone if d in axes else letter for d, letter in enumerate(letters))
 
 
@@ -76,7 +76,7 @@ def _signatures(kind: str) -> Callable[[Specs, Specs, Attrs, int], list[AxisSign
 
 def _run_sum(call: Call) -> None:
     xp, x, out = call.xp, call.inputs[0], call.outputs[0]
-    axes = integers(call.attrs, "axes")
+    axes = ints_attr(call.attrs, "axes")
     if axes and x.dtype.kind == "f" and sorted(axes) == list(range(len(axes))) and len(axes) < x.ndim:
         rows = x.reshape(-1, out.size)
         count = rows.shape[0]
@@ -89,19 +89,19 @@ def _run_sum(call: Call) -> None:
 def _run_mean(call: Call) -> None:
     _run_sum(call)
     x = call.inputs[0]
-    count = call.attrs.get("count", math.prod(x.shape[d] for d in integers(call.attrs, "axes")))
+    count = call.attrs.get("count", math.prod(x.shape[d] for d in ints_attr(call.attrs, "axes")))
     assert isinstance(count, int)
     call.outputs[0][...] *= 1.0 / count
 
 
 def _run_max(call: Call) -> None:
     out = call.outputs[0]
-    out[...] = call.inputs[0].max(axis=integers(call.attrs, "axes")).reshape(out.shape)
+    out[...] = call.inputs[0].max(axis=ints_attr(call.attrs, "axes")).reshape(out.shape)
 
 
 def _run_min(call: Call) -> None:
     out = call.outputs[0]
-    out[...] = call.inputs[0].min(axis=integers(call.attrs, "axes")).reshape(out.shape)
+    out[...] = call.inputs[0].min(axis=ints_attr(call.attrs, "axes")).reshape(out.shape)
 
 
 def _spread(builder: GradientBuilder, grad: str) -> None:
@@ -123,7 +123,7 @@ def _gradient_sum(builder: GradientBuilder) -> None:
 def _gradient_mean(builder: GradientBuilder) -> None:
     if builder.wants(0):
         (x,) = builder.specs(builder.op.inputs)
-        share = 1.0 / math.prod(x.shape[d] for d in integers(builder.op.attrs, "axes"))
+        share = 1.0 / math.prod(x.shape[d] for d in ints_attr(builder.op.attrs, "axes"))
         _spread(builder, builder.emit("share", "scale", (builder.output_gradient(),), {"factor": share}))
 
 

@@ -20,8 +20,8 @@ from strategy.ops.base import (
     OpDef,
     Specs,
     expect,
-    integer,
-    integers,
+    int_attr,
+    ints_attr,
     linear_in,
     picks_from,
     shapes,
@@ -56,7 +56,7 @@ def dim_groups(source: Shape, target: Shape) -> Iterator[tuple[int, int]]:
 
 
 def _infer_reshape(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    target = integers(attrs, "shape")
+    target = ints_attr(attrs, "shape")
     same = math.prod(target) == inputs[0].size
     expect(same, "reshape changes the number of elements", got=(inputs[0].shape, target), expected="equal products")
     return (TensorSpec(target, inputs[0].dtype),)
@@ -88,30 +88,30 @@ def _gradient_reshape(builder: GradientBuilder) -> None:
 
 
 def _infer_transpose(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    perm = integers(attrs, "perm")
+    perm = ints_attr(attrs, "perm")
     legal = sorted(perm) == list(range(len(inputs[0].shape)))
     expect(legal, "not a permutation of the dims", got=perm, expected=f"an order of {len(inputs[0].shape)} dims")
     return (TensorSpec(tuple(inputs[0].shape[p] for p in perm), inputs[0].dtype),)
 
 
 def _signatures_transpose(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    perm = integers(attrs, "perm")
+    perm = ints_attr(attrs, "perm")
     return [*(AxisSignature((Split(p),), (Split(i),)) for i, p in enumerate(perm)), *picks_from((0,), 1)]
 
 
 def _run_transpose(call: Call) -> None:
-    call.outputs[0][...] = call.inputs[0].transpose(integers(call.attrs, "perm"))
+    call.outputs[0][...] = call.inputs[0].transpose(ints_attr(call.attrs, "perm"))
 
 
 def _gradient_transpose(builder: GradientBuilder) -> None:
     if builder.wants(0):
-        perm = integers(builder.op.attrs, "perm")
+        perm = ints_attr(builder.op.attrs, "perm")
         inverse = tuple(perm.index(d) for d in range(len(perm)))
         builder.give(0, builder.emit("dx", "transpose", (builder.output_gradient(),), {"perm": inverse}))
 
 
 def _infer_expand(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    shape = integers(attrs, "shape")
+    shape = ints_attr(attrs, "shape")
     fits = broadcast_shape((inputs[0].shape, shape)) == shape
     expect(fits, "expand does not compose", got=(inputs[0].shape, shape), expected="dims of 1 and new first dims grow")
     return (TensorSpec(shape, inputs[0].dtype),)
@@ -145,7 +145,7 @@ def _copy_shared(source: Array, source_box: Box, target: Array, target_box: Box)
 
 
 def _infer_concat(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    axis, first = integer(attrs, "axis"), inputs[0]
+    axis, first = int_attr(attrs, "axis"), inputs[0]
     expect(0 <= axis < len(first.shape), "concat along no dim", got=axis, expected=f"a dim of {first.shape}")
     rest = [(spec.dtype, *spec.shape[:axis], *spec.shape[axis + 1 :]) for spec in inputs]
     alike = all(other == rest[0] for other in rest)
@@ -156,7 +156,7 @@ def _infer_concat(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSp
 
 def _signatures_concat(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     """Operands are whole along the joined dim: from a piece, a rank could not tell where the next one begins."""
-    axis, count = integer(attrs, "axis"), len(inputs)
+    axis, count = int_attr(attrs, "axis"), len(inputs)
     others = [d for d in range(len(outputs[0].shape)) if d != axis]
     return [
         *(AxisSignature((Split(d),) * count, (Split(d),)) for d in others),
@@ -166,7 +166,7 @@ def _signatures_concat(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) 
 
 
 def _run_concat(call: Call) -> None:
-    axis, out = integer(call.attrs, "axis"), call.outputs[0]
+    axis, out = int_attr(call.attrs, "axis"), call.outputs[0]
     (low, high), origin = call.output_boxes[0][axis], 0
     along = (slice(None),) * axis
     for x, box in zip(call.inputs, call.input_boxes, strict=True):
@@ -177,7 +177,7 @@ def _run_concat(call: Call) -> None:
 
 
 def _gradient_concat(builder: GradientBuilder) -> None:
-    axis, origin = integer(builder.op.attrs, "axis"), 0
+    axis, origin = int_attr(builder.op.attrs, "axis"), 0
     for position, spec in enumerate(builder.specs(builder.op.inputs)):
         begin = tuple(origin * (d == axis) for d in range(len(spec.shape)))
         if builder.wants(position):
@@ -187,7 +187,7 @@ def _gradient_concat(builder: GradientBuilder) -> None:
 
 
 def _infer_slice(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    shape, begin, end = inputs[0].shape, integers(attrs, "begin"), integers(attrs, "end")
+    shape, begin, end = inputs[0].shape, ints_attr(attrs, "begin"), ints_attr(attrs, "end")
     legal = len(begin) == len(end) == len(shape) and all(
         0 <= b < e <= size for b, e, size in zip(begin, end, shape, strict=True)
     )
@@ -201,7 +201,7 @@ def _signatures_cut(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> 
     A dim that is not cut may be split alike on both sides. On later axes of a mesh a cut dim can look whole, where the
     slice begins at 0 and a piece is just as long; this too is right then, because a rank copies by coordinates.
     """
-    begin, found = integers(attrs, "begin"), []
+    begin, found = ints_attr(attrs, "begin"), []
     for d, (read, written) in enumerate(zip(inputs[0].shape, outputs[0].shape, strict=True)):
         if read == written and begin[d] == 0:
             found.append(AxisSignature((Split(d),), (Split(d),)))
@@ -211,7 +211,7 @@ def _signatures_cut(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> 
 
 def _run_slice(call: Call) -> None:
     x, out = call.inputs[0], call.outputs[0]
-    begin = integers(call.attrs, "begin")
+    begin = ints_attr(call.attrs, "begin")
     out[...] = 0
     _copy_shared(x, call.input_boxes[0], out, _moved(call.output_boxes[0], begin))
 
@@ -219,12 +219,12 @@ def _run_slice(call: Call) -> None:
 def _gradient_slice(builder: GradientBuilder) -> None:
     if builder.wants(0):
         (x,) = builder.specs(builder.op.inputs)
-        attrs = {"begin": integers(builder.op.attrs, "begin"), "shape": x.shape}
+        attrs = {"begin": ints_attr(builder.op.attrs, "begin"), "shape": x.shape}
         builder.give(0, builder.emit("dx", "slice_grad", (builder.output_gradient(),), attrs))
 
 
 def _infer_slice_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    shape, begin, found = integers(attrs, "shape"), integers(attrs, "begin"), inputs[0].shape
+    shape, begin, found = ints_attr(attrs, "shape"), ints_attr(attrs, "begin"), inputs[0].shape
     legal = len(shape) == len(begin) == len(found) and all(
         b >= 0 and b + f <= size for b, f, size in zip(begin, found, shape, strict=True)
     )
@@ -235,7 +235,7 @@ def _infer_slice_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Tens
 def _run_slice_grad(call: Call) -> None:
     """The gradient where the slice was, zeros around it."""
     grad, dx = call.inputs[0], call.outputs[0]
-    begin = integers(call.attrs, "begin")
+    begin = ints_attr(call.attrs, "begin")
     dx[...] = 0
     _copy_shared(grad, _moved(call.input_boxes[0], begin), dx, call.output_boxes[0])
 

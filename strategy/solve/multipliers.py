@@ -62,7 +62,7 @@ def raise_bound(
     prices = center
     scale_cost = 1.0
     planes: list[tuple[float, FloatArray]] = []
-    best: tuple[int, FloatArray] | None = None
+    best: int | None = None
     known: int | None = None
     for _ in range(max_rounds):
         costs, credit = penalise(core, prices * scale_cost / scale_bytes)
@@ -74,25 +74,21 @@ def raise_bound(
         if not planes:
             scale_cost = float(max(plain, 1) if known is None else max(known - value, 1))
         planes.append((plain / scale_cost, (load - core.room) / scale_bytes))
-        improved = best is None or value > best[0]
-        if improved:
-            if best is not None:
-                radius *= 2.0
-            best, center = (value, prices), prices
+        if best is None or value > best:
+            radius *= 1.0 if best is None else 2.0
+            best, center = value, prices
         else:
             radius *= 0.5
-        assert best is not None
-        closed = known is not None and best[0] >= known
+        closed = known is not None and best >= known
         if closed or time.perf_counter() > deadline_s:
             break
         prices, promised = _next_prices(planes, center, radius)
-        gain = promised * scale_cost + core.constant - best[0]
+        gain = promised * scale_cost + core.constant - best
         if gain < max(1.0, 1e-6 * scale_cost) and radius > 1e-3:
             break
         if radius < 1e-6:
             break
-    assert best is not None
-    final = best[1] * scale_cost / scale_bytes
+    final = center * scale_cost / scale_bytes
     costs, credit = penalise(core, final)
     run = sweep(buckets, costs)
     offset = core.constant - credit

@@ -114,11 +114,6 @@ class Progress:
         if self.lower_bound is None or bound > self.lower_bound:
             self.lower_bound, self.method = bound, method
 
-    def close(self) -> None:
-        """Nothing of interest is left."""
-        assert self.below is not None, "closed without an incumbent or a cutoff"
-        self.lower_bound = self.below
-
 
 def solve(
     problem: Problem,
@@ -157,7 +152,7 @@ def solve(
         if progress.below is None:
             infeasible = _confirm_infeasible(progress)
         else:
-            progress.close()
+            progress.lower_bound = progress.below
     return _solution(progress, infeasible=infeasible)
 
 
@@ -192,7 +187,7 @@ def _search(core: Core, progress: Progress) -> None:
         bound = _price(core, buckets, progress)
         if progress.below is None or progress.done:
             break
-        _aim(core, bound, progress)
+        _aim(core, bound, progress.below, progress)
         if progress.done:
             return
         smaller = _fixed(core, bound, progress.below, progress)
@@ -276,14 +271,13 @@ def _exchange(core: Core, progress: Progress) -> None:
             return
 
 
-def _aim(core: Core, bound: Bound, progress: Progress) -> None:
-    """Asks for an answer close to the bound, which leaves few choices.
+def _aim(core: Core, bound: Bound, below: int, progress: Progress) -> None:
+    """Asks for an answer close to the bound and cheaper than `below`, which leaves few choices.
 
     What is found is the optimum, since whatever is cheaper than the aim is in that core; otherwise the aim is a bound.
     """
-    assert progress.below is not None, "aiming needs an incumbent or a cutoff"
     assert progress.lower_bound is not None, "aiming needs a bound"
-    aim = progress.lower_bound + max((progress.below - progress.lower_bound) // AIM, 1)
+    aim = progress.lower_bound + max((below - progress.lower_bound) // AIM, 1)
     try:
         near = _fixed(core, bound, aim, progress)
         _ask_cp_sat(linearise(near), near, aim, progress)

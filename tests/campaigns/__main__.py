@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-NAMES = ("kill", "order", "solver", "transparency")
+NAMES = ("boxing", "graphs", "kill", "mutation", "order", "solver", "transparency")
 
 
 def main(arguments: list[str] | None = None) -> int:

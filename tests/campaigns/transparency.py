@@ -1,4 +1,4 @@
-"""A plan changes nothing: random plans of small GPTs, trained on threads, against the graph on one device."""
+"""A plan changes nothing: random plans of small models, trained on threads, against the graph on one device."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from executor.data import sample_batch
+from executor.data import Corpus
 from executor.initialize import initial_piece
 from executor.registers import ALIGNMENT
+from executor.synthetic import BatchLoader
 from executor.train import program_of
 from strategy.arrangement import arrange
 from strategy.errors import InfeasibleError
 from strategy.graph import Role
+from strategy.layout import home_of
+from strategy.models import Model
 from strategy.models.gpt import GptConfig
+from strategy.models.mlp import MlpConfig
+from strategy.ops.learning_rate import Decay
 from strategy.plan import Plan
-from strategy.program import Register
+from strategy.program import LoadTask, Register
 from strategy.protocol import admit
 from strategy.sbp import local_box, local_shape
 from strategy.tensor import DType
 from strategy.training import REPORT, Training
+from strategy.updates import Optimizer
 from strategy.verify import verify
 from tests.campaigns.outcome import Outcome
 from tests.reference import Array, run_graph
@@ -38,6 +45,9 @@ QUOTAS = {
     "rules": 0.2,
     "free": 0.02,
     "float32": 0.1,
+    "mlp": 0.1,
+    "frozen": 0.1,
+    **{str(optimizer): 0.08 for optimizer in Optimizer},
 }
 WASTE = 1.1
 """Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
@@ -67,14 +77,7 @@ def random_plan_case(seed: int) -> PlanCase:
     """A plan of 1 to 6 ranks: half of them laid out at random, the others by rules or by the solver."""
     rng = random.Random(seed)
     dp, tp, pp = rng.choice([d for d in _degrees(6) if d != (1, 1, 1) or rng.random() < 0.1])
-    heads = rng.choice((1, 2, 3, 4))
-    model = GptConfig(
-        layers=max(2, pp),
-        width=heads * rng.choice((4, 6, 8)),
-        heads=heads,
-        sequence=rng.randint(3, 6),
-        vocabulary=rng.randint(12, 24),
-    )
+    model = _random_mlp(rng, pp) if rng.random() < 0.25 else _random_gpt(rng, pp)
     micro_batches = rng.choice((1, 1, 2, 3, 4)) if pp == 1 else rng.choice((1, 2, 3, 4))
     training = Training(
         global_batch=micro_batches * (dp * rng.choice((1, 2)) if rng.random() < 0.7 else rng.randint(1, 5)),
@@ -83,6 +86,7 @@ def random_plan_case(seed: int) -> PlanCase:
         max_norm=rng.choice((0.05, 1.0, 100.0)),
         dtype=DType.FLOAT32 if rng.random() < 0.2 else DType.FLOAT64,
         seed=seed,
+        **_random_rule(rng, model),
     )
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
     asked = request(dp * tp * pp, training, model=model)
@@ -94,6 +98,34 @@ def random_plan_case(seed: int) -> PlanCase:
         except InfeasibleError:  # three heads on two ranks, one sample on two: only a random layout is legal
             pass
     return PlanCase(random_plan(asked, config, rng), "random layout")
+
+
+def _random_gpt(rng: random.Random, pp: int) -> GptConfig:
+    heads = rng.choice((1, 2, 3, 4))
+    return GptConfig(
+        layers=max(2, pp),
+        width=heads * rng.choice((4, 6, 8)),
+        heads=heads,
+        sequence=rng.randint(3, 6),
+        vocabulary=rng.randint(12, 24),
+    )
+
+
+def _random_mlp(rng: random.Random, pp: int) -> MlpConfig:
+    return MlpConfig(max(2, pp), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7))
+
+
+def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
+    """An optimiser, a schedule, and now and then parameters that stay as they are."""
+    frozen = ("layers.0.*", "*.bias") if isinstance(model, MlpConfig) else ("token", "layers.0.*", "*.norm1.weight")
+    return {
+        "optimizer": rng.choice(tuple(Optimizer)),
+        "nesterov": rng.random() < 0.5,
+        "decay": Decay.COSINE,
+        "decay_steps": 5,
+        "warm_up": rng.choice((0, 2)),
+        "frozen": (rng.choice(frozen),) if rng.random() < 0.25 else (),
+    }
 
 
 def _degrees(most: int) -> list[tuple[int, int, int]]:
@@ -109,6 +141,9 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["tensor"] * (plan.config.tp > 1)
     yield from ["pipeline"] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
+    yield str(plan.training.optimizer)
+    yield from ["frozen"] * bool(plan.training.frozen)
+    yield from ["mlp"] * isinstance(plan.model, MlpConfig)
     yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
     shapes: dict[str, set[tuple[int, ...]]] = {}
     for register in program_of(plan).registers:
@@ -116,17 +151,17 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["uneven"] * any(len(found) > 1 for found in shapes.values())
 
 
-def check(plan: Plan) -> Iterator[str]:
+def check(plan: Plan, *, steps: int = STEPS) -> Iterator[str]:
     """Everything in which the training of a plan differs from one device, or from what the plan says."""
     if plan.training.micro_batch % plan.config.dp == 0:
         yield from verify(plan)
     program = program_of(plan)
     admit(program)
-    trained = train(plan, corpus(plan.model.vocabulary), steps=STEPS)
-    wanted, losses = on_one_device(plan, steps=STEPS)
+    trained = train(plan, text_of(plan), steps=steps)
+    wanted, losses = on_one_device(plan, steps=steps)
     yield from _values(plan, trained, wanted, losses)
     yield from _shapes(plan, program.registers)
-    expected = tuple(STEPS * nbytes for nbytes in plan.claims.sent_bytes_per_step)
+    expected = tuple(steps * nbytes for nbytes in plan.claims.sent_bytes_per_step)
     if trained.sent_bytes != expected:
         yield f"bytes sent: {trained.sent_bytes}, claimed {expected}"
     for rank, trainer in enumerate(trained.trainers):
@@ -152,13 +187,21 @@ def on_one_device(plan: Plan, *, steps: int) -> tuple[dict[str, Array], list[flo
 
 def batches(plan: Plan, step: int) -> list[dict[str, Array]]:
     """The inputs of one step, a mapping per micro-batch."""
-    size, text = plan.training.micro_batch, corpus(plan.model.vocabulary).train
+    specs = {value.name: value.spec for value in plan.graph.with_role(Role.INPUT)}
+    shapes, count = {name: spec.shape for name, spec in specs.items()}, plan.training.num_micro_batches
+    load = BatchLoader(plan.model.batch, shapes, text_of(plan), seed=plan.training.seed, num_micro_batches=count)
     found = []
-    for number in range(plan.training.num_micro_batches):
-        rows = number * size, (number + 1) * size
-        drawn = sample_batch(text, seed=plan.training.seed, step=step, rows=rows, seq=plan.model.sequence)
-        found.append(dict(zip(("ids", "labels"), drawn, strict=True)))
+    for number in range(count):
+        arrays = {name: np.empty(spec.shape, spec.dtype) for name, spec in specs.items()}
+        boxes = tuple(tuple((0, size) for size in spec.shape) for spec in specs.values())
+        load(LoadTask(tuple(specs), boxes), step * count + number, list(arrays.values()))
+        found.append(arrays)
     return found
+
+
+def text_of(plan: Plan) -> Corpus:
+    """Random text of the model's vocabulary, where it reads any."""
+    return corpus(plan.model.vocabulary if isinstance(plan.model, GptConfig) else 2)
 
 
 def _values(plan: Plan, trained: Trained, wanted: dict[str, Array], losses: list[float]) -> Iterator[str]:
@@ -179,14 +222,14 @@ def _values(plan: Plan, trained: Trained, wanted: dict[str, Array], losses: list
 
 
 def _pieces(plan: Plan, rank: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
-    """(name, index of the piece) of each variable that a rank holds, by the signature of the op that updates it."""
+    """(name, index of the piece) of each variable that a rank holds, by the signature that decides it."""
     graph, layout = plan.graph, plan.layout
     for value in graph.with_role(Role.VARIABLE):
-        op = graph.updater[value.name]
-        placement = layout.stages.placement(op.name)
+        home = home_of(graph, layout.stages, layout.signatures, value.name)
+        assert home is not None
+        placement = layout.stages.placements[home.stage]
         if rank in placement.devices:
-            nd_sbp = layout.signatures[op.name].updates[op.updates.index(value.name)]
-            box = local_box(value.spec.shape, nd_sbp, placement.mesh, placement.coords(rank))
+            box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(rank))
             yield value.name, tuple(slice(begin, end) for begin, end in box)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 import threading
@@ -16,9 +15,12 @@ from executor.collectives import prepare
 from executor.transport.base import HostArray, Lanes, Transport, wait
 from executor.transport.loopback import LoopbackHub, Tamper, faithfully
 from executor.transport.loopback import Message as Sent
+from strategy.levels import PARTS
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask, Message, TransferTask
+from strategy.sbp import Reduce
 from strategy.tensor import Box, box_shape, intersect, within
+from tests.oracle import combine, neutral
 
 KINDS = (
     ActKind.ALL_REDUCE,
@@ -60,8 +62,14 @@ def random_case(rng: np.random.Generator, ranks: int, kind: ActKind) -> Case:
         ActKind.ALL_TO_ALL: (split, _cuts(rng, frame, other, len(group)), False),
         ActKind.SLICE: [(whole, split, False), (whole, whole, False), (split, whole, False)][int(rng.integers(3))],
     }[kind]
-    task = BoxingTask(group, source, target)
-    return _boxing(rng, kind, task, dtype, partial=partial)
+    nodes = _nodes(group) if kind in PARTS and rng.integers(2) else ()
+    reduce = Reduce(str(rng.choice(list(Reduce)))) if partial or kind is ActKind.SLICE else Reduce.SUM
+    return _boxing(rng, kind, BoxingTask(group, source, target, reduce, nodes), dtype, partial=partial)
+
+
+def _nodes(group: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """A group of 4 or 6 as two nodes, ranks dealt in turn."""
+    return () if len(group) not in (4, 6) else (group[::2], group[1::2])
 
 
 def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: str, *, partial: bool) -> Case:
@@ -72,13 +80,14 @@ def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: st
     )
     if partial:
         terms = [_values(rng, frame, dtype) for _ in group]
-        logical = functools.reduce(np.add, terms)
+        by_node = [[terms[group.index(rank)] for rank in node] for node in task.nodes or (group,)]
+        logical = combine([combine(node, task.reduce) for node in by_node], task.reduce)
     else:
         logical = _values(rng, frame, dtype)
         terms = [logical[within(box, frame)].copy() for box in task.source_boxes]
     after = [logical[within(box, frame)].copy() for box in task.target_boxes]
     if kind is ActKind.SLICE and task.target_boxes == (frame,) * p:
-        after = [np.zeros_like(logical) for _ in group]
+        after = [np.full_like(logical, neutral(task.reduce, logical.dtype)) for _ in group]
         for index, box in enumerate(task.source_boxes):
             if box != frame or index == 0:
                 after[index][within(box, frame)] = logical[within(box, frame)]

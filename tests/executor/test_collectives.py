@@ -47,12 +47,12 @@ def test_even_all_to_all_sends_all_but_the_diagonal() -> None:
 @pytest.mark.parametrize(("reduce", "expected"), [(Reduce.MIN, -3.0), (Reduce.MAX, 5.0), (Reduce.SUM, 3.0)])
 def test_reductions(reduce: Reduce, expected: float) -> None:
     terms = [np.full((1,), value, np.float32) for value in (5.0, -3.0, 1.0)]
-    task = BoxingTask((0, 1, 2), (((0, 1),),) * 3, (((0, 1),),) * 3)
+    task = BoxingTask((0, 1, 2), (((0, 1),),) * 3, (((0, 1),),) * 3, reduce)
 
     def reduce_rank(transport: Transport) -> None:
         target, rank = np.empty(1, np.float32), transport.rank
         kind, scratch = ActKind.ALL_REDUCE, Workspace(np)
-        for request in prepare(kind, task, rank, 0, transport, terms[rank], target, scratch, reduce=reduce)():
+        for request in prepare(kind, task, rank, 0, transport, terms[rank], target, scratch)():
             wait(request, transport)
         assert target[0] == expected
 

@@ -238,29 +238,32 @@ class StagedKernels(NumpyKernels):
 
 def test_a_device_of_its_own_is_staged_through_host_memory() -> None:
     for (program, graph), name in ((data_parallel(2), "weight"), (pipeline(2, in_flight=1), "first")):
-        found: dict[bool, HostArray] = {}
-        for kernels in (StagedKernels(), open_kernels("numpy")):
+        host, device = open_kernels("numpy"), StagedKernels()
+        found: list[HostArray] = []
+        for kernels in ((host, host), (device, device), (host, device)):
 
             def play(
                 transport: Transport,
                 program: Program = program,
                 graph: Graph = graph,
-                kernels: Kernels = kernels,
+                kernels: Sequence[Kernels] = kernels,
                 name: str = name,
-                found: dict[bool, HostArray] = found,
+                found: list[HostArray] = found,
             ) -> None:
-                worker = Worker(program, graph, transport.rank, transport, kernels, REGISTRY, load)
+                worker = Worker(program, graph, transport.rank, transport, kernels[transport.rank], REGISTRY, load)
                 if name == "weight":
                     worker.write(name, np.ones(WIDTH))
                 else:
                     start_weights(worker)
                 worker.run(steps=3)
                 if transport.rank == 0:
-                    found[kernels.host] = worker.read(name)
+                    found.append(worker.read(name))
 
             on_threads(2, play, lanes_of(program))
-        np.testing.assert_array_equal(found[True], found[False])
-        assert not np.array_equal(found[True], np.ones(WIDTH))
+        for other in found[1:]:
+            np.testing.assert_array_equal(other, found[0])
+        assert len(found) == 3
+        assert not np.array_equal(found[0], np.ones(WIDTH))
 
 
 def test_writing_another_shape_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from experiments.verbs import doctor
 from strategy.cluster import read_cluster
 from strategy.errors import EnvironmentLacks
+from strategy.ops import REGISTRY
+from strategy.ops.base import Call
 from tests.experiments.conftest import Command
 
 
@@ -60,7 +63,38 @@ def test_a_probe_that_fails_says_why() -> None:
     assert found.found == "ModuleNotFoundError: No module named 'nothing_such'"
 
 
-def test_ops_are_not_there_yet(command: Command) -> None:
-    said = command("doctor", "--ops")
-    assert said.code == 5
-    assert "'sbplan doctor --ops' is not there yet" in said.err
+def test_an_op_is_tried(command: Command) -> None:
+    said = command("doctor", "--ops", "--json", "matmul")
+    assert said.code == 0
+    found = json.loads(said.out)
+    assert found["ok"]
+    (kind,) = found["kinds"]
+    assert kind["kind"] == "matmul"
+    assert kind["listed"] > 50
+    assert kind["uneven"] > 20
+    assert kind["unlisted"] > 100
+    assert kind["gradients"] == kind["examples"] > 0
+    assert kind["problems"] == []
+    assert "matmul: " in said.err
+
+
+def test_an_op_that_is_not_what_it_says_fails_the_run(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = REGISTRY["matmul"]
+
+    def wrong(call: Call) -> None:
+        right.run(call)
+        call.outputs[0][...] += 1
+
+    monkeypatch.setitem(REGISTRY, "matmul", replace(right, run=wrong))  # type: ignore[arg-type]
+    said = command("doctor", "--ops", "--json", "matmul")
+    assert said.code == 6
+    assert not json.loads(said.out)["ok"]
+    assert "matmul, example 0, mesh [2]: S(1), S(0) -> P(sum): op as P(sum): off by" in said.err
+    assert said.err.rstrip().endswith("ops are not what they say: matmul")
+
+
+def test_kinds_and_backends_belong_to_the_check_of_ops(command: Command) -> None:
+    assert command("doctor", "matmul").code == 2
+    assert command("doctor", "--backend", "cupy").code == 2
+    assert "did you mean 'matmul'" in command("doctor", "--ops", "matmull").err
+    assert command("doctor", "--ops", "--backend", "abacus", "matmul").code == 2

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
+from strategy.candidates import Pins
 from strategy.errors import EnvironmentLacks, InputError
 from strategy.sbp import B, Split
 from strategy.schedule import Schedule
-from strategy.search import Pins
 
 
 def read(folder: Path, text: str) -> Pins:
@@ -105,3 +105,38 @@ def test_every_single_typo_in_a_key_is_refused(tmp_path: Path, key: str) -> None
     for at in range(len(key)):
         with pytest.raises(InputError, match="unknown key"):
             read(tmp_path, f"[config]\n{key[:at]}x{key[at + 1 :]} = 1")
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
+    text = """
+    [config]
+    schedul = 1
+    tp = 0
+    [sbp]
+    "token" = ["B"]
+    "ids" = ["S(0)", "X"]
+    [stage]
+    "layers.0.*" = -1
+    [placement]
+    "layers.1.*" = [2, 2]
+    "layers.0.*" = 3
+    """
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert "pins.toml: 7 problems" in message
+    for part in (
+        "[config]: unknown key (got 'schedul'); did you mean 'schedule'?",
+        "[config] tp: not a count (got 0",
+        "[sbp] 'token': not a layout",
+        "[sbp] 'ids': not an SBP (got 'X'",
+        "[stage] 'layers.0.*': not a count",
+        "[placement] 'layers.0.*': not a list of devices (got 3",
+        "[placement] 'layers.1.*': a device stands twice in a placement (got [2, 2])",
+    ):
+        assert part in message
+
+
+def test_a_placement_is_pinned_by_its_devices(tmp_path: Path) -> None:
+    pins = read(tmp_path, '[placement]\n"layers.1.*" = [2, 3]')
+    assert pins == Pins(placements={"layers.1.*": (2, 3)})

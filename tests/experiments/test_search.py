@@ -16,6 +16,7 @@ from strategy.calibrate import calibrate, write_calibration
 from strategy.cluster import read_cluster
 from strategy.measurement import Features, Measurement
 from strategy.plan import read_plan
+from strategy.sbp import B
 from strategy.verify import verify
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import CLUSTER, PINS, Command
@@ -140,6 +141,52 @@ def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: P
         assert plan.layout.signatures[f"{name}.weight:adamw"].updates[0] == weight
 
 
+def test_a_pinned_placement_is_in_the_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    pin = write(tmp_path / "pins.toml", '[placement]\n"layers.2.*" = [1]\n"layers.[01].*" = [0]')
+    out = tmp_path / "plan.json"
+    assert command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out).code == 0
+    plan = read_plan(out)
+    assert verify(plan) == []
+    for op in plan.graph.ops:
+        if op.layer in (0, 1, 2):
+            assert plan.layout.stages.placement(op.name).devices == (int(op.layer == 2),)
+
+
+def test_all_illegal_pins_are_named_at_once(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    pins = """
+    [sbp]
+    "*.fc9.weight" = ["B", "B"]
+    "*.fc1.bias" = ["B", "S(3)"]
+    [stage]
+    "layer.0.*" = 0
+    """
+    pin = write(tmp_path / "pins.toml", pins)
+    said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", tmp_path / "plan.json")
+    assert said.code == 2
+    for part in (
+        "pins: 6 problems",
+        "[sbp] '*.fc9.weight': a pin matches no value",
+        "[sbp] '*.fc1.bias': value layers.0.mlp.fc1.bias: split beyond the dims (got 'S(3)', expected a dim of (512,))",
+        "[sbp] '*.fc1.bias': value layers.3.mlp.fc1.bias: split beyond the dims",
+        "[stage] 'layer.0.*': a pin matches no op",
+    ):
+        assert part in said.err
+
+
+@pytest.mark.parametrize("rule", ["match-all", "match-most", "least-cost"])
+def test_deduced_plans_are_legal_and_no_better(command: Command, tmp_path: Path, cluster_file: Path, rule: str) -> None:
+    out = tmp_path / "plan.json"
+    pin = write(tmp_path / "pins.toml", "[config]\ndp = 2\nnum_micro_batches = 1")
+    argv = ("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out, "--json")
+    deduced = json.loads(command(*argv, "--deduce", rule).out)
+    plan = read_plan(out)
+    assert verify(plan) == []
+    assert all(sbp == B for op in plan.graph.ops for nd in plan.layout.signatures[op.name].updates for sbp in nd)
+    best = json.loads(command(*argv).out)
+    assert best["objective_s"] <= deduced["objective_s"]
+    assert deduced["lower_bound_s"] <= best["objective_s"]
+
+
 @pytest.mark.parametrize(
     ("pins", "code", "message"),
     [
@@ -153,7 +200,8 @@ def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: P
             2,
             "[stage] op layers.0.mlp.fc2.matmul: the pins make a pass go against the pipeline",
         ),
-        ('[config]\ntp = 2\n[sbp]\n"ids" = ["B", "S(0)"]', 3, "no legal signature of op embed satisfies the pins"),
+        ('[config]\ntp = 2\n[sbp]\n"ids" = ["B", "S(0)"]', 3, "value ids: a dim is split into more parts than it has"),
+        ('[config]\ntp = 2\n[sbp]\n"*.gelu" = ["B", "P"]', 3, "no legal signature of op layers.0.mlp.gelu (gelu)"),
         ("[config]\ncp = 2", 5, "is not there yet"),
     ],
 )
@@ -199,14 +247,14 @@ def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[object] = []
-    examine = strategy.search._examine
+    examine = strategy.search.examine
 
     def count(*args: object, **kwargs: object) -> object:
         solved.append(examine(*args, **kwargs))  # type: ignore[arg-type]
         return solved[-1]
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1e6 if solved else 0.0))
-    monkeypatch.setattr(strategy.search, "_examine", count)
+    monkeypatch.setattr(strategy.search, "examine", count)
     monkeypatch.setattr(strategy.search, "time", clock)
     out = tmp_path / "plan.json"
     said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
@@ -252,6 +300,7 @@ def test_a_calibration_prices_the_plan_and_says_what_it_does_not_cover(
         (["gpt-tiny", "--pin", "nowhere.toml"], 2, "nowhere.toml: no such pin file"),
         (["gpt-tiny", "--out", "nowhere/plan.json"], 2, "--out nowhere/plan.json: no such folder"),
         (["gpt-tiny", "--out", "."], 2, "--out .: is a folder"),
+        (["gpt-tiny", "--deduce", "greedy"], 2, "--deduce: invalid choice: 'greedy'"),
     ],
 )
 def test_wrong_arguments(command: Command, cluster_file: Path, argv: list[str], code: int, message: str) -> None:

@@ -20,7 +20,8 @@ NO_SEARCH = """
 import sys
 from experiments.cli import dispatch
 assert dispatch(["verify", sys.argv[1]]) == 0
-wrong = [name for name in sys.modules if name.startswith(("strategy.search", "strategy.solve", "ortools", "scipy"))]
+search = ("strategy.candidates", "strategy.verdict", "strategy.search", "strategy.solve", "ortools", "scipy")
+wrong = [name for name in sys.modules if name.startswith(search)]
 assert not wrong, wrong
 """
 

@@ -18,6 +18,19 @@ Array = npt.NDArray[Any]
 ADAMW: Attrs = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
 
 
+SGD: Attrs = {"momentum": 0.9, "nesterov": 0, "weight_decay": 0.1}
+RATE: Attrs = {
+    "dtype": "float64",
+    "decay": "cosine",
+    "lr": 0.1,
+    "warm_up": 2,
+    "steps": 9,
+    "final": 0.1,
+    "power": 2.0,
+    "factor": 0.5,
+}
+
+
 @dataclass(frozen=True)
 class Case:
     """One op on tensors of given shapes. Input `i` is made of integers below `integers[i]` where that is given."""
@@ -44,7 +57,7 @@ class Case:
             "op",
             self.kind,
             [f"x{i}" for i in range(len(self.inputs))],
-            labels=("1", "2", "3"),
+            labels=tuple(map(str, range(1, 12))),
             updates=[f"u{i}" for i in range(len(self.updates))],
             attrs=self.attrs,
         )
@@ -57,7 +70,7 @@ class Case:
             rng.integers(0, bounds[i], shape, np.int32) if i in bounds else np.asarray(rng.standard_normal(shape))
             for i, shape in enumerate(self.inputs)
         ]
-        if self.kind == "clip_scale":
+        if self.kind in ("clip_scale", "lamb_apply"):
             inputs = [np.asarray(np.abs(array) + 1) for array in inputs]
         updates: list[Array] = [np.asarray(np.abs(rng.standard_normal(shape))) for shape in self.updates]
         return inputs, updates
@@ -80,9 +93,9 @@ def cases(n: int, m: int) -> list[Case]:
         Case("add_n", ((), ())),
         Case("gelu", ((n, m),)),
         Case("gelu_grad", ((n, m), (n, m))),
-        Case("sum_leading", ((n, 4, m),), {"keep": 1}),
-        Case("sum_leading", ((n, 4, m),), {"keep": 2}),
-        Case("sum_leading", ((n, m),), {"keep": 0}),
+        Case("reduce_sum", ((n, 4, m),), {"axes": (0, 1), "keepdims": 0}),
+        Case("reduce_sum", ((n, 4, m),), {"axes": (0,), "keepdims": 0}),
+        Case("reduce_sum", ((n, m),), {"axes": (0, 1), "keepdims": 1}),
         Case("square_sum", ((n, m),)),
         Case("square_sum", ((),)),
         Case("accumulate", ((n, m),)),
@@ -91,14 +104,10 @@ def cases(n: int, m: int) -> list[Case]:
         Case("layer_norm", ((n, 4, m), (m,), (m,))),
         Case("layer_norm_grad", ((n, m), (m,), (n,), (n,), (n, m))),
         Case("layer_norm_grad", ((n, 4, m), (m,), (n, 4), (n, 4), (n, 4, m))),
-        Case("attention", ((n, 3, m, 3, 2),)),
-        Case("attention_grad", ((n, 3, m, 3, 2), (n, 3, m, 2), (n, m, 3), (n, 3, m, 2))),
-        Case("embedding", ((n, 4), (n, m)), integers=((0, n),)),
-        Case("embedding_grad", ((n, 4), (n, 4, m)), {"rows": n}, integers=((0, n),)),
-        Case("cross_entropy", ((n, m), (n,)), integers=((1, m),)),
-        Case("cross_entropy", ((n, 4, m), (n, 4)), integers=((1, m),)),
-        Case("cross_entropy_grad", ((n, m), (n,), (n,)), integers=((1, m),)),
-        Case("cross_entropy_grad", ((n, 4, m), (n, 4), (n, 4)), integers=((1, m),)),
+        Case("attention", ((n, 3, m, 3, 2),), {"causal": 1}),
+        Case("attention_grad", ((n, 3, m, 3, 2), (n, 3, m, 2), (n, m, 3), (n, 3, m, 2)), {"causal": 1}),
+        Case("gather", ((n, m), (n, 4)), {"axis": 0}, integers=((1, n),)),
+        Case("gather_grad", ((n, 4), (n, 4, m)), {"axis": 0, "rows": n}, integers=((0, n),)),
         Case("reshape", ((n, m),), {"shape": (n * m,)}),
         Case("reshape", ((n, m, 2),), {"shape": (n, 2 * m)}),
         Case("reshape", ((n, 2 * m),), {"shape": (n, 2, m)}),
@@ -107,7 +116,19 @@ def cases(n: int, m: int) -> list[Case]:
         Case("transpose", ((n, m, 4),), {"perm": (2, 0, 1)}),
         Case("transpose", ((n, m),), {"perm": (1, 0)}),
         Case("clip_scale", ((), ()), {"max_norm": 0.5}),
-        Case("adamw", ((n, m), ()), ADAMW, updates=adamw),
+        Case("adamw", ((n, m), (), ()), ADAMW, updates=adamw),
+        Case("adam", ((n, m), (), ()), ADAMW, updates=adamw),
+        Case("adagrad", ((n, m), (), ()), {"epsilon": 1e-8, "weight_decay": 0.1}, updates=adamw[:2]),
+        Case("sgd", ((n, m), (), ()), {**SGD, "momentum": 0.0}, updates=adamw[:1]),
+        Case("sgd", ((n, m), (), ()), SGD, updates=adamw[:2]),
+        Case("sgd", ((n, m), (), ()), {**SGD, "nesterov": 1}, updates=adamw[:2]),
+        Case("lamb_direction", ((n, m), (), (n, m)), ADAMW, updates=adamw[:2]),
+        Case("lamb_apply", ((n, m), (), (), ()), updates=adamw[:1]),
+        Case("stack", ((n, m),) * 4),
+        Case("unstack", ((4, n, m),)),
+        Case("muon_direction", ((4, n, m), ()), {"momentum": 0.9, "nesterov": 1}, updates=((4, n, m),)),
+        Case("descend", ((n, m), ()), {"scale": 1.5, "weight_decay": 0.1}, updates=adamw[:1]),
+        Case("learning_rate", (), RATE),
         Case("report", ((), (), ())),
     ]
 

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from strategy.arrangement import Arrangement, Lifetimes, arrange
+from strategy.graph import Role
 from strategy.layout import home_of
 from strategy.program import ActKind
 from strategy.tensor import Rate
@@ -24,13 +25,21 @@ def arranged(seed: int) -> list[tuple[GraphCase, Priced, Arrangement]]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_read_before_it_is_written(seed: int) -> None:
     for case, _, arrangement in arranged(seed):
-        updated = {name for op in case.graph.ops for name in op.updates}
-        written = {i for i, tensor in enumerate(arrangement.tensors) if tensor.name in updated}
+        state = {value.name for value in case.graph.with_role(Role.VARIABLE)}
+        written = {i for i, tensor in enumerate(arrangement.tensors) if tensor.name in state}
         for action in arrangement.actions:
             assert set(action.reads) <= written, action.name
             assert not written & set(action.writes), action.name
             written |= set(action.writes)
         assert written == set(range(len(arrangement.tensors)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_actions_happen_when_lifetimes_say(seed: int) -> None:
+    """What comes from another stage is converted on arrival right before its first reader, not when it was sent."""
+    for _, _, arrangement in arranged(seed):
+        times = [action.time for action in arrangement.actions if action.kind is not ActKind.TRANSFER]
+        assert times == sorted(times)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -18,14 +18,15 @@ from strategy.boxing import (
     boxing_task,
     layouts_of,
     meeting_ranks,
+    most_sent_nbytes,
     sent_nbytes,
-    step_kind,
+    step_between,
     transfer_task,
 )
 from strategy.errors import SbpError
 from strategy.placement import Placement
 from strategy.program import ActKind, Message
-from strategy.sbp import B, NdSbp, P, Partial, Sbp, Split, has_partial, is_legal_layout, local_box
+from strategy.sbp import B, Broadcast, NdSbp, P, Partial, Reduce, Sbp, Split, has_partial, is_legal_layout, local_box
 from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape, intersect
 from tests.oracle import box_step, close, gather, scatter, transfer
 
@@ -42,30 +43,32 @@ def mesh_of(mesh: Shape, first: int = 0) -> Placement:
 def prices(seed: int) -> Price:
     """Arbitrary but fixed prices, many of them zero, so that chains of every kind come out cheapest."""
 
-    def price(kind: ActKind, axis: int, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
-        text = f"{seed}{kind}{axis}{source}{target}"
+    def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+        text = f"{seed}{step.kind}{step.axes}{source}{step.target}"
         return float(np.random.default_rng(list(text.encode())).choice([0.0, 1.0, 2.0, 3.5, 10.0]))
 
     return price
 
 
-def bytes_of(kind: ActKind, axis: int, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
+def one_each(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
     return 1.0
 
 
-def every_step(spec: TensorSpec, mesh: Shape) -> Iterator[tuple[NdSbp, BoxingStep]]:
-    layouts = layouts_of(spec, mesh)
-    for source, target, axis in itertools.product(layouts, layouts, range(len(mesh))):
-        kind = step_kind(source, target, axis)
-        if kind is not None:
-            yield source, BoxingStep(kind, axis, target)
+def every_step(
+    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,)
+) -> Iterator[tuple[NdSbp, BoxingStep]]:
+    layouts = layouts_of(spec, mesh, reduces=reduces)
+    for source, target in itertools.product(layouts, repeat=2):
+        step = step_between(source, target)
+        if step is not None:
+            yield source, step
 
 
 def carry_out(
     pieces: dict[int, np.ndarray], spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement
 ) -> dict[int, np.ndarray]:
     after: dict[int, np.ndarray] = {}
-    for group in placement.groups(step.axis):
+    for group in placement.groups(*step.axes):
         tasks = [boxing_task(spec, source, step, placement, rank) for rank in group]
         assert all(task == tasks[0] for task in tasks)
         assert tasks[0].group == group
@@ -75,15 +78,16 @@ def carry_out(
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape) -> None:
-    spec, placement, rng = TensorSpec(shape, DType.FLOAT64), mesh_of(mesh, first=4), np.random.default_rng(0)
-    whole = np.asarray(rng.standard_normal(shape))
-    steps = list(every_step(spec, mesh))
+@pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.INT32])
+def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape, dtype: DType) -> None:
+    spec, placement, rng = TensorSpec(shape, dtype), mesh_of(mesh, first=4), np.random.default_rng(0)
+    whole = np.asarray(rng.integers(-99, 99, shape), str(dtype))
+    steps = list(every_step(spec, mesh, Reduce))
     for source, step in steps:
         pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
         after = carry_out(pieces, spec, source, step, placement)
         assert close(gather([after[r] for r in placement.devices], step.target, mesh), whole), (source, step)
-    assert len(steps) >= (2 if shape == () else 6) * len(mesh)
+    assert len(steps) >= (4 if shape == () else 8) * len(mesh)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
@@ -98,8 +102,8 @@ def test_every_chain_leads_where_it_should(mesh: Shape, shape: Shape, seed: int)
         pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
         here, spent = source, 0.0
         for step in boxing.chain(spec, source, target):
-            assert step_kind(here, step.target, step.axis) is step.kind
-            spent += price(step.kind, step.axis, spec, here, step.target)
+            assert step_between(here, step.target) == step
+            spent += price(spec, here, step)
             pieces = carry_out(pieces, spec, here, step, placement)
             here = step.target
         assert here == target
@@ -113,10 +117,7 @@ def test_chains_are_cheapest_by_another_method() -> None:
     for seed in range(3):
         boxing = Boxing(mesh_of(mesh), prices(seed))
         layouts = layouts_of(spec, mesh)
-        edges = [
-            (source, step.target, prices(seed)(step.kind, step.axis, spec, source, step.target))
-            for source, step in every_step(spec, mesh)
-        ]
+        edges = [(source, step.target, prices(seed)(spec, source, step)) for source, step in every_step(spec, mesh)]
         for source in layouts:
             best = dict.fromkeys(layouts, math.inf) | {source: 0.0}
             for _ in layouts:
@@ -128,7 +129,7 @@ def test_chains_are_cheapest_by_another_method() -> None:
 def test_every_pair_of_layouts_is_joined() -> None:
     for mesh, shape in itertools.product(MESHES, SHAPES):
         spec = TensorSpec(shape)
-        boxing = Boxing(mesh_of(mesh), bytes_of)
+        boxing = Boxing(mesh_of(mesh), one_each)
         for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
             assert math.isfinite(boxing.seconds(spec, source, target))
 
@@ -150,21 +151,21 @@ def test_bytes_sent_are_those_of_the_table(mesh: Shape, shape: Shape) -> None:
     spec = TensorSpec(shape)
     seen = set()
     for source, step in every_step(spec, mesh):
-        for group in mesh_of(mesh).groups(step.axis):
+        for group in mesh_of(mesh).groups(*step.axes):
             task = boxing_task(spec, source, step, mesh_of(mesh), group[0])
             boxes = {*task.source_boxes, *task.target_boxes}
             hull = tuple((min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*boxes, strict=True))
             total = math.prod(box_shape(hull)) * spec.dtype.nbytes
             sent = sum(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank in group)
-            if step.kind is not ActKind.ALL_TO_ALL or shape in ((12, 12), (36,)):
+            if step.kind is not ActKind.ALL_TO_ALL or (shape in ((12, 12), (36,)) and len(step.axes) == 1):
                 assert sent == TOTALS[step.kind](total, len(group)), (source, step)
             seen.add(step.kind)
-    wanted = set(TOTALS) if len(shape) > 1 else set(TOTALS) - {ActKind.ALL_TO_ALL}
-    assert seen == wanted
+    alone = len(shape) == 1 and len(mesh) == 1
+    assert seen == (set(TOTALS) - {ActKind.ALL_TO_ALL} if alone else set(TOTALS))
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (9, 7, 2)], ids=str)
-def test_bytes_of_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None:
+def test_one_each_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None:
     spec, checked = TensorSpec(shape), 0
     for mesh in MESHES:
         placement = mesh_of(mesh)
@@ -181,16 +182,28 @@ def test_bytes_of_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None
     assert checked >= 8
 
 
-def feasible(spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Shape, axis: int) -> bool:
-    """Whether the ranks of every group along `axis` hold, among themselves, the cells that their targets need."""
+@pytest.mark.parametrize("mesh", [*MESHES, (2, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(12, 12), (7, 5), (13, 6, 4)], ids=str)
+def test_the_busiest_rank_is_found(mesh: Shape, shape: Shape) -> None:
+    spec, placement, seen = TensorSpec(shape), mesh_of(mesh, first=3), set()
+    for source, step in every_step(spec, mesh):
+        task = boxing_task(spec, source, step, placement, placement.devices[0])
+        wanted = max(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
+        assert most_sent_nbytes(step.kind, task, 4) == wanted, (source, step)
+        seen.add(step.kind)
+    assert seen == set(TOTALS)
+
+
+def feasible(spec: TensorSpec, source: NdSbp, target: NdSbp, mesh: Shape, axes: Sequence[int]) -> bool:
+    """Whether the ranks of every group along `axes` hold, among themselves, the cells that their targets need."""
     placement = mesh_of(mesh)
-    for group in placement.groups(axis):
+    for group in placement.groups(*axes):
         before = [local_box(spec.shape, source, mesh, placement.coords(r)) for r in group]
         after = [local_box(spec.shape, target, mesh, placement.coords(r)) for r in group]
         held = set().union(*map(cells, before))
         if any(not cells(box) <= held for box in after):
             return False
-        if isinstance(target[axis], Partial) and set().union(*map(cells, after)) != held:
+        if any(isinstance(target[axis], Partial) for axis in axes) and set().union(*map(cells, after)) != held:
             return False
     return True
 
@@ -202,39 +215,116 @@ def cells(box: Box) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("shape", [(12, 12), (7, 5), (9,)], ids=str)
 def test_steps_are_offered_exactly_where_a_group_can_do_them(mesh: Shape, shape: Shape) -> None:
+    """Along one axis wherever that is feasible; along several, the fewest that are, of one kind or without terms."""
     spec = TensorSpec(shape)
     offered = refused = 0
-    for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
+    for source, target in itertools.permutations(layouts_of(spec, mesh), 2):
         changed = [a for a in range(len(mesh)) if source[a] != target[a]]
-        for axis in range(len(mesh)):
-            kind = step_kind(source, target, axis)
-            if changed != [axis]:
-                assert kind is None
-            else:
-                assert (kind is not None) == feasible(spec, source, target, mesh, axis), (source, target)
-                offered, refused = offered + (kind is not None), refused + (kind is None)
+        step = step_between(source, target)
+        if len(changed) == 1 and feasible(spec, source, target, mesh, changed):
+            assert step is not None
+            assert step.axes == tuple(changed)
+        if step is None:
+            pairs = {(type(source[a]), type(target[a])) for a in changed}
+            assert pairs == {(Broadcast, Split)} or any(Partial in pair for pair in pairs)
+            refused += 1
+        else:
+            assert set(changed) <= set(step.axes)
+            assert feasible(spec, source, target, mesh, step.axes), (source, target)
+            nested = [axis for axis in step.axes if axis not in changed]
+            fewer = [[axis for axis in step.axes if axis != one] for one in nested]
+            assert shape != (12, 12) or not any(feasible(spec, source, target, mesh, axes) for axes in fewer)
+            offered += 1
     assert offered > 0
     assert (refused > 0) == (len(mesh) > 1)
 
 
-def test_a_split_below_a_later_split_of_the_same_dim_stays() -> None:
+def test_a_split_below_a_later_split_of_the_same_dim_moves_with_it() -> None:
     both = (Split(0), Split(0))
-    for other in (B, P, Split(1)):
-        assert step_kind(both, (other, Split(0)), 0) is None
-        assert step_kind((other, Split(0)), both, 0) is None
-        assert step_kind(both, (Split(0), other), 1) is not None
+    beside: tuple[Sbp, ...] = (B, Split(1))
+    for other in beside:
+        for source, target in ((both, (other, Split(0))), ((other, Split(0)), both)):
+            assert step_between(source, target) == BoxingStep(ActKind.ALL_TO_ALL, (0, 1), target)
+    assert step_between(both, (P, Split(0))) is None
+    assert step_between((P, Split(0)), both) is None
+    for other in (*beside, P):
+        found = step_between(both, (Split(0), other))
+        assert found is not None
+        assert found.axes == (1,)
+
+
+def test_axes_of_one_kind_are_one_group() -> None:
+    kinds: dict[tuple[NdSbp, NdSbp], ActKind] = {
+        ((P, P), (B, B)): ActKind.ALL_REDUCE,
+        ((P, P), (Split(0), Split(0))): ActKind.REDUCE_SCATTER,
+        ((Split(0), Split(0)), (B, B)): ActKind.ALL_GATHER,
+        ((Split(0), Split(1)), (Split(1), Split(0))): ActKind.ALL_TO_ALL,
+        ((Split(0), B), (B, Split(0))): ActKind.ALL_TO_ALL,
+    }
+    for (source, target), kind in kinds.items():
+        assert step_between(source, target) == BoxingStep(kind, (0, 1), target)
+    spec, placement = TensorSpec((8, 8)), mesh_of((2, 4))
+    chain = Boxing(placement, most_sent_on(placement)).chain(spec, (P, P), (B, B))
+    assert [step.axes for step in chain] == [(0, 1)]
+
+
+def most_sent_on(placement: Placement) -> Price:
+    """Bytes of the busiest rank, and one for the step."""
+
+    def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+        tasks = (boxing_task(spec, source, step, placement, rank) for rank in placement.devices)
+        pairs = zip(placement.devices, tasks, strict=True)
+        return 1.0 + max(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank, task in pairs)
+
+    return price
+
+
+def test_a_regrouped_mesh_sends_only_what_ranks_lack() -> None:
+    """From [2, 4] cut as (S(0), B) to (B, S(0)): what stays in place stays."""
+    spec, placement = TensorSpec((8, 3)), mesh_of((2, 4))
+    source, target = (Split(0), B), (B, Split(0))
+    (step,) = Boxing(placement, most_sent_on(placement)).chain(spec, source, target)
+    task = boxing_task(spec, source, step, placement, 0)
+    lacking = 0
+    for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
+        lacking += len(cells(after) - cells(before)) * 4
+    assert lacking == 4 * 3 * 2 * 4
+    assert sum(sent_nbytes(step.kind, task, rank, 4) for rank in task.group) == lacking
+
+
+def test_nested_terms_of_another_reduction_are_combined_first() -> None:
+    largest = Partial(Reduce.MAX)
+    assert step_between((largest, P), (B, P)) is None
+    assert step_between((largest, P), (B, B)) is None
+    assert step_between((largest, P), (largest, B)) is not None
+    assert step_between((P, P), (largest, P)) is None
+    spec, boxing = TensorSpec((6, 6)), Boxing(mesh_of((2, 2)), one_each)
+    chain = boxing.chain(spec, (largest, P), (B, B))
+    assert [step.axes for step in chain] == [(1,), (0,)]
+    assert [step.kind for step in boxing.chain(spec, (largest, B), (P, B))] == [ActKind.ALL_REDUCE, ActKind.SLICE]
+
+
+def test_tables_know_maxima_only_where_they_are_asked_for() -> None:
+    spec, boxing = TensorSpec((6, 6)), Boxing(mesh_of((2, 2)), one_each)
+    boxing.seconds(spec, (P, B), (B, B))
+    (small,) = boxing.tables.values()
+    assert not any(Partial(Reduce.MAX) in layout for layout in small.index)
+    boxing.seconds(spec, (Partial(Reduce.MAX), B), (B, B))
+    assert len(boxing.tables) == 2
+    with pytest.raises(SbpError, match="not a legal layout"):
+        boxing.seconds(TensorSpec((6, 6), DType.INT32), (P, B), (B, B))
 
 
 def test_layouts_are_all_the_legal_ones_once() -> None:
     for shape, mesh in itertools.product(SHAPES, MESHES):
-        for dtype in (DType.FLOAT32, DType.INT32):
-            sbps: list[Sbp] = [B, P, *map(Split, range(4))]
+        for dtype, reduces in itertools.product((DType.FLOAT32, DType.INT32), ((Reduce.SUM,), tuple(Reduce))):
+            sbps: list[Sbp] = [B, *map(Partial, reduces), *map(Split, range(4))]
             wanted = {
                 nd
                 for nd in itertools.product(sbps, repeat=len(mesh))
-                if is_legal_layout(shape, nd, mesh) and (dtype.is_float or not has_partial(nd))
+                if is_legal_layout(shape, nd, mesh) and (dtype.is_float or P not in nd)
             }
-            found = layouts_of(TensorSpec(shape, dtype), mesh)
+            found = layouts_of(TensorSpec(shape, dtype), mesh, reduces=reduces)
             assert set(found) == wanted
             assert len(found) == len(wanted)
             assert set(layouts_of(TensorSpec(shape, dtype), mesh, partial=False)) == {
@@ -329,7 +419,7 @@ def test_chains_hold_on_random_meshes_and_shapes(data: st.DataObject) -> None:
     whole = np.asarray(rng.standard_normal(shape))
     pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
     here = source
-    for step in Boxing(placement, bytes_of).chain(spec, source, target):
+    for step in Boxing(placement, one_each).chain(spec, source, target):
         pieces = carry_out(pieces, spec, here, step, placement)
         here = step.target
     assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from strategy.boxing import layouts_of
-from strategy.convert import Converter
+from strategy.boxing import Boxing, layouts_of
+from strategy.cluster import find_cluster
+from strategy.convert import Converter, cross
+from strategy.cost import CostModel
 from strategy.layout import Home
 from strategy.placement import Placement
 from strategy.program import ActKind
-from strategy.sbp import format_nd, has_partial, is_legal_layout
+from strategy.sbp import B, NdSbp, P, Partial, Reduce, Split, format_nd, has_partial, is_legal_layout
 from strategy.tensor import TensorSpec
 from strategy.units import to_ns
 from tests.random_graphs import random_case
@@ -43,7 +46,7 @@ def test_prices_are_those_of_the_steps(mesh: tuple[int, int], stage: int) -> Non
                 here = 1
             else:
                 price = found.cost.step_price(found.placements[here])
-                spent[here] += to_ns(price(step.kind, step.axis, SPEC, layout, step.target))
+                spent[here] += to_ns(price(SPEC, layout, step))
             layout = step.target
             assert is_legal_layout(SPEC.shape, layout, mesh)
         assert (here, layout) == (stage, target), format_nd(target)
@@ -56,3 +59,47 @@ def test_staying_costs_nothing() -> None:
     for layout in layouts_of(SPEC, (2, 2)):
         assert found.steps(SPEC, Home(0, layout), 0, layout) == ()
         assert found.prices_ns(SPEC, Home(0, layout), 0, layout) == (0.0, 0.0)
+
+
+def crossing(source: NdSbp, target: NdSbp, here: Placement, there: Placement) -> tuple[list[ActKind], float]:
+    """Kinds of the steps between two placements on a cluster of nodes of four, and their price in seconds."""
+    boxes = replace(find_cluster("dgx-a100:4"), devices_per_node=4)
+    cost = CostModel(boxes, {})
+    spec = TensorSpec((1 << 12, 1 << 10))
+
+    def moving(left: NdSbp, right: NdSbp) -> float:
+        return cost.transfer_seconds(spec, left, here, right, there)
+
+    home, away = (Boxing(placement, cost.step_price(placement)) for placement in (here, there))
+    found = cross(spec, source, home, target, away, moving)
+    return [step.kind for step in found.steps], found.leaving + found.arriving
+
+
+def line(first: int, ranks: int) -> Placement:
+    return Placement(tuple(range(first, first + ranks)), (ranks,), ("data",))
+
+
+def test_copies_travel_once_where_nodes_are_far() -> None:
+    """A piece per rank goes over the slow links; the pieces are put together inside the other node."""
+    pieces = [ActKind.TRANSFER, ActKind.ALL_GATHER]
+    for source in (B, Split(0)):
+        assert crossing((source,), (B,), line(0, 4), line(4, 4))[0] == pieces
+    assert crossing((B,), (B,), line(0, 2), line(4, 4))[0] == pieces
+    assert crossing((B,), (Split(0),), line(0, 4), line(4, 2))[0] == [ActKind.SLICE, ActKind.TRANSFER]
+
+
+def test_terms_are_reduced_where_they_are_and_made_where_they_go() -> None:
+    to_terms, _ = crossing((P,), (P,), line(0, 4), line(4, 4))
+    assert to_terms == [ActKind.REDUCE_SCATTER, ActKind.TRANSFER, ActKind.SLICE]
+    largest = Partial(Reduce.MAX)
+    kinds, seconds = crossing((largest,), (B,), line(0, 4), line(4, 2))
+    assert kinds == [ActKind.REDUCE_SCATTER, ActKind.TRANSFER, ActKind.ALL_GATHER]
+    assert seconds == crossing((P,), (B,), line(0, 4), line(4, 2))[1]
+
+
+def test_the_same_ranks_in_another_mesh_keep_what_they_hold() -> None:
+    flat, folded = line(0, 8), Placement(tuple(range(8)), (2, 4), ("data", "tensor"))
+    for source, target in (((Split(0),), (Split(0), Split(0))), ((B,), (B, B)), ((B,), (Split(0), B))):
+        kinds, seconds = crossing(source, target, flat, folded)
+        assert kinds == [ActKind.TRANSFER]
+        assert seconds <= find_cluster("dgx-a100:4").inter.latency_s + 1e-12

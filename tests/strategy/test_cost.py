@@ -33,7 +33,7 @@ def test_alone_an_act_takes_its_price(
         small, intra=replace(small.intra, bytes_per_s=bytes_per_s), inter=replace(small.inter, bytes_per_s=bytes_per_s)
     )
     cost = CostModel(found, {coefficient_key(features): Coefficients(fixed_s, 0.0, s_per_byte)})
-    actor = Actor("reduce", 3, ActKind.ALL_REDUCE, work=cost.work(features, 3, nbytes))
+    actor = Actor("reduce", 3, ActKind.ALL_REDUCE, work=cost.work(features, 3, [nbytes]))
     program = Program(8, (), (actor,), (Stream(3, "comm", (0,)),), port_rates(found, 8))
     # One byte of the port more or less, and the rounding of both to nanoseconds.
     assert act_alone_ns(program, actor) == pytest.approx(to_ns(cost.seconds(features)), abs=2 + 1e9 / bytes_per_s)
@@ -41,8 +41,8 @@ def test_alone_an_act_takes_its_price(
 
 def test_what_sends_nothing_waits_the_latency() -> None:
     cost = CostModel(cluster(2), {})
-    assert cost.work(Features("transfer", 0, 10**6, 1, "intra"), 1, 0).demands == ()
-    assert cost.work(Features("matmul", 10**6, 10**6), 1, 0).demands == ()
+    assert cost.work(Features("transfer", 0, 10**6, 1, "intra"), 1, [0]).demands == ()
+    assert cost.work(Features("matmul", 10**6, 10**6), 1, ()).demands == ()
 
 
 def test_transfers_of_a_stage_share_its_port() -> None:

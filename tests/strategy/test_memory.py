@@ -67,7 +67,7 @@ def test_collectives_that_overlap_make_copies_early() -> None:
     builder.add("v", "matmul", ("x", "narrow"))
     builder.add("large", "matmul", ("x", "wide"))
     builder.add("larger", "gelu", ("large",))
-    builder.add("sum", "sum_leading", ("larger",), attrs={"keep": 0})
+    builder.add("sum", "reduce_sum", ("larger",), attrs={"axes": (0, 1), "keepdims": 0})
     builder.add("last", "gelu", ("v",))
     graph = builder.build()
     split, whole = (Split(0),), (B,)

@@ -9,7 +9,8 @@ import pytest
 
 from strategy.errors import GraphError, InputError
 from strategy.graph import Role, Value
-from strategy.module import LayerNorm, Layers, Linear, Module, Parameter, Tensor, Tracer
+from strategy.layers import LayerNorm, Linear
+from strategy.module import Layers, Module, Parameter, Tensor, Tracer
 from strategy.tensor import DType, Rate, TensorSpec
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,8 @@ def free_to_say(place: tuple[str | int, ...]) -> bool:
     """What makes another plan, not a wrong one: names, settings, devices and links to spare, a roomier limit."""
     names = {("model", "name"), ("cluster", "name"), ("cluster", "device", "name")}
     spare = {("cluster", "nodes"), ("cluster", "devices_per_node"), ("memory_limit_bytes",)}
-    settings = {("training", name) for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay", "max_norm", "seed")}
+    graph = {"global_batch", "num_micro_batches", "dtype", "optimizer", "frozen"}
+    settings = {("training", field.name) for field in fields(Training) if field.name not in graph}
     simulated = {("step_time_s",), ("simulated_lower_bound_s",)}
     return place in names | spare | settings | simulated or place[:2] == ("cluster", "inter")
 

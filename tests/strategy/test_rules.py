@@ -6,7 +6,8 @@ import pytest
 
 from strategy.errors import InfeasibleError, InputError
 from strategy.graph import Role
-from strategy.rules import RULES, along_axes, pinned
+from strategy.pins import pinned
+from strategy.rules import RULES, along_axes
 from strategy.sbp import B, Split
 from strategy.signature import op_signatures
 from strategy.training import Training, training_graph
@@ -49,14 +50,14 @@ def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:
 
 
 def test_pins_name_values_wherever_they_are() -> None:
-    keep = pinned(GRAPH, {"layers.*.fc1.weight": (Split(1),)})
+    keep = pinned(GRAPH, {"layers.*.fc1.weight": (Split(1),)}, (2,))
     for op in GRAPH.ops:
         for signature in op_signatures(GRAPH, op, (2,)):
             named = zip((*op.inputs, *op.outputs, *op.updates), signature.layouts, strict=True)
             wrong = any(name.endswith("mlp.fc1.weight") and nd != (Split(1),) for name, nd in named)
             assert keep(op, signature) != wrong
     with pytest.raises(InputError, match=r"fc9.*did you mean"):
-        pinned(GRAPH, {"layers.0.mlp.fc9.weight": (B,)})
+        pinned(GRAPH, {"layers.0.mlp.fc9.weight": (B,)}, (2,))
 
 
 def test_rules_without_a_plan_say_so() -> None:

@@ -1,4 +1,4 @@
-"""The search: deterministic, consistent, never worse than the rules; and when nothing fits it says how much would."""
+"""The search: deterministic, consistent, bound by its pins, never worse than the rules."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from simulator.simulate import simulate
+from strategy.by_hand import BY_HAND, plan_by_rule
+from strategy.candidates import Pins, Request, candidates_of
 from strategy.errors import InfeasibleError, InputError
 from strategy.plan import plan_text
-from strategy.program import Program
 from strategy.sbp import B, Split
 from strategy.schedule import Schedule
-from strategy.search import BY_HAND, Pins, Request, SearchResult, SimulatedStep, candidates_of, plan_by_rule, search
+from strategy.search import SearchResult, search
 from strategy.training import Training
 from strategy.verify import verify
-from tests.small_plans import request
-
-
-def simulated(program: Program) -> SimulatedStep:
-    return SimulatedStep(simulate(program).step_time_s, simulate(program, steps=1).makespan_lower_bound_s)
+from tests.small_plans import request, simulated
 
 
 def found_with(asked: Request) -> SearchResult:
@@ -62,12 +58,6 @@ def test_never_worse_than_the_rules(asked: Request, answer: SearchResult) -> Non
             assert answer.plan.claims.objective_s <= by_hand.claims.objective_s
 
 
-def test_candidates_use_all_devices(asked: Request) -> None:
-    for config in candidates_of(asked):
-        assert config.dp * config.tp * config.pp == 2
-        assert config.micro_batch * config.num_micro_batches * config.dp == 4
-
-
 def test_pins_hold(asked: Request) -> None:
     pins = Pins(dp=1, tp=2, pp=1, micro_batch=2, schedule=Schedule.GPIPE, layouts={"*.fc1.weight": (B, Split(1))})
     plan = found_with(replace(asked, pins=pins)).plan
@@ -78,16 +68,3 @@ def test_pins_hold(asked: Request) -> None:
         found_with(replace(asked, pins=Pins(dp=3)))
     with pytest.raises(InputError, match="pin matches no value"):
         found_with(replace(asked, pins=Pins(dp=2, layouts={"nothing": (B, B)})))
-
-
-def test_too_little_memory_names_what_would_do() -> None:
-    asked = replace(request(1, Training(global_batch=4)), memory_limit_bytes=1000)
-    with pytest.raises(InfeasibleError) as caught:
-        found_with(asked)
-    smallest = caught.value.smallest_limit
-    assert smallest is not None
-    assert str(smallest) in str(caught.value)
-    plan = found_with(replace(asked, memory_limit_bytes=smallest)).plan
-    assert max(plan.claims.peak_memory_bytes) == smallest
-    with pytest.raises(InfeasibleError):
-        found_with(replace(asked, memory_limit_bytes=smallest * 99 // 100))

@@ -45,6 +45,10 @@ def content(kind: str) -> Document:
     return found
 
 
+FIGURES = ("objective_s", "peak_memory_bytes", "sent_bytes_per_step")
+"""What refuses a chain without one of its steps, where the others lead there too."""
+
+
 def refusal(document: Document, path: Path) -> str:
     path.write_text(stamped(document))
     try:
@@ -92,7 +96,11 @@ def boxing_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
         for number, step in enumerate(entry["steps"]):
             rest = entry["steps"][:number], entry["steps"][number + 1 :]
             other_kind = "all_reduce" if step["kind"] != "all_reduce" else "all_gather"
-            changed = ({"kind": other_kind}, {"axis": 1 - step["axis"]}, {"layout": ["S(0)", "S(5)"]})
+            changed = (
+                {"kind": other_kind},
+                {"axes": [1 - axis for axis in step["axes"]] if len(step["axes"]) == 1 else [0]},
+                {"layout": ["S(0)", "S(5)"]},
+            )
             yield with_entry({**entry, "steps": [*rest[0], *rest[1]]})
             for change in changed:
                 yield with_entry({**entry, "steps": [*rest[0], {**step, **change}, *rest[1]]})
@@ -144,7 +152,8 @@ def test_mutants_are_refused_by_name(
             continue
         found = refusal(mutant, tmp_path / "plan.json")
         assert found, (named, count)
-        if named.removeprefix("op ").strip() not in found:
+        other_way = mutants is boxing_mutants and found.startswith(FIGURES)
+        if not other_way and named.removeprefix("op ").strip() not in found:
             assert named == "config", (named, found)
             assert any(word in found for word in ("stage", "config", "training", "batch")), found
         count += 1

@@ -1,0 +1,158 @@
+"""Compiled: the program of a graph under way on one rank; its state rests in registers between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from executor.global_tensor import GlobalTensor, Layouts
+from executor.initialize import initial_piece
+from executor.kernels.numpy import NumpyKernels
+from executor.transport.base import lanes_of
+from executor.worker import Hooks, Reports, Worker
+from executor.world import World
+from strategy.arrangement import Pipeline
+from strategy.graph import Graph, Role
+from strategy.layout import Home, Layout, home_of
+from strategy.lower import lower
+from strategy.module import Tensor
+from strategy.ops import REGISTRY
+from strategy.program import LoadTask, Program
+from strategy.protocol import admit
+from strategy.sbp import local_box
+from strategy.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A graph, its inputs, what `build` returned, the value per step of every output, and the pins of the code."""
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    outputs: Any
+    step_values: Mapping[str, str]
+    num_micro_batches: int
+    pins: Mapping[str, Layouts]
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How micro-batches pass through the stages."""
+        return Pipeline(self.num_micro_batches, Schedule.ONE_F_ONE_B, False)
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A program of this rank under way: between calls its worker rests, with all state in its registers."""
+
+    world: World
+    traced: Traced
+    layout: Layout
+    worker: Worker | None = None
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    told: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def start(self, held: Mapping[str, GlobalTensor]) -> None:
+        """Lower, admit, and make this rank's worker, its state in the memory of `held` where that has it."""
+        world, graph = self.world, self.traced.graph
+        cost = world.converter(*self.layout.stages.placements).cost
+        program = _numbered(world, lower(graph, self.layout, self.traced.pipeline, cost))
+        admit(program)
+        for number, lane in sorted(lanes_of(program).items()):
+            if world.rank in lane.group:
+                world.transport.open(number, lane)
+        if not any(actor.rank == world.rank for actor in program.actors):
+            return
+        self.worker = Worker(
+            program,
+            graph,
+            world.rank,
+            world.transport,
+            NumpyKernels(),
+            REGISTRY,
+            self._load,
+            reports=[name for name in self.traced.step_values.values() if self._is_here(name)],
+            hooks=Hooks(on_step=self._listen),
+            shared={name: tensor.piece for name, tensor in held.items() if tensor.piece is not None},
+            stall_s=world.timeout_s,
+            record=False,
+        )
+
+    def state(self, seed: int, held: Mapping[str, GlobalTensor]) -> dict[str, GlobalTensor]:
+        """The variables that nothing held so far, with their first values, in the memory of their registers."""
+        found = {}
+        for value in self.traced.graph.with_role(Role.VARIABLE):
+            home = self._home(value.name)
+            if home is None or value.name in held:
+                continue
+            placement = self.layout.stages.placements[home.stage]
+            piece = None
+            if self.worker is not None and self.world.rank in placement.devices:
+                box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(self.world.rank))
+                self.worker.write(value.name, initial_piece(value, box, seed=seed))
+                piece = self.worker.registers.block(self.worker.registers.index(value.name), 0)
+            found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world)
+        return found
+
+    def run(self, wholes: Sequence[NDArray[Any]], step: int) -> Any:
+        """One step, as the training step of this number."""
+        self.inputs = dict(zip(self.traced.inputs, wholes, strict=True))
+        self.told = {}
+        if self.worker is not None:
+            self.worker.count_from(step)
+            self.worker.run(steps=1)
+        return mapped(self.traced.outputs, self._output)
+
+    def _output(self, tensor: Tensor) -> GlobalTensor:
+        name = self.traced.step_values[tensor.name]
+        home = self._home(name)
+        assert home is not None, "outputs are computed"
+        placement = self.layout.stages.placements[home.stage]
+        return GlobalTensor(
+            self.traced.graph.values[name].spec, placement, home.layout, self.told.get(name), self.world
+        )
+
+    def _home(self, name: str) -> Home | None:
+        return home_of(self.traced.graph, self.layout.stages, self.layout.signatures, name)
+
+    def _is_here(self, name: str) -> bool:
+        home = self._home(name)
+        return home is not None and self.world.rank in self.layout.stages.placements[home.stage].devices
+
+    def _listen(self, step: int, reports: Reports) -> None:
+        self.told = dict(reports)
+
+    def _load(self, task: LoadTask, number: int, arrays: Sequence[NDArray[Any]]) -> None:
+        for name, box, array in zip(task.inputs, task.boxes, arrays, strict=True):
+            whole = self.inputs[name]
+            if self.traced.num_micro_batches > 1:
+                rows = self.traced.graph.values[name].spec.shape[0]
+                first = number % self.traced.num_micro_batches * rows
+                whole = whole[first : first + rows]
+            array[...] = whole[tuple(slice(begin, end) for begin, end in box)]
+
+
+def mapped(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
+    """The same structure with every tensor changed."""
+    if outputs is None:
+        return None
+    if isinstance(outputs, Tensor):
+        return change(outputs)
+    if isinstance(outputs, Mapping):
+        return {key: mapped(member, change) for key, member in outputs.items()}
+    if isinstance(outputs, tuple | list):
+        return tuple(mapped(member, change) for member in outputs)
+    raise TypeError(type(outputs).__name__)
+
+
+def _numbered(world: World, program: Program) -> Program:
+    """A program whose rendezvous have numbers that no other one of this world has."""
+    numbers = [actor.rendezvous for actor in program.actors if actor.rendezvous is not None]
+    first = world.reserve(max(numbers, default=-1) + 1)
+    actors = (
+        actor if actor.rendezvous is None else replace(actor, rendezvous=actor.rendezvous + first)
+        for actor in program.actors
+    )
+    return replace(program, actors=tuple(actors), ranks=world.size)

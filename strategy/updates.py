@@ -1,0 +1,184 @@
+"""Updates: from the gradients of a step to the ops that rewrite the parameters, for every optimiser.
+
+All gradients share one factor: the mean over the count, and the clip of the global norm. Squares are taken of summed
+gradients only, for a sum of squares of terms is another figure: `square_sum` has no signature that reads P.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strategy.builder import GraphBuilder
+from strategy.graph import Attrs, Phase, Role, Value
+from strategy.tensor import Rate, TensorSpec
+
+
+class Optimizer(StrEnum):
+    """The rule by which gradients become updates."""
+
+    SGD = "sgd"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    ADAGRAD = "adagrad"
+    LAMB = "lamb"
+    MUON = "muon"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An optimiser with its figures; `schedule` are the attributes of `learning_rate`."""
+
+    optimizer: Optimizer
+    figures: Attrs
+    schedule: Attrs
+    weight_decay: float
+    max_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A parameter, its gradient summed over the step, and the repeated layer that it belongs to."""
+
+    name: str
+    gradient: str
+    layer: int | None
+
+
+_STATES = {
+    Optimizer.ADAM: ("m", "v"),
+    Optimizer.ADAMW: ("m", "v"),
+    Optimizer.ADAGRAD: ("sum",),
+}
+_FIGURES = {
+    Optimizer.SGD: ("momentum", "nesterov"),
+    Optimizer.ADAM: ("beta1", "beta2", "epsilon"),
+    Optimizer.ADAMW: ("beta1", "beta2", "epsilon"),
+    Optimizer.ADAGRAD: ("epsilon",),
+}
+
+
+def add_updates(builder: GraphBuilder, trained: Sequence[Trained], count: str, rule: Rule) -> str:
+    """Append clip, learning rate and the updates of all parameters; gives the norm of the mean gradient."""
+    stacks = _stacks(builder, trained) if rule.optimizer is Optimizer.MUON else {}
+    stacked = {member.name for members in stacks.values() for member in members}
+    single = [parameter for parameter in trained if parameter.name not in stacked]
+    gradients = [*single, *(Trained(name, name, None) for name in stacks)]
+    factor, norm = _clip(builder, gradients, count, rule)
+    lr = builder.add("learning_rate", "learning_rate", (), attrs=rule.schedule, phase=Phase.UPDATE)[0]
+    for parameter in single:
+        _update(builder, parameter, factor, lr, rule)
+    for stack, members in stacks.items():
+        _update_stack(builder, stack, members, factor, lr, rule)
+    return norm
+
+
+def _stacks(builder: GraphBuilder, trained: Sequence[Trained]) -> dict[str, list[Trained]]:
+    """Gradients of the matrices of repeated layers, stacked by shape: stack -> its members.
+
+    Embeddings, heads and vectors are none of Muon's, says Jordan's post.
+    """
+    by_shape: dict[TensorSpec, list[Trained]] = {}
+    for parameter in trained:
+        spec = builder.spec(parameter.name)
+        if len(spec.shape) == 2 and parameter.layer is not None:
+            by_shape.setdefault(spec, []).append(parameter)
+    return {
+        builder.add(f"{members[0].name}:stack", "stack", [m.gradient for m in members], phase=Phase.UPDATE)[0]: members
+        for members in by_shape.values()
+    }
+
+
+def _clip(builder: GraphBuilder, gradients: Sequence[Trained], count: str, rule: Rule) -> tuple[str, str]:
+    """The factor of all gradients and the norm.
+
+    Squares are summed layer by layer first, so that a pipeline sends one number per layer between stages.
+    """
+    by_layer: dict[int | None, list[str]] = {}
+    for gradient in gradients:
+        name, layer = f"{gradient.name}:square", gradient.layer
+        square = builder.add(name, "square_sum", (gradient.gradient,), phase=Phase.UPDATE, layer=layer)[0]
+        by_layer.setdefault(layer, []).append(square)
+    sums = []
+    for layer, squares in by_layer.items():
+        name = "outer:square" if layer is None else f"layers.{layer}:square"
+        sums.append(builder.add(name, "add_n", squares, phase=Phase.UPDATE, layer=layer)[0])
+    square = builder.add("square", "add_n", sums, phase=Phase.UPDATE)[0]
+    attrs = {"max_norm": rule.max_norm}
+    factor, norm = builder.add("clip", "clip_scale", (square, count), labels=("norm",), attrs=attrs, phase=Phase.UPDATE)
+    return factor, norm
+
+
+def _update(builder: GraphBuilder, parameter: Trained, factor: str, lr: str, rule: Rule) -> None:
+    """The update of one parameter by a rule that works element by element, or by LAMB."""
+    if rule.optimizer is Optimizer.LAMB:
+        _update_lamb(builder, parameter, factor, lr, rule)
+        return
+    kind = Optimizer.ADAMW if rule.optimizer is Optimizer.MUON else rule.optimizer
+    names = _STATES.get(kind, ("velocity",) if rule.figures["momentum"] else ())
+    attrs = {key: rule.figures[key] for key in _FIGURES[kind]}
+    builder.add(
+        f"{parameter.name}:{kind}",
+        str(kind),
+        (parameter.gradient, factor, lr),
+        updates=(parameter.name, *_states(builder, parameter.name, names)),
+        attrs={**attrs, "weight_decay": _decay(builder, parameter.name, rule)},
+        phase=Phase.UPDATE,
+        layer=parameter.layer,
+    )
+
+
+def _update_lamb(builder: GraphBuilder, parameter: Trained, factor: str, lr: str, rule: Rule) -> None:
+    name, layer = parameter.name, parameter.layer
+    attrs = {key: rule.figures[key] for key in ("beta1", "beta2", "epsilon")}
+    direction = builder.add(
+        f"{name}:direction",
+        "lamb_direction",
+        (parameter.gradient, factor, name),
+        updates=tuple(_states(builder, name, ("m", "v"))),
+        attrs={**attrs, "weight_decay": _decay(builder, name, rule)},
+        phase=Phase.UPDATE,
+        layer=layer,
+    )[0]
+    squares = [
+        builder.add(f"{name}:{label}_square", "square_sum", (tensor,), phase=Phase.UPDATE, layer=layer)[0]
+        for label, tensor in (("own", name), ("direction", direction))
+    ]
+    operands = (direction, *squares, lr)
+    builder.add(f"{name}:lamb", "lamb_apply", operands, updates=(name,), phase=Phase.UPDATE, layer=layer)
+
+
+def _update_stack(
+    builder: GraphBuilder, stack: str, members: Sequence[Trained], factor: str, lr: str, rule: Rule
+) -> None:
+    """Momentum and directions of stacked matrices, then the descent of each.
+
+    A matrix [a, b] moves by sqrt(max(1, b / a)) times its direction: ours are [inputs, outputs], so that is the ratio
+    of outputs to inputs of Jordan's post.
+    """
+    attrs = {"momentum": rule.figures["momentum"], "nesterov": rule.figures["nesterov"]}
+    velocity = builder.declare(Value(f"{stack}:velocity", builder.spec(stack), Rate.STEP, Role.VARIABLE, "zeros"))
+    name = f"{members[0].name}:directions"
+    updates, phase = (velocity,), Phase.UPDATE
+    directions = builder.add(name, "muon_direction", (stack, factor), updates=updates, attrs=attrs, phase=phase)
+    labels = tuple(str(place) for place in range(1, len(members)))
+    singles = builder.add(f"{members[0].name}:direction", "unstack", directions, labels=labels, phase=phase)
+    for member, direction in zip(members, singles, strict=True):
+        a, b = builder.spec(member.name).shape
+        own = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.weight_decay}
+        inputs, updates = (direction, lr), (member.name,)
+        builder.add(
+            f"{member.name}:muon", "descend", inputs, updates=updates, attrs=own, phase=phase, layer=member.layer
+        )
+
+
+def _states(builder: GraphBuilder, name: str, labels: Sequence[str]) -> Iterator[str]:
+    for label in labels:
+        yield builder.declare(Value(f"{name}:{label}", builder.spec(name), Rate.STEP, Role.VARIABLE, "zeros"))
+
+
+def _decay(builder: GraphBuilder, name: str, rule: Rule) -> float:
+    """Weight decay is for matrices alone."""
+    return rule.weight_decay if len(builder.spec(name).shape) > 1 else 0.0
