@@ -23,7 +23,8 @@ first made. So an evaluation sees what a training step wrote, without a copy.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +126,8 @@ class Graph(Module):
             InputError: an input or a pin is wrong, or state lies where this graph does not run.
             RunError: the ranks do not call the same graph with the same inputs, or one failed.
         """
+        if "_compiled" not in vars(self):
+            raise InputError("the graph is not set up", where=type(self).__name__, hint="call super().__init__(...)")
         world = current_world()
         wholes = [given.numpy() if isinstance(given, GlobalTensor) else np.asarray(given) for given in inputs]
         specs = tuple(_spec(number, whole) for number, whole in enumerate(wholes))
@@ -187,7 +190,7 @@ class Graph(Module):
         names = [p.name for p in written if p.kind is not inspect.Parameter.VAR_POSITIONAL][: len(specs)]
         names += [f"input_{number}" for number in range(len(names), len(specs))]
         self._minimized = None
-        with tracer.enter(self):
+        with _tracing_as(self, training=self._training is not None), tracer.enter(self):
             inputs = [tracer.input(n, _micro(s, count, n)) for n, s in zip(names, specs, strict=True)]
             outputs = self.build(*inputs)
         tracer.check()
@@ -221,6 +224,19 @@ class Graph(Module):
                 raise InfeasibleError("no layout satisfies the pins", hint="relax a pin")
             signatures = problem.signatures(solution.choice)
         return lay_out(graph, stages, signatures, converter)
+
+
+@contextmanager
+def _tracing_as(root: Module, *, training: bool) -> Iterator[None]:
+    """Modules that differ between training and evaluation trace for what the graph is for, however they are set."""
+    switched = [m for m, _, _ in root.walk() if getattr(m, "training", training) is not training]
+    for module in switched:
+        vars(module)["training"] = training
+    try:
+        yield
+    finally:
+        for module in switched:
+            vars(module)["training"] = not training
 
 
 def _spec(number: int, whole: NDArray[Any]) -> TensorSpec:
@@ -271,7 +287,7 @@ def _step_value(builder: GraphBuilder, name: str, count: int) -> str:
     if value.spec.shape:
         expected = "a scalar, of which the sum over the micro-batches is given"
         raise InputError("an output has a piece per micro-batch", got=f"{name} {value.spec.shape}", expected=expected)
-    return builder.add(f"{name}:told", "accumulate", (name,), phase=Phase.BACKWARD)[0]
+    return builder.add(f"{name}:told", "accumulate", (name,), phase=Phase.FORWARD)[0]
 
 
 def _tensors(outputs: Any, where: str) -> list[Tensor]:

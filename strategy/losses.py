@@ -11,6 +11,8 @@ from strategy.tracer import Tensor
 
 IGNORE_INDEX = -100
 
+IGNORE_INDEX = -100
+
 
 def cross_entropy(
     logits: Tensor,

@@ -49,6 +49,8 @@ def tensor_parallel(graph: Graph) -> AxisRule:
 def _megatron(graph: Graph) -> Iterator[tuple[str, Sbp]]:
     for value in graph.with_role(Role.VARIABLE):
         name = value.name.split(":", 1)[0]
+        if value.spec.shape != graph.values[name].spec.shape:
+            continue  # the state of stacked parameters, which follows none of them
         if any(fnmatchcase(name, pattern) for pattern in _COLUMN_SPLIT):
             yield value.name, Split(len(value.spec.shape) - 1)
         elif any(fnmatchcase(name, pattern) for pattern in _ROW_SPLIT):
@@ -66,7 +68,7 @@ def half_and_half(graph: Graph) -> AxisRule:
         if value.role is Role.INPUT:
             return sbp == Split(0)
         if value.role is Role.VARIABLE:
-            return sbp == (megatron[name] if ".mlp." in name else B)
+            return sbp == (megatron.get(name, B) if ".mlp." in name else B)
         return True
 
     return rule

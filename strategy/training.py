@@ -156,6 +156,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     Raises:
         InputError: a pattern of `training.frozen` matches no variable, or nothing is left to train.
     """
+    given = len(builder.ops)
     gradients = differentiate(builder, loss, frozen=_frozen(builder, training))
     if not gradients:
         raise InputError("nothing is trained", where="training: frozen", got=training.frozen)
@@ -167,7 +168,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     loss_sum, total_count = (_accumulated(builder, name, None, training) for name in (loss, count))
     norm = add_updates(builder, trained, total_count, training.rule)
     builder.add(REPORT, "report", (loss_sum, total_count, norm), phase=Phase.UPDATE)
-    _drop_unused(builder)
+    _drop_unused(builder, given)
     builder.ops = _in_order(builder.ops)
 
 
@@ -218,12 +219,15 @@ def _accumulated(
     return builder.add(f"{name}:sum", "accumulate", (name,), phase=phase, layer=layer)[0]
 
 
-def _drop_unused(builder: GraphBuilder) -> None:
-    """Take out backward ops that nobody reads: the gradients of frozen weights, and what leads to them alone."""
+def _drop_unused(builder: GraphBuilder, given: int) -> None:
+    """Take out backward ops that nobody reads: the gradients of frozen weights, and what leads to them alone.
+
+    The first `given` ops are the model's own and stay.
+    """
     used: set[str] = set()
     kept: list[Op] = []
-    for op in reversed(builder.ops):
-        if op.phase is not Phase.BACKWARD or op.updates or used.intersection(op.outputs):
+    for index, op in reversed(list(enumerate(builder.ops))):
+        if index < given or op.phase is not Phase.BACKWARD or op.updates or used.intersection(op.outputs):
             kept.append(op)
             used.update(op.inputs)
         else:

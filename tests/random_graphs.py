@@ -277,10 +277,9 @@ class _Grower:
         spec = self.builder.spec
         dy = self.rng.choice([name for name in (*self.live, y) if spec(name) == spec(y)])
         kind, operands = ("matmul_tn", (x, dy)) if len(spec(variable).shape) == 2 else ("reduce_sum", (dy,))
-        leading = tuple(range(len(spec(dy).shape) - 1))
         attrs: dict[str, int | float | str | tuple[int, ...]] = {}
         if kind == "reduce_sum":
-            attrs = {"axes": leading, "keepdims": 0}
+            attrs = {"axes": tuple(range(len(spec(dy).shape) - 1)), "keepdims": 0}
         if not spec(x).dtype.is_float:
             kind, attrs = "gather_grad", {"axis": 0, "rows": spec(variable).shape[0]}
         grad = self._add(f"{prefix}grad", kind, operands, attrs=attrs, phase=Phase.BACKWARD, layer=layer)

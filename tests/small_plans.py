@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from executor.checkpoint import Checkpoint
 from executor.data import Corpus
 from executor.kernels.base import open_kernels
 from executor.train import StepReport, Trainer, program_of
@@ -22,6 +23,7 @@ from strategy.candidates import AXES, Request
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
+from strategy.deduce import deduce
 from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
@@ -33,6 +35,7 @@ from strategy.objective import stage_times_ns
 from strategy.placement import Placement
 from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
+from strategy.rules import along_axes
 from strategy.schedule import Schedule
 from strategy.signature import Signature, op_signatures
 from strategy.simulated_plan import SimulatedStep, simulated_plan
@@ -89,17 +92,40 @@ def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> P
 
 def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
+    kinds = [f"{kind}@intra" for kind in ActKind if kind.is_communication]
+    taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
+
+    def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
+        return _random_signatures(graph, stages, converter, rng)
+
+    return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
+
+
+def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
+    """Every op under the signature that follows from one rule per axis and what came before; solves nothing."""
+
+    def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
+        return deduce(graph, stages, converter, along_axes(graph, stages.placements[0].mesh, rules))
+
+    return _plan_by(choose, asked, config, asked.cost)
+
+
+def _plan_by(
+    choose: Callable[[Graph, Stages, Converter], Mapping[str, Signature]],
+    asked: Request,
+    config: PlanConfig,
+    prices: CostModel,
+) -> Plan:
+    """The plan of chosen signatures; `prices` decide the steps of conversions."""
     graph = training_graph(asked.model, asked.training)
     size = config.dp * config.tp
     placements = tuple(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
-    kinds = [f"{kind}@intra" for kind in ActKind if kind.is_communication]
-    taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
-    converter = Converter(CostModel(asked.cost.cluster, taste), placements)
+    converter = Converter(prices, placements)
     stages = assign_stages(graph, placements)
     pipeline = Pipeline(config.num_micro_batches, config.schedule, asked.cost.cluster.overlaps)
-    layout = lay_out(graph, stages, _random_signatures(graph, stages, converter, rng), converter)
+    layout = lay_out(graph, stages, choose(graph, stages, converter), converter)
     arrangement = arrange(graph, layout, pipeline)
     objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))
     peaks = peak_memory_bytes(graph, stages, arrangement)
@@ -153,8 +179,10 @@ class Trained:
     sent_bytes: tuple[int, ...]
 
 
-def train(plan: Plan, text: Corpus, *, steps: int, record: bool = False) -> Trained:
-    """Run a plan with one thread per rank.
+def train(
+    plan: Plan, text: Corpus, *, steps: int, record: bool = False, checkpoint: Checkpoint | None = None
+) -> Trained:
+    """Run a plan with one thread per rank, from the start or from a checkpoint.
 
     Raises:
         RankFault: the first failure of any rank.
@@ -163,7 +191,7 @@ def train(plan: Plan, text: Corpus, *, steps: int, record: bool = False) -> Trai
     hub = LoopbackHub(plan.ranks, lanes_of(program))
     transports = [hub.transport(rank) for rank in range(plan.ranks)]
     trainers = [
-        Trainer(plan, transport, open_kernels("numpy"), text, program=program, record=record)
+        Trainer(plan, transport, open_kernels("numpy"), text, program=program, checkpoint=checkpoint, record=record)
         for transport in transports
     ]
     reports: dict[int, list[StepReport]] = {}

@@ -16,6 +16,7 @@ from strategy.errors import SbpError
 from strategy.graph import Graph, Role
 from strategy.layers import BatchNorm, Conv2d, Linear, global_avg_pool, max_pool
 from strategy.layout import Layout, assign_stages
+from strategy.losses import cross_entropy
 from strategy.models.base import Features, Integers, Source
 from strategy.module import Module, Tensor
 from strategy.placement import Placement
@@ -28,8 +29,6 @@ from strategy.updates import Optimizer
 from tests.campaigns.graphs import check
 from tests.small_plans import cluster
 from tests.whole_graphs import Operand, WholeCase
-
-losses = pytest.importorskip("strategy.losses", reason="needs reductions, scales and losses")
 
 SAMPLES, CHANNELS, CLASSES = 7, 6, 5
 
@@ -48,7 +47,7 @@ class Net(Module):
         x = self.norm(self.conv1(images)).apply("tanh", "tanh")
         x = self.conv2(max_pool(x, "pool", (2, 2), (1, 1)))
         logits = self.head(global_avg_pool(x, "mean"))
-        return losses.cross_entropy(logits, labels)
+        return cross_entropy(logits, labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ import numpy.typing as npt
 from executor.trial.subject import draw_operand
 from strategy.arrangement import Pipeline
 from strategy.autodiff import differentiate
+from strategy.boxing import Boxing, BoxingStep
 from strategy.builder import GraphBuilder
 from strategy.convert import Converter, lay_out
-from strategy.cost import Coefficients, CostModel
+from strategy.cost import CostModel
 from strategy.errors import SbpError
 from strategy.graph import Attrs, Graph, Op, Phase, Role, Value
 from strategy.layout import Layout, assign_stages
@@ -31,6 +32,7 @@ from strategy.ops import REGISTRY
 from strategy.ops.base import Example, OpDef
 from strategy.placement import Placement
 from strategy.program import ActKind
+from strategy.sbp import NdSbp
 from strategy.schedule import Schedule
 from strategy.signature import op_signatures
 from strategy.tensor import DType, Rate, Shape, TensorSpec
@@ -41,6 +43,8 @@ Array = npt.NDArray[Any]
 ADAPTER = "matmul"
 KINKED = frozenset(("reduce_max", "reduce_min", "max_pool", "maximum", "minimum", "top_k", "argmax"))
 """Their result jumps where operands tie, so each operand gets noise of its own."""
+COMMON = frozenset(("binary", "elementwise", "loss", "matmul", "optimizer", "reduction", "shape"))
+"""Families that are in every graph anyway."""
 MESHES: tuple[tuple[Shape, ...], ...] = (
     *(((2, 2),), ((2, 2),), ((2, 3),), ((3, 2),), ((2, 2), (2,)), ((2, 2), (1, 2))),
     *(((1,),), ((2,),), ((3,),), ((4,),), ((5,),), ((6,),), ((2,), (2,)), ((3,), (3,)), ((1,), (2,)), ((4,), (2,))),
@@ -113,21 +117,12 @@ def forward_kinds() -> dict[str, tuple[str, ...]]:
 
 
 def _kinds() -> list[tuple[str, str]]:
-    return [
-        (family_of(kind), kind)
-        for kind, definition in REGISTRY.items()
-        if _grows(kind, definition) and not is_loss(definition)
-    ]
+    return [(family_of(kind), kind) for kind, definition in REGISTRY.items() if _grows(kind, definition)]
 
 
 def _grows(kind: str, definition: OpDef) -> bool:
     usable = any(example.inputs and not example.updates for example in definition.examples)
     return usable and not kind.endswith("_grad") and not definition.accumulates
-
-
-def is_loss(definition: OpDef) -> bool:
-    """Whether differentiation begins at the op: its first result is one figure, whatever it reads."""
-    return definition.kind in ("cross_entropy",)
 
 
 def random_whole_graph(seed: int, *, ranks: int | None = None) -> WholeCase:
@@ -143,16 +138,22 @@ def random_whole_graph(seed: int, *, ranks: int | None = None) -> WholeCase:
         size = math.prod(mesh)
         placements.append(Placement(tuple(range(first, first + size)), mesh, ("data", "tensor")[: len(mesh)]))
         first += size
-    cost = CostModel(cluster(first), _tastes(rng))
+    cost = CostModel(cluster(first), {})
     pipeline = Pipeline(micro_batches, rng.choice(tuple(Schedule)), rng.random() < 0.5)
     layout = _random_layout(rng, graph, tuple(placements), cost)
     return WholeCase(seed, graph, tuple(grower.kinds), gradients, grower.operands, layout, pipeline, cost, dtype)
 
 
-def _tastes(rng: random.Random) -> dict[str, Coefficients]:
-    """Random prices of boxing steps, so that chains differ from case to case."""
-    kinds = [f"{kind}@{level}" for kind in ActKind if kind.is_communication for level in ("intra", "inter")]
-    return {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
+def _converter(rng: random.Random, cost: CostModel, placements: tuple[Placement, ...]) -> Converter:
+    """Boxing steps have random prices, so that chains differ from case to case."""
+    prices: dict[tuple[ActKind, tuple[int, ...]], float] = {}
+
+    def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+        return prices.setdefault((step.kind, step.axes), rng.uniform(0.1, 1.0))
+
+    converter = Converter(cost, placements)
+    converter.boxings = [Boxing(placement, price) for placement in placements]
+    return converter
 
 
 def _random_layout(rng: random.Random, graph: Graph, placements: tuple[Placement, ...], cost: CostModel) -> Layout:
@@ -161,7 +162,7 @@ def _random_layout(rng: random.Random, graph: Graph, placements: tuple[Placement
     cut = rng.randint(1, len(forward) - 1)
     pins = {name: int(index >= cut) * (len(placements) - 1) for index, name in enumerate(forward)}
     stages = assign_stages(graph, placements, pins=pins)
-    converter = Converter(cost, placements)
+    converter = _converter(rng, cost, placements)
     for _ in range(MOST_DRAWS):
         drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
         try:
@@ -186,7 +187,9 @@ class _Grower:
         rng = self.rng
         families = forward_kinds()
         self.live.append(self._leaf("x", TensorSpec((rng.randint(4, 7), rng.randint(4, 8)), self.dtype), trained=False))
-        for family in rng.sample(sorted(families), k=min(rng.choice((2, 2, 3)), len(families))):
+        rare = sorted(family for family in families if family not in COMMON)
+        common = sorted(family for family in families if family in COMMON)
+        for family in (*rng.sample(rare, k=2), *rng.sample(common, k=rng.choice((0, 1)))):
             kind = rng.choice(families[family])
             usable = [e for e in REGISTRY[kind].examples if e.inputs and not e.updates]
             self._apply(kind, rng.choice(usable))
@@ -209,7 +212,7 @@ class _Grower:
             bounds = example.ranges.get(position)
             if position in flowing:
                 x = self._adapted(f"{name}.in{position}", self._pick(), spec.shape)
-                if "sigmoid" in REGISTRY and (bounds is not None or rng.random() < 0.3):
+                if bounds is not None or rng.random() < 0.3:
                     x = self._squashed(f"{name}.in{position}", x, bounds or (-2.0, 2.0))
                 if kind in KINKED:
                     noise = self._leaf(f"{name}.noise{position}", self._spec(spec), trained=False)
@@ -223,7 +226,7 @@ class _Grower:
         attrs = {**example.attrs, **({"dtype": str(self.dtype)} if "dtype" in example.attrs else {})}
         outputs = self.builder.add(name, kind, inputs, labels=[str(i) for i in range(1, 16)], attrs=attrs)
         self.kinds.append(kind)
-        if REGISTRY[kind].gradient is not None and self.builder.spec(outputs[0]).dtype.is_float:
+        if REGISTRY[kind].gradient is not None and self.builder.spec(outputs[0]).dtype is self.dtype:
             self.live.append(outputs[0])
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
@@ -301,7 +304,6 @@ class _Grower:
         labels = self._leaf("labels", TensorSpec(shape[:1], DType.INT32), (0, shape[1]), trained=False)
         tracer = Tracer(self.builder)
         loss, count = cross_entropy(Tensor(tracer, logits), Tensor(tracer, labels))
-        tracer.check()
         return loss.name, count.name
 
     def _total(self, name: str, terms: Sequence[str], micro_batches: int) -> str:

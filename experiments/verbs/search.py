@@ -8,9 +8,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, not_there_yet, say
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from strategy.models import Model
     from strategy.plan import Plan, PlanConfig
     from strategy.search import SearchResult, Watch
-    from strategy.training import Training
-
-Word = TypeVar("Word", bound=StrEnum)
 
 EXIT_LIMIT = 4
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
@@ -47,13 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
     )
     parser.add_argument("--seq", type=positive_int, metavar="N", help="tokens per sample (default: the model's)")
-    parser.add_argument("--optimizer", metavar="NAME", help="sgd, adam, adamw, adagrad, lamb or muon (default: adamw)")
-    parser.add_argument("--lr", type=float, metavar="X", help="the peak of the learning rate")
-    parser.add_argument("--warm-up", type=positive_int, metavar="N", help="steps until the learning rate is there")
     parser.add_argument(
-        "--lr-decay",
-        metavar="NAME[:STEPS]",
-        help="what it does then: constant, cosine:STEPS, polynomial:STEPS, inverse_sqrt or step:STEPS",
+        "--training",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="how it is trained: optimizer (sgd, adam, adamw, adagrad, lamb, muon), lr, warm_up, decay, frozen, ...",
     )
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
@@ -116,9 +111,11 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.machine import find_machine
     from experiments.pins import read_pins
     from experiments.prices import read_calibration_of
+    from experiments.settings import read_training
     from strategy.candidates import Pins, Request
     from strategy.cost import CostModel
     from strategy.deduce import Deduction
+    from strategy.models import find_preset
 
     model = model_of(args.model, args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)
@@ -127,7 +124,7 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     request = Request(
         model_name=args.model,
         model=model,
-        training=training_of(args),
+        training=read_training(args.global_batch or find_preset(args.model).global_batch, args.training),
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
         memory_limit_bytes=cluster.device.memory_bytes,
         pins=pins,
@@ -148,55 +145,6 @@ def model_of(text: str, sequence: int | None) -> Model:
     if text.endswith((".json", ".onnx", ".py")) or ":" in text:
         raise not_there_yet(f"{text!r}: a model from a file or a function")
     return find_model(text, sequence=sequence)
-
-
-def training_of(args: argparse.Namespace) -> Training:
-    """How the arguments say that the model is trained; what they leave out is the model's, or `Training`'s own.
-
-    Raises:
-        InputError: an unknown optimiser or decay, or figures that cannot train.
-    """
-    from strategy.models import find_preset
-    from strategy.ops.learning_rate import Decay
-    from strategy.training import Training
-    from strategy.updates import Optimizer
-
-    decay, _, steps = (args.lr_decay or "").partition(":")
-    given = {
-        "lr": args.lr,
-        "warm_up": args.warm_up,
-        "optimizer": None if args.optimizer is None else one_of(Optimizer, args.optimizer, "--optimizer"),
-        "decay": one_of(Decay, decay, "--lr-decay") if decay else None,
-        "decay_steps": whole_steps(steps) if steps else None,
-    }
-    batch = args.global_batch or find_preset(args.model).global_batch
-    return Training(batch, **{key: value for key, value in given.items() if value is not None})
-
-
-def one_of(words: type[Word], text: str, flag: str) -> Word:
-    """The member of an enumeration that a flag names.
-
-    Raises:
-        InputError: it names none.
-    """
-    from strategy.errors import InputError, did_you_mean
-
-    if text not in list(words):
-        raise InputError("unknown word", where=flag, got=text, hint=did_you_mean(text, list(words)))
-    return words(text)
-
-
-def whole_steps(text: str) -> int:
-    """The number of steps behind the colon of --lr-decay.
-
-    Raises:
-        InputError: it is no number above zero.
-    """
-    from strategy.errors import InputError
-
-    if not text.isdecimal() or int(text) < 1:
-        raise InputError("not a number of steps", where="--lr-decay", got=text, expected="at least 1")
-    return int(text)
 
 
 @contextmanager

@@ -201,12 +201,10 @@ _SHAPES: tuple[tuple[Shape, Shape], ...] = (
 
 
 def _examples(row: _Binary) -> tuple[Example, ...]:
-    if row.kind == "equal":  # floats of an example never are
-        ranges = {0: (0.0, 3.0), 1: (0.0, 3.0)}
-        return tuple(
-            Example((TensorSpec(x, DType.INT32), TensorSpec(y, DType.INT32)), ranges=ranges) for x, y in _SHAPES
-        )
     ranges = {1: (0.5, 3.0)} if row.kind == "div" else {}
+    if row.compares:
+        few = {0: (0, 3), 1: (0, 3)}
+        return tuple(Example((TensorSpec(x, DType.INT32), TensorSpec(y, DType.INT32)), ranges=few) for x, y in _SHAPES)
     floats = tuple(Example((TensorSpec(x), TensorSpec(y)), ranges=ranges) for x, y in _SHAPES)
     if row.floats:
         return floats

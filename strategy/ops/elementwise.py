@@ -283,7 +283,7 @@ def _gradient_linear(builder: GradientBuilder) -> None:
 
 def _infer_scale(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     factor = float_attr(attrs, "factor")
-    expect(math.isfinite(factor), "not a scale", got=factor, expected="a finite factor")
+    expect(factor != 0 and math.isfinite(factor), "not a scale", got=factor, expected="a finite factor, not zero")
     return _infer_float(inputs, updates, attrs)
 
 
@@ -292,8 +292,7 @@ def _run_scale(call: Call) -> None:
 
 
 def _signatures_scale(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    factor = float_attr(attrs, "factor")
-    monotone = _monotone(increasing=factor > 0) if factor else []  # zero times an infinite term is no number
+    monotone = _monotone(increasing=float_attr(attrs, "factor") > 0)
     return [*elementwise_signatures(inputs[0].shape, 1), linear_in([0], 1), *monotone]
 
 

@@ -121,18 +121,25 @@ def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 _FORMS = (((5, 8, 3), 4), ((4, 6, 2, 2), 2), ((4, 7, 3), 7), ((5, 10, 2), 5), ((4, 6), 2))
 
 
-def _examples(*forms: str) -> tuple[Example, ...]:
+def _examples(forms: str, *, with_groups: bool) -> tuple[Example, ...]:
     """Operands by form: "x" like the input, "c" like the gain, "s" like a statistic."""
     return tuple(
         Example(
             tuple(TensorSpec({"x": shape, "c": shape[1:2], "s": (shape[0], groups)}[form]) for form in forms),
-            attrs={"groups": groups} if len(forms) == 3 else {},
+            attrs={"groups": groups} if with_groups else {},
         )
         for shape, groups in _FORMS
     )
 
 
 OPS = (
-    OpDef("group_norm", _infer, _flop, _signatures, _run, _gradient, examples=_examples(*"xcc")),
-    OpDef("group_norm_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples(*"xcssx")),
+    OpDef("group_norm", _infer, _flop, _signatures, _run, _gradient, examples=_examples("xcc", with_groups=True)),
+    OpDef(
+        "group_norm_grad",
+        _infer_grad,
+        _flop_grad,
+        _signatures_grad,
+        _run_grad,
+        examples=_examples("xcssx", with_groups=False),
+    ),
 )

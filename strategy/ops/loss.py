@@ -12,6 +12,9 @@ reduced count, whatever the layout; a mean of means is not. Gradients are divide
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
@@ -93,17 +96,13 @@ def _run_sum_exp_grad(call: Call) -> None:
     out *= grad[..., None]
 
 
-def _label_masks(call: Call, labels: Array) -> tuple[Array, Array]:
-    """Which rows are valid, and which of them have a label among this rank's classes."""
+def _own_labels(call: Call, labels: Array) -> tuple[Array, Array, Array]:
+    """The rows whose label is among this rank's classes, those labels' columns, and which rows are valid at all."""
     begin, end = call.input_boxes[0][-1]
-    valid = labels != int_attr(call.attrs, "ignore_index")
-    return valid, valid & (labels >= begin) & (labels < end)
-
-
-def _label_cells(call: Call, labels: Array, own: Array) -> tuple[Array, Array]:
-    """Row and column of the own labels' cells in flattened logits."""
-    rows = call.xp.nonzero(own.reshape(-1))[0]
-    return rows, labels.reshape(-1)[rows] - call.input_boxes[0][-1][0]
+    flat = labels.reshape(-1)
+    valid = flat != int_attr(call.attrs, "ignore_index")
+    rows = call.xp.nonzero(valid & (flat >= begin) & (flat < end))[0]
+    return rows, flat[rows] - begin, valid
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -126,14 +125,14 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
 def _run(call: Call) -> None:
     """Sum over valid rows of lse - (1 - s) logits[label] - s mean(logits), s the label smoothing."""
     (logits, labels, lse), (loss, count) = call.inputs, call.outputs
-    valid, own = _label_masks(call, labels)
+    rows, columns, valid = _own_labels(call, labels)
     smoothing = float_attr(call.attrs, "label_smoothing")
-    picked = _flat(logits)[_label_cells(call, labels, own)]
-    loss[...] = lse[own].sum() - (1 - smoothing) * picked.sum()
+    picked = _flat(logits)[rows, columns]
+    loss[...] = lse.reshape(-1)[rows].sum() - (1 - smoothing) * picked.sum()
     if smoothing:
         share = smoothing / int_attr(call.attrs, "classes")
-        loss[...] -= share * logits.sum(axis=-1)[valid].sum()
-    count[...] = picked.size
+        loss[...] -= share * (_flat(logits).sum(axis=-1) * valid).sum()
+    count[...] = rows.size
 
 
 def _gradient(builder: GradientBuilder) -> None:
@@ -161,15 +160,16 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
 def _run_grad(call: Call) -> None:
     """softmax(logits) - target in valid rows, zero in others; target = (1 - s) onehot(label) + s / classes."""
     xp, (logits, labels, lse, *grad), dlogits = call.xp, call.inputs, call.outputs[0]
-    valid, own = _label_masks(call, labels)
+    rows, columns, valid = _own_labels(call, labels)
     smoothing = float_attr(call.attrs, "label_smoothing")
     xp.subtract(logits, lse[..., None], out=dlogits)
     xp.exp(dlogits, out=dlogits)
     if smoothing:
         dlogits -= smoothing / int_attr(call.attrs, "classes")
-    _flat(dlogits)[_label_cells(call, labels, own)] -= 1 - smoothing
+    flat = _flat(dlogits)
+    flat[rows, columns] -= 1 - smoothing
     if not valid.all():
-        dlogits[~valid] = 0
+        flat[~valid] = 0
     for factor in grad:
         dlogits *= factor
 
@@ -266,6 +266,9 @@ _ATTRS = tuple(
     ({"ignore_index": ignore, "label_smoothing": smoothing, "classes": 5}, {1: labels})
     for smoothing, ignore, labels in _CHOICES
 )
+_LSE: Mapping[int, Callable[[Sequence[Array]], Array]] = {
+    2: lambda drawn: np.log(np.exp(drawn[0]).sum(axis=-1)),
+}
 _DEEP = (TensorSpec((4, 6, 5)), TensorSpec((4, 6), DType.INT32), TensorSpec((4, 6)))
 _MARGIN = {"margin": 0.5, "scale": 16.0}
 _COSINES = {0: (-0.95, 0.95), 1: (0.0, 5.0)}
@@ -297,8 +300,8 @@ OPS = (
         _gradient,
         nbytes=_nbytes_per_row,
         examples=(
-            *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges) for attrs, ranges in _ATTRS),
-            Example(_DEEP, attrs=_ATTRS[0][0], ranges={1: (0, 5)}),
+            *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges, derive=_LSE) for attrs, ranges in _ATTRS),
+            Example(_DEEP, attrs=_ATTRS[1][0], ranges={1: (0, 5)}, derive=_LSE),
         ),
     ),
     OpDef(

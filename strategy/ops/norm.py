@@ -181,7 +181,7 @@ def _flop_rms_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 _SHAPES = ((5, 8), (4, 7, 5))
 
 
-def _examples(*forms: str) -> tuple[Example, ...]:
+def _examples(forms: str) -> tuple[Example, ...]:
     """Operands by form: "x" like the input, "d" like the gain, "s" like a statistic."""
     return tuple(
         Example(tuple(TensorSpec({"x": shape, "d": shape[-1:], "s": shape[:-1]}[form]) for form in forms))
@@ -190,15 +190,15 @@ def _examples(*forms: str) -> tuple[Example, ...]:
 
 
 OPS = (
-    OpDef("layer_norm", _infer, _flop, _signatures, _run, _gradient, examples=_examples(*"xdd")),
-    OpDef("layer_norm_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples(*"xdssx")),
-    OpDef("rms_norm", _infer_rms, _flop_rms, _signatures_rms, _run_rms, _gradient_rms, examples=_examples(*"xd")),
+    OpDef("layer_norm", _infer, _flop, _signatures, _run, _gradient, examples=_examples("xdd")),
+    OpDef("layer_norm_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples("xdssx")),
+    OpDef("rms_norm", _infer_rms, _flop_rms, _signatures_rms, _run_rms, _gradient_rms, examples=_examples("xd")),
     OpDef(
         "rms_norm_grad",
         _infer_rms_grad,
         _flop_rms_grad,
         _signatures_rms_grad,
         _run_rms_grad,
-        examples=_examples(*"xdsx"),
+        examples=_examples("xdsx"),
     ),
 )

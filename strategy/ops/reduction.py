@@ -131,8 +131,7 @@ def _gradient_winner(builder: GradientBuilder) -> None:
     if builder.wants(0):
         (x,), (out,) = builder.op.inputs, builder.op.outputs
         attrs = {key: builder.op.attrs[key] for key in ("axes", "keepdims")}
-        operands = (x, out, builder.output_gradient())
-        builder.give(0, builder.emit("dx", f"{builder.op.kind}_grad", operands, attrs))
+        builder.give(0, builder.emit("dx", "reduce_winner_grad", (x, out, builder.output_gradient()), attrs))
 
 
 def _infer_winner(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -147,17 +146,11 @@ def _signatures_winner(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) 
     return [*split_letters([operand, result, result], [operand], skip=_ONE), linear_in([2], 3)]
 
 
-def _run_max_grad(call: Call) -> None:
-    """The gradient to the element that is the maximum (to each of them, where several are)."""
+def _run_winner(call: Call) -> None:
+    """The gradient to the element that is the extremum (to each of them, where several are)."""
     (x, out, grad), dx = call.inputs, call.outputs[0]
     kept = _kept(x.shape, call.attrs)
-    call.xp.multiply(x >= out.reshape(kept), grad.reshape(kept), out=dx)
-
-
-def _run_min_grad(call: Call) -> None:
-    (x, out, grad), dx = call.inputs, call.outputs[0]
-    kept = _kept(x.shape, call.attrs)
-    call.xp.multiply(x <= out.reshape(kept), grad.reshape(kept), out=dx)
+    call.xp.multiply(x == out.reshape(kept), grad.reshape(kept), out=dx)
 
 
 def _infer_square_sum(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -218,8 +211,16 @@ _COUNTED = (
     Example((_CUBE,), attrs={"axes": (0, 2), "keepdims": 1, "count": 20}),
 )
 _WINNER_EXAMPLES = (
-    Example((_SQUARE, TensorSpec((5,)), TensorSpec((5,))), attrs={"axes": (0,), "keepdims": 0}),
-    Example((_CUBE, TensorSpec((4, 1, 5)), TensorSpec((4, 1, 5))), attrs={"axes": (1,), "keepdims": 1}),
+    Example(
+        (_SQUARE, TensorSpec((5,)), TensorSpec((5,))),
+        attrs={"axes": (0,), "keepdims": 0},
+        derive={1: lambda drawn: drawn[0].max(axis=0)},
+    ),
+    Example(
+        (_CUBE, TensorSpec((4, 1, 5)), TensorSpec((4, 1, 5))),
+        attrs={"axes": (1,), "keepdims": 1},
+        derive={1: lambda drawn: drawn[0].min(axis=1, keepdims=True)},
+    ),
 )
 
 OPS = (
@@ -235,10 +236,7 @@ OPS = (
     ),
     OpDef("reduce_max", _infer, _flop, _signatures("reduce_max"), _run_max, _gradient_winner, examples=_EXAMPLES),
     OpDef("reduce_min", _infer, _flop, _signatures("reduce_min"), _run_min, _gradient_winner, examples=_EXAMPLES),
-    *(
-        OpDef(f"{kind}_grad", _infer_winner, _flop_twice, _signatures_winner, run, examples=_WINNER_EXAMPLES)
-        for kind, run in (("reduce_max", _run_max_grad), ("reduce_min", _run_min_grad))
-    ),
+    OpDef("reduce_winner_grad", _infer_winner, _flop_twice, _signatures_winner, _run_winner, examples=_WINNER_EXAMPLES),
     OpDef(
         "square_sum",
         _infer_square_sum,

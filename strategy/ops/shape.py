@@ -1,8 +1,8 @@
 """The same elements under other dims: `reshape`, `transpose`, `concat`, `slice` with its adjoint, `expand`.
 
-Terms of every reduction pass through all of them (through the adjoint of a slice, which writes zeros, those of sums).
-`slice` and its adjoint copy by logical coordinates: a rank copies what its pieces of operand and result share and
-leaves zeros elsewhere. So a cut dim may be split on either side, and the pieces that are read give terms of a sum.
+Terms of every reduction pass through all of them. `concat`, `slice` and `slice_grad` copy by logical coordinates: a
+rank copies what its pieces of operand and result share and leaves zeros elsewhere. So a cut dim may be split on either
+side: pieces that are read give terms of a sum, pieces that are written take the whole operand.
 """
 
 from __future__ import annotations
@@ -166,13 +166,10 @@ def _signatures_concat(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) 
 
 
 def _run_concat(call: Call) -> None:
-    axis, out = int_attr(call.attrs, "axis"), call.outputs[0]
-    (low, high), origin = call.output_boxes[0][axis], 0
-    along = (slice(None),) * axis
+    axis, out, out_box = int_attr(call.attrs, "axis"), call.outputs[0], call.output_boxes[0]
+    origin = 0
     for x, box in zip(call.inputs, call.input_boxes, strict=True):
-        begin, end = max(origin, low), min(origin + box[axis][1], high)
-        if begin < end:
-            out[(*along, slice(begin - low, end - low))] = x[(*along, slice(begin - origin, end - origin))]
+        _copy_shared(x, _moved(box, [origin * (d == axis) for d in range(x.ndim)]), out, out_box)
         origin += box[axis][1]
 
 
@@ -196,16 +193,16 @@ def _infer_slice(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
 
 
 def _signatures_cut(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    """Of a slice and of its adjoint: pieces that are read give terms, pieces are written from the whole.
+    """Of a slice and of its adjoint: pieces are read into terms, or written from the whole; other dims are split alike.
 
-    A dim that is not cut may be split alike on both sides. On later axes of a mesh a cut dim can look whole, where the
-    slice begins at 0 and a piece is just as long; this too is right then, because a rank copies by coordinates.
+    On later axes of a mesh a cut dim can look whole: where the slice begins at 0 and a piece is just as long. Then
+    splitting both alike is right too, because a rank copies by coordinates.
     """
     begin, found = ints_attr(attrs, "begin"), []
     for d, (read, written) in enumerate(zip(inputs[0].shape, outputs[0].shape, strict=True)):
+        found += [AxisSignature((Split(d),), (P,)), AxisSignature((B,), (Split(d),))]
         if read == written and begin[d] == 0:
             found.append(AxisSignature((Split(d),), (Split(d),)))
-        found += [AxisSignature((Split(d),), (P,)), AxisSignature((B,), (Split(d),))]
     return [*found, *(picks_from((0,), 1) if outputs[0].size <= inputs[0].size else [linear_in([0], 1)])]
 
 
@@ -298,7 +295,7 @@ OPS = (
         _gradient_concat,
         examples=(
             Example((TensorSpec((7, 5)), TensorSpec((7, 4))), attrs={"axis": 1}),
-            Example((TensorSpec((4, 5)), TensorSpec((4, 5)), TensorSpec((7, 5))), attrs={"axis": 0}),
+            Example((TensorSpec((4, 5)), TensorSpec((7, 5)), TensorSpec((4, 5))), attrs={"axis": 0}),
         ),
     ),
     OpDef(

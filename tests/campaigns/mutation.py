@@ -140,7 +140,7 @@ def run(cases: int, seed: int) -> Outcome:
 def mutable_plan(seed: int) -> Plan:
     """A plan of 2 to 6 ranks that `verify` accepts, every op under a random signature."""
     rng = random.Random(seed)
-    dp, tp, pp = rng.choice(((2, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (2, 3, 1), (3, 2, 1), (1, 2, 2), (2, 1, 2)))
+    dp, tp, pp = rng.choice(((2, 1, 1), (1, 2, 1), (1, 3, 1), (2, 2, 1), (2, 3, 1), (1, 2, 2), (2, 1, 2), (1, 3, 2)))
     heads = rng.choice((2, 3, 4))
     model = GptConfig(
         layers=2, width=heads * 4, heads=heads, sequence=rng.randint(3, 6), vocabulary=rng.randint(12, 24)
@@ -162,12 +162,11 @@ def mutants(
     """(mutation, what is wrong with its refusal or acceptance, what it exercised) of some mutants of a plan."""
     rng = random.Random(seed)
     base = json.loads(plan_text(plan))
-    if not any(entry["steps"] for entry in base["boxing"]):
-        return
+    pools = _pools(base["boxing"])
     found = 0
     for _ in range(8 * most):
         name = rng.choice(names)
-        index = rng.choice([i for i, entry in enumerate(base["boxing"]) if entry["steps"]])
+        index = rng.choice(rng.choice(pools))
         entry = base["boxing"][index]
         at = rng.randrange(len(entry["steps"]))
         steps = MUTATIONS[name](plan, entry, at, rng)
@@ -179,6 +178,17 @@ def mutants(
         found += 1
         if found == most:
             return
+
+
+def _pools(boxing: Sequence[dict[str, Any]]) -> list[list[int]]:
+    """Conversions of any steps, of several, and between stages: drawn from in turn, for the latter are rare."""
+    kinds = [[step["kind"] for step in entry["steps"]] for entry in boxing]
+    found = (
+        [i for i, steps in enumerate(kinds) if steps],
+        [i for i, steps in enumerate(kinds) if len(steps) > 1],
+        [i for i, steps in enumerate(kinds) if ActKind.TRANSFER in steps],
+    )
+    return [pool for pool in found if pool]
 
 
 def judge(plan: Plan, document: dict[str, Any], entry: dict[str, Any]) -> tuple[str, str]:

@@ -207,6 +207,28 @@ def test_code_pins_what_it_wants_traced_or_not() -> None:
     on_ranks(2, code)
 
 
+class Moody(Mlp):
+    def __init__(self) -> None:
+        super().__init__()
+        self.training = True
+        self.seen: list[bool] = []
+
+    def forward(self, *inputs: Tensor) -> Any:
+        self.seen.append(self.training)
+        return super().forward(*inputs)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_modules_trace_for_what_the_graph_is_for(mode: bool) -> None:
+    model = Moody()
+    model.training = mode
+    x, labels = features()
+    Train(model, placement=[0], training=Training(BATCH, dtype=DType.FLOAT64))(x, labels)
+    Evaluate(model, placement=[0], dtype=DType.FLOAT64)(x)
+    assert model.seen == [True, False]
+    assert model.training is mode
+
+
 def test_ranks_without_a_part_look_on() -> None:
     def code(world: World) -> None:
         graph = Evaluate(Mlp(), placement=placement([1, 2]), dtype=DType.FLOAT64, layouts={"x": split(0)})
@@ -314,6 +336,7 @@ def test_every_illegal_pin_of_a_graph_is_reported_at_once() -> None:
         ("no dtype of tensors", lambda: Identity(**one())(np.ones(3, np.complex64))),
         ("no such ranks", lambda: Holding(placement=placement([0, 3]))(features()[0])),
         ("split beyond the dims", lambda: Holding(**one(), layouts={"x": split(7)})(features()[0])),
+        ("the graph is not set up.*super", lambda: Bare()(features()[0])),
     ],
 )
 def test_misuse_is_said(message: str, code: Any) -> None:
@@ -333,6 +356,11 @@ class Identity(Graph):
 class Holding(Graph):
     def build(self, x: Tensor) -> Any:
         return x + x
+
+
+class Bare(Graph):
+    def __init__(self) -> None:
+        self.model = Mlp()
 
 
 class Number(Graph):

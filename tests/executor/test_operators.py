@@ -13,7 +13,6 @@ from executor.global_tensor import GlobalTensor, broadcast, from_numpy, partial_
 from executor.world import World
 from strategy.errors import InputError
 from strategy.operators import Operators
-from strategy.ops import REGISTRY
 from strategy.tensor import DType, TensorSpec
 from strategy.tracer import Tracer
 from tests.executor.worlds import on_ranks
@@ -84,17 +83,7 @@ CASES = (
 )
 
 
-def known() -> list[Any]:
-    """Cases by number; one whose kinds this version lacks is skipped, saying which."""
-    found = []
-    for number, case in enumerate(CASES):
-        lacking = [kind for kind in case.kinds if kind not in REGISTRY]
-        mark = pytest.mark.skipif(bool(lacking), reason=f"no op kind {', '.join(lacking)}")
-        found.append(pytest.param(case, marks=mark, id=f"{number}-{'-'.join(case.kinds)}"))
-    return found
-
-
-@pytest.mark.parametrize("case", known())
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case.kinds))
 def test_an_expression_is_its_ops_and_numpys_answer(case: Case) -> None:
     tracer = Tracer()
     specs = {"x": (6, 5), "y": (6, 5), "w": (5, 4)}

@@ -36,7 +36,7 @@ NOT_THERE_YET = {
 }
 CONTRACT = {
     "demo": "--ranks --out --json",
-    "search": "MODEL --cluster --global-batch --seq --calibration --pin --time-limit --out --json",
+    "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --out --json",
     "verify": "PLAN --json",
     "explain": "PLAN --op --why-not --diff",
     "export": "PLAN --to megatron torchtitan deepspeed dtensor jax --lossy",

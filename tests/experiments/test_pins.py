@@ -110,7 +110,7 @@ def test_every_single_typo_in_a_key_is_refused(tmp_path: Path, key: str) -> None
 def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
     text = """
     [config]
-    schedul = 1
+    schedulex = 1
     tp = 0
     [sbp]
     "token" = ["B"]
@@ -126,7 +126,7 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
     message = str(caught.value)
     assert "pins.toml: 7 problems" in message
     for part in (
-        "[config]: unknown key (got 'schedul'); did you mean 'schedule'?",
+        "[config]: unknown key (got 'schedulex'); did you mean 'schedule'?",
         "[config] tp: not a count (got 0",
         "[sbp] 'token': not a layout",
         "[sbp] 'ids': not an SBP (got 'X'",

@@ -5,10 +5,12 @@ mpiexec -n 4 python -m mpi4py -m tests.mpi.global_view
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 from mpi4py import MPI
 
-from executor.global_tensor import broadcast, manual_seed, partial_sum, placement, randn, split
+from executor.global_tensor import broadcast, from_numpy, manual_seed, partial_sum, placement, randn, split
 from executor.world import current_world
 
 
@@ -38,6 +40,19 @@ def alone() -> np.ndarray:
     return (a @ b @ c).numpy()
 
 
+def convert_at_random(count: int) -> None:
+    """Conversions between random placements and layouts of a 7x5 keep its values."""
+    rng = random.Random(count)
+    whole = np.arange(35.0).reshape(7, 5)
+    choices = (split(0), split(1), broadcast, partial_sum)
+    where = (*(placement(ranks) for ranks in ([0, 1], [1, 2, 3], [3], [0, 1, 2, 3])), placement([[0, 2], [1, 3]]))
+    tensor = from_numpy(whole, placement=where[0], sbp=broadcast)
+    for _ in range(count):
+        there = rng.choice(where)
+        tensor = tensor.to_global(placement=there, sbp=[rng.choice(choices) for _ in there.mesh])
+        np.testing.assert_array_equal(tensor.numpy(), whole)
+
+
 def main() -> None:
     """Both, from one seed, and a few more layouts of the same product."""
     manual_seed(7)
@@ -52,6 +67,7 @@ def main() -> None:
     assert y.sbp == (split(0), partial_sum), y
     last = randn(8, 6, placement=grid, sbp=broadcast)
     np.testing.assert_allclose((y @ last).numpy(), found, rtol=0, atol=1e-5)
+    convert_at_random(40)
     sums = MPI.COMM_WORLD.gather(float(found.sum()))
     if sums is not None:
         print(f"{len(sums)} ranks, {len(set(sums))} result")

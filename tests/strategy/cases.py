@@ -8,27 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from executor.kernels.numpy import NumpyKernels
+from executor.trial.subject import Subject, subjects_of
 from strategy.builder import GraphBuilder
 from strategy.graph import Attrs, Graph, Op, Role, Value
-from strategy.ops import op_definition
+from strategy.ops import REGISTRY, op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.tensor import Box, DType, Rate, Shape, TensorSpec
 
 Array = npt.NDArray[Any]
 ADAMW: Attrs = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.1}
-
-
-SGD: Attrs = {"momentum": 0.9, "nesterov": 0, "weight_decay": 0.1}
-RATE: Attrs = {
-    "dtype": "float64",
-    "decay": "cosine",
-    "lr": 0.1,
-    "warm_up": 2,
-    "steps": 9,
-    "final": 0.1,
-    "power": 2.0,
-    "factor": 0.5,
-}
 
 
 @dataclass(frozen=True)
@@ -76,61 +65,33 @@ class Case:
         return inputs, updates
 
 
-def cases(n: int, m: int) -> list[Case]:
-    """Every kind, on dims of about `n` and `m` rows; one with several shapes where its rule depends on them."""
-    adamw = ((n, m),) * 3
-    return [
-        Case("matmul", ((n, m), (m, n))),
-        Case("matmul", ((n, 4, m), (m, n))),
-        Case("matmul_nt", ((n, m), (n, m))),
-        Case("matmul_nt", ((4, n, m), (n, m))),
-        Case("matmul_tn", ((n, m), (n, m))),
-        Case("matmul_tn", ((n, 4, m), (n, 4, n))),
-        Case("add", ((n, m), (n, m))),
-        Case("add", ((n, 4, m), (m,))),
-        Case("add", ((n, m), ())),
-        Case("add_n", ((n, m), (n, m))),
-        Case("add_n", ((), ())),
-        Case("gelu", ((n, m),)),
-        Case("gelu_grad", ((n, m), (n, m))),
-        Case("reduce_sum", ((n, 4, m),), {"axes": (0, 1), "keepdims": 0}),
-        Case("reduce_sum", ((n, 4, m),), {"axes": (0,), "keepdims": 0}),
-        Case("reduce_sum", ((n, m),), {"axes": (0, 1), "keepdims": 1}),
-        Case("square_sum", ((n, m),)),
-        Case("square_sum", ((),)),
-        Case("accumulate", ((n, m),)),
-        Case("accumulate", ((),)),
-        Case("layer_norm", ((n, m), (m,), (m,))),
-        Case("layer_norm", ((n, 4, m), (m,), (m,))),
-        Case("layer_norm_grad", ((n, m), (m,), (n,), (n,), (n, m))),
-        Case("layer_norm_grad", ((n, 4, m), (m,), (n, 4), (n, 4), (n, 4, m))),
-        Case("attention", ((n, 3, m, 3, 2),), {"causal": 1}),
-        Case("attention_grad", ((n, 3, m, 3, 2), (n, 3, m, 2), (n, m, 3), (n, 3, m, 2)), {"causal": 1}),
-        Case("gather", ((n, m), (n, 4)), {"axis": 0}, integers=((1, n),)),
-        Case("gather_grad", ((n, 4), (n, 4, m)), {"axis": 0, "rows": n}, integers=((0, n),)),
-        Case("reshape", ((n, m),), {"shape": (n * m,)}),
-        Case("reshape", ((n, m, 2),), {"shape": (n, 2 * m)}),
-        Case("reshape", ((n, 2 * m),), {"shape": (n, 2, m)}),
-        Case("reshape", ((n, 2 * m),), {"shape": (n, m, 1, 2)}),
-        Case("reshape", ((4, 6, m),), {"shape": (6, 4, m)}),
-        Case("transpose", ((n, m, 4),), {"perm": (2, 0, 1)}),
-        Case("transpose", ((n, m),), {"perm": (1, 0)}),
-        Case("clip_scale", ((), ()), {"max_norm": 0.5}),
-        Case("adamw", ((n, m), (), ()), ADAMW, updates=adamw),
-        Case("adam", ((n, m), (), ()), ADAMW, updates=adamw),
-        Case("adagrad", ((n, m), (), ()), {"epsilon": 1e-8, "weight_decay": 0.1}, updates=adamw[:2]),
-        Case("sgd", ((n, m), (), ()), {**SGD, "momentum": 0.0}, updates=adamw[:1]),
-        Case("sgd", ((n, m), (), ()), SGD, updates=adamw[:2]),
-        Case("sgd", ((n, m), (), ()), {**SGD, "nesterov": 1}, updates=adamw[:2]),
-        Case("lamb_direction", ((n, m), (), (n, m)), ADAMW, updates=adamw[:2]),
-        Case("lamb_apply", ((n, m), (), (), ()), updates=adamw[:1]),
-        Case("stack", ((n, m),) * 4),
-        Case("unstack", ((4, n, m),)),
-        Case("muon_direction", ((4, n, m), ()), {"momentum": 0.9, "nesterov": 1}, updates=((4, n, m),)),
-        Case("descend", ((n, m), ()), {"scale": 1.5, "weight_decay": 0.1}, updates=adamw[:1]),
-        Case("learning_rate", (), RATE),
-        Case("report", ((), (), ())),
-    ]
+@dataclass(frozen=True)
+class Tried:
+    """An op on one of the examples that its author states; looks like a `Case`."""
+
+    subject: Subject
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.subject.number}"
+
+    @property
+    def kind(self) -> str:
+        """The kind of the op."""
+        return self.subject.kind
+
+    def graph(self) -> Graph:
+        """The op alone."""
+        return self.subject.graph
+
+    def draw(self, rng: np.random.Generator) -> tuple[list[Array], list[Array]]:
+        """Inputs and variables."""
+        drawn = self.subject.draw(int(rng.integers(1000)), NumpyKernels())
+        return [array.copy() for array in drawn.inputs[0]], [array.copy() for array in drawn.updates]
+
+
+def cases() -> list[Tried]:
+    """Every kind on every example."""
+    return [Tried(subject) for kind in REGISTRY for subject in subjects_of(kind)]
 
 
 def run_op(

@@ -20,7 +20,6 @@ from strategy.tensor import DType, TensorSpec
 from tests.reference import run_graph
 
 Array = npt.NDArray[Any]
-pytest.importorskip("strategy.losses", reason="needs reductions, scales and slices")
 Values = dict[str, Array]
 
 

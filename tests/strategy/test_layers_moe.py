@@ -15,14 +15,11 @@ from strategy.errors import InputError
 from strategy.graph import Graph, Role
 from strategy.layers_moe import Moe
 from strategy.module import Module, Parameter, Tensor
-from strategy.ops import REGISTRY
 from strategy.sbp import B, P, Split
 from strategy.signature import op_signatures
 from strategy.tensor import DType, TensorSpec
 from strategy.tracer import Tracer
 from tests.reference import run_graph
-
-pytestmark = pytest.mark.skipif("top_k" not in REGISTRY, reason="routing needs top_k")
 
 Array = npt.NDArray[Any]
 G, S, D, E, H, K = 3, 5, 4, 4, 6, 2

@@ -1,8 +1,7 @@
-"""Losses against definitions written out, and their gradients against finite differences, whole and class-split."""
+"""Losses as compositions: values by hand, gradients of the whole against finite differences."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,166 +9,107 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from executor.kernels.numpy import NumpyKernels
+from executor.trial.gradients import run_whole
 from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
-from strategy.graph import Graph, Role, Value
+from strategy.graph import Role, Value
 from strategy.losses import cross_entropy, margin_softmax, mse_loss
-from strategy.sbp import B, P, Split
-from strategy.signature import op_signatures
+from strategy.module import Tensor, Tracer
 from strategy.tensor import DType, Rate, TensorSpec
-from strategy.tracer import Tensor, Tracer
-from tests.reference import run_graph
 
 Array = npt.NDArray[Any]
-Loss = Callable[..., tuple[Tensor, Tensor]]
+Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]
+KERNELS = NumpyKernels()
 
 
-def built(loss: Loss, variables: Mapping[str, Array], inputs: Mapping[str, Array], **options: Any) -> Any:
-    """The graph of a loss of tensors in this order, with the gradients of its variables by name."""
-    builder = GraphBuilder()
-    tracer = Tracer(builder)
-    for name, array in {**variables, **inputs}.items():
-        spec = TensorSpec(array.shape, DType(str(array.dtype)))
-        trained = name in variables
-        role, rate = (Role.VARIABLE, Rate.STEP) if trained else (Role.INPUT, Rate.MICRO_BATCH)
-        builder.declare(Value(name, spec, rate, role, "zeros" if trained else ""))
-    total, count = loss(*(Tensor(tracer, name) for name in (*variables, *inputs)), **options)
-    tracer.check()
-    gradients = {
-        name: terms[0] if len(terms) == 1 else builder.add(f"{name}:grad", "add_n", terms)[0]
-        for name, terms in differentiate(builder, total.name).items()
-    }
-    return builder.build(loss=total.name), gradients, count.name
+def compose(loss: Loss, values: Mapping[str, Array]) -> tuple[GraphBuilder, str, str]:
+    """Trace a loss; floats are variables, so that they get gradients."""
+    tracer = Tracer()
+    for name, array in values.items():
+        floats = array.dtype.kind == "f"
+        spec = TensorSpec(array.shape, DType.FLOAT64 if floats else DType.INT32)
+        role = (Rate.STEP, Role.VARIABLE, "zeros") if floats else (Rate.STEP, Role.INPUT)
+        tracer.graph.declare(Value(name, spec, *role))
+    total, count = loss({name: Tensor(tracer, name) for name in values})
+    return tracer.graph, total.name, count.name
 
 
-def evaluate(graph: Graph, variables: Mapping[str, Array], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    return run_graph(graph, [inputs], dict(variables))
-
-
-def check_gradients(
-    graph: Graph, gradients: Mapping[str, str], variables: Mapping[str, Array], inputs: Mapping[str, Array]
-) -> None:
-    values = evaluate(graph, variables, inputs)
+def check_gradients(loss: Loss, values: dict[str, Array]) -> None:
+    builder, total, _ = compose(loss, values)
+    gradients = differentiate(builder, total)
+    graph = builder.build(loss=total)
+    found = run_whole(graph, values, KERNELS)
     rng = np.random.default_rng(5)
-    for name, at in variables.items():
-        for _ in range(4):
-            direction = rng.standard_normal(at.shape)
-            ends = [
-                float(evaluate(graph, {**variables, name: at + step * direction}, inputs)[graph.loss])
-                for step in (1e-6, -1e-6)
-            ]
-            found = float((values[gradients[name]] * direction).sum())
-            assert found == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-4, abs=1e-6)
+    for name, terms in gradients.items():
+        direction = rng.standard_normal(values[name].shape)
+
+        def at(step: float, name: str = name, direction: Array = direction) -> float:
+            moved = {**values, name: values[name] + step * direction}
+            return float(run_whole(graph, moved, KERNELS)[total])
+
+        slope = (at(1e-6) - at(-1e-6)) / 2e-6
+        assert float(sum((found[term] * direction).sum() for term in terms)) == pytest.approx(slope, rel=1e-4)
+    assert set(gradients) == {name for name, array in values.items() if array.dtype.kind == "f"}
 
 
-LABELS = np.array([[4, -100, 0], [6, 2, -100]], np.int32)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_cross_entropy(smoothing: float, ignored: int) -> None:
+    rng = np.random.default_rng(3)
+    logits, labels = rng.standard_normal((4, 3, 5)), rng.integers(0, 5, (4, 3)).astype(np.int32)
+    values: dict[str, Array] = {"logits": logits, "labels": labels}
 
+    def loss(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return cross_entropy(t["logits"], t["labels"], ignore_index=ignored, label_smoothing=smoothing)
 
-def smoothed(logits: Array, labels: Array, smoothing: float) -> tuple[float, int]:
-    """Row by row from the definition: the cross-entropy to the smoothed target, in rows of a label that is a class."""
-    total, count, classes = 0.0, 0, logits.shape[-1]
-    for cell in np.ndindex(labels.shape):
-        if labels[cell] >= 0:
-            odds = np.exp(logits[cell]) / np.exp(logits[cell]).sum()
-            target = np.full(classes, smoothing / classes)
-            target[labels[cell]] += 1 - smoothing
-            total -= float(target @ np.log(odds))
-            count += 1
-    return total, count
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_against_its_definition(smoothing: float) -> None:
-    logits = np.random.default_rng(0).standard_normal((2, 3, 7))
-    inputs = {"labels": LABELS}
-    graph, gradients, count = built(cross_entropy, {"logits": logits}, inputs, label_smoothing=smoothing)
-    values = evaluate(graph, {"logits": logits}, inputs)
-    wanted, valid = smoothed(logits, LABELS, smoothing)
-    assert float(values[graph.loss]) == pytest.approx(wanted, rel=1e-12)
-    assert float(values[count]) == valid == 4
-    assert not values[gradients["logits"]][LABELS < 0].any()
-    check_gradients(graph, gradients, {"logits": logits}, inputs)
-
-
-def test_a_class_can_be_the_one_that_is_ignored() -> None:
-    logits = np.random.default_rng(1).standard_normal((4, 3))
-    labels = np.array([1, 0, 1, 2], np.int32)
-    graph, gradients, count = built(cross_entropy, {"logits": logits}, {"labels": labels}, ignore_index=1)
-    values = evaluate(graph, {"logits": logits}, {"labels": labels})
-    wanted, _ = smoothed(logits, np.where(labels == 1, -1, labels), 0.0)
-    assert float(values[graph.loss]) == pytest.approx(wanted, rel=1e-12)
-    assert float(values[count]) == 2
-    assert not values[gradients["logits"]][labels == 1].any()
+    builder, total, count = compose(loss, values)
+    found = run_whole(builder.build(), values, KERNELS)
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    target = (1 - smoothing) * np.eye(5)[labels] + smoothing / 5
+    valid = labels != ignored
+    assert float(found[total]) == pytest.approx(-(target * log_p).sum(axis=-1)[valid].sum(), rel=1e-12)
+    assert float(found[count]) == valid.sum()
+    check_gradients(loss, values)
 
 
 def test_cross_entropy_survives_large_logits() -> None:
-    logits = np.array([[1e4, 0.0, 0.0], [0.0, -1e4, 0.0]])
-    labels = np.array([0, 1], np.int32)
-    graph, gradients, _ = built(cross_entropy, {"logits": logits}, {"labels": labels})
-    values = evaluate(graph, {"logits": logits}, {"labels": labels})
-    assert float(values[graph.loss]) == pytest.approx(1e4 + math.log(2), rel=1e-9)
-    assert np.isfinite(values[gradients["logits"]]).all()
+    values = {"logits": np.array([[1e4, 0.0, 0.0], [0.0, -1e4, 0.0]]), "labels": np.array([0, 1], np.int32)}
+    builder, total, _ = compose(lambda t: cross_entropy(t["logits"], t["labels"]), values)
+    assert float(run_whole(builder.build(), values, KERNELS)[total]) == pytest.approx(1e4 + np.log(2), rel=1e-9)
 
 
-def test_a_weighed_cross_entropy_passes_its_weight_on() -> None:
-    """As a part of a loss it is no longer what the walk begins at."""
-    rng = np.random.default_rng(2)
-    variables = {"logits": rng.standard_normal((5, 4)), "weight": rng.standard_normal(())}
-    inputs = {"labels": np.array([0, 3, -100, 1, 2], np.int32)}
-
-    def loss(logits: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        total, count = cross_entropy(logits, labels, label="main")
-        return total.apply("loss", "mul", weight), count
-
-    graph, gradients, _ = built(loss, variables, inputs)
-    check_gradients(graph, gradients, variables, inputs)
-
-
-def test_split_classes_need_no_gathered_logits() -> None:
-    """Every op of the loss that reads logits or writes their gradient does so with the classes split."""
-    logits = np.zeros((4, 6))
-    graph, _, _ = built(cross_entropy, {"logits": logits}, {"labels": np.zeros(4, np.int32)})
-    touched = [op for op in graph.ops if any(graph.values[n].spec.shape == (4, 6) for n in (*op.inputs, *op.outputs))]
-    assert [op.kind for op in touched] == ["reduce_max", "sum_exp", "cross_entropy", "cross_entropy_grad"]
-    for op in touched:
-        wide = [graph.values[name].spec.shape == (4, 6) for name in (*op.inputs, *op.outputs)]
-        split = [
-            signature
-            for signature in op_signatures(graph, op, (2,))
-            if all((nd == (Split(1),)) == is_wide for nd, is_wide in zip(signature.layouts, wide, strict=True))
-            and all(nd == (B,) for nd, is_wide in zip(signature.inputs, wide, strict=False) if not is_wide)
-        ]
-        assert len(split) == 1, op.kind
-    final = next(op for op in graph.ops if op.kind == "cross_entropy")
-    assert ((P,), (P,)) in [s.outputs for s in op_signatures(graph, final, (2,)) if s.inputs[0] == (Split(1),)]
-
-
-def test_mse_is_the_sum_of_squares_and_counts_elements() -> None:
-    rng = np.random.default_rng(3)
-    variables, inputs = {"x": rng.standard_normal((3, 5))}, {"target": rng.standard_normal((3, 5))}
-    graph, gradients, count = built(mse_loss, variables, inputs)
-    values = evaluate(graph, variables, inputs)
-    assert float(values[graph.loss]) == pytest.approx(((variables["x"] - inputs["target"]) ** 2).sum())
-    assert float(values[count]) == 15
-    check_gradients(graph, gradients, variables, inputs)
-
-
-def test_margin_softmax_against_angles() -> None:
+def test_mean_square_error() -> None:
     rng = np.random.default_rng(4)
-    variables = {"features": rng.standard_normal((4, 3)), "weight": rng.standard_normal((3, 5))}
-    inputs = {"labels": np.array([0, 4, 2, 2], np.int32)}
-    graph, gradients, count = built(margin_softmax, variables, inputs, margin=0.4, scale=8.0)
-    values = evaluate(graph, variables, inputs)
-    wanted = 0.0
-    for row, label in enumerate(inputs["labels"]):
-        logits = []
-        for column in range(5):
-            one, other = variables["features"][row], variables["weight"][:, column]
-            angle = math.acos(float(one @ other) / math.sqrt(float(one @ one) * float(other @ other)))
-            moved = angle + 0.4 * (column == label)
-            beyond = math.cos(angle) - 0.4 * math.sin(0.4)
-            logits.append(8 * (math.cos(moved) if moved < math.pi else beyond))
-        wanted += math.log(sum(map(math.exp, logits))) - logits[label]
-    assert float(values[graph.loss]) == pytest.approx(wanted, rel=1e-9)
-    assert float(values[count]) == 4
-    check_gradients(graph, gradients, variables, inputs)
+    values: dict[str, Array] = {"x": rng.standard_normal((3, 4)), "y": rng.standard_normal((3, 4))}
+
+    def loss(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return mse_loss(t["x"], t["y"])
+
+    builder, total, count = compose(loss, values)
+    found = run_whole(builder.build(), values, KERNELS)
+    assert float(found[total]) == pytest.approx(((values["x"] - values["y"]) ** 2).sum())
+    assert float(found[count]) == 12
+    check_gradients(loss, values)
+
+
+def test_margin_softmax() -> None:
+    """ArcFace's formula, written out."""
+    rng = np.random.default_rng(6)
+    features, weight = rng.standard_normal((4, 3)), rng.standard_normal((3, 5))
+    labels = np.array([0, 4, 2, 2], np.int32)
+    values: dict[str, Array] = {"features": features, "weight": weight, "labels": labels}
+
+    def loss(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return margin_softmax(t["features"], t["weight"], t["labels"], margin=0.3, scale=8.0)
+
+    builder, total, _ = compose(loss, values)
+    found = run_whole(builder.build(), values, KERNELS)
+    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+    cosine = unit @ (weight / np.linalg.norm(weight, axis=0))
+    rows = np.arange(4)
+    logits = 8.0 * cosine
+    logits[rows, labels] = 8.0 * np.cos(np.arccos(cosine[rows, labels]) + 0.3)
+    wanted = (np.log(np.exp(logits).sum(axis=1)) - logits[rows, labels]).sum()
+    assert float(found[total]) == pytest.approx(wanted, rel=1e-9)
+    check_gradients(loss, values)

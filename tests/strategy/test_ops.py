@@ -11,16 +11,22 @@ import numpy.typing as npt
 import pytest
 
 from strategy.errors import InputError
-from strategy.ops import REGISTRY, op_definition
+from strategy.ops import op_definition
 from strategy.ops.base import Workspace
 from strategy.tensor import DType, TensorSpec
-from tests.strategy.cases import ADAMW, Case, cases, run_op
+from tests.strategy.cases import ADAMW, Case, Tried, cases, run_op
 
 Array = npt.NDArray[Any]
 
 
 def whole(
-    case: Case, inputs: list[Array], updates: list[Array], *, number: int = 0, fill: float = np.nan, xp: Any = np
+    case: Case | Tried,
+    inputs: list[Array],
+    updates: list[Array],
+    *,
+    number: int = 0,
+    fill: float = np.nan,
+    xp: Any = np,
 ) -> list[Array]:
     """Run an op on whole tensors; outputs start filled."""
     graph = case.graph()
@@ -47,8 +53,8 @@ class Poison:
 
 
 @pytest.mark.parametrize("fill", [np.nan, -np.inf, 7.0])
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_what_memory_held_before_does_not_matter(case: Case, fill: float) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_what_memory_held_before_does_not_matter(case: Tried, fill: float) -> None:
     clean_inputs, clean_updates = case.draw(np.random.default_rng(0))
     inputs, updates = case.draw(np.random.default_rng(0))
     wanted = [*whole(case, clean_inputs, clean_updates, fill=0.0, xp=Poison(0.0)), *clean_updates]
@@ -58,8 +64,8 @@ def test_what_memory_held_before_does_not_matter(case: Case, fill: float) -> Non
         assert np.isfinite(one).all()
 
 
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_inputs_are_left_alone_and_single_precision_stays_single(case: Case) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) -> None:
     inputs, updates = case.draw(np.random.default_rng(0))
     single = [a.astype(np.float32) if a.dtype == np.float64 else a for a in inputs]
     variables = [a.astype(np.float32) for a in updates]
@@ -79,8 +85,8 @@ def test_inputs_are_left_alone_and_single_precision_stays_single(case: Case) -> 
     assert np.dtype(np.float64) not in scratch
 
 
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_scratch_is_kept_between_acts(case: Case) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_scratch_is_kept_between_acts(case: Tried) -> None:
     (op,) = case.graph().ops
     specs, outs = case.graph().specs(op.inputs), case.graph().specs(op.outputs)
     boxes = ([tuple((0, n) for n in s.shape) for s in specs], [tuple((0, n) for n in s.shape) for s in outs])
@@ -98,8 +104,8 @@ def test_scratch_is_kept_between_acts(case: Case) -> None:
     assert held[0] == held[1]
 
 
-@pytest.mark.parametrize("case", cases(5, 6), ids=str)
-def test_counts_of_flop_and_bytes_are_whole_and_not_negative(case: Case) -> None:
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_counts_of_flop_and_bytes_are_whole_and_not_negative(case: Tried) -> None:
     graph = case.graph()
     (op,) = graph.ops
     definition = op_definition(case.kind)
@@ -132,11 +138,6 @@ def test_flop_of_attention_is_that_of_its_products() -> None:
         assert op_definition(kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), {}) == products * product
 
 
-def test_every_kind_has_a_case_or_an_example() -> None:
-    tried = {case.kind for case in cases(5, 6)} | {kind for kind, op in REGISTRY.items() if op.examples}
-    assert tried == set(REGISTRY)
-
-
 def test_causal_attention_against_a_loop() -> None:
     b, s, h, d = 2, 5, 3, 4
     case = Case("attention", ((b, s, h, 3, d),), {"causal": 1})
@@ -158,6 +159,18 @@ def test_attention_survives_large_scores() -> None:
     assert np.isfinite(lse).all()
 
 
+def test_cross_entropy_against_log_softmax() -> None:
+    attrs = {"ignore_index": -100, "label_smoothing": 0.0, "classes": 7}
+    case = Case("cross_entropy", ((3, 4, 7), (3, 4), (3, 4)), attrs, integers=((1, 7),))
+    (logits, labels, _), _ = case.draw(np.random.default_rng(3))
+    lse = np.log(np.exp(logits).sum(axis=-1))
+    loss, count = whole(case, [logits, labels, lse], [])
+    log_softmax = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    wanted = -sum(log_softmax[i, j, labels[i, j]] for i in range(3) for j in range(4))
+    assert float(loss) == pytest.approx(wanted, rel=1e-12)
+    assert float(count) == 12
+
+
 def test_layer_norm_against_its_definition() -> None:
     case = Case("layer_norm", ((3, 6), (6,), (6,)))
     (x, gamma, beta), _ = case.draw(np.random.default_rng(4))
@@ -174,6 +187,17 @@ def test_gelu_against_the_tanh_formula() -> None:
     (y,) = whole(Case("gelu", ((25,),)), [x], [])
     wanted = [0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x.tolist()]
     np.testing.assert_allclose(y, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_embedding_takes_rows_and_its_gradient_adds_repeated_ones() -> None:
+    table = np.arange(10.0).reshape(5, 2)
+    ids = np.array([[4, 1], [1, 1]], np.int32)
+    (out,) = whole(Case("gather", ((5, 2), (2, 2)), {"axis": 0}, integers=((1, 5),)), [table, ids], [])
+    np.testing.assert_array_equal(out, table[ids])
+    dy = np.ones((2, 2, 2))
+    case = Case("gather_grad", ((2, 2), (2, 2, 2)), {"axis": 0, "rows": 5}, integers=((0, 5),))
+    (dtable,) = whole(case, [ids, dy], [])
+    np.testing.assert_array_equal(dtable, [[0, 0], [3, 3], [0, 0], [0, 0], [1, 1]])
 
 
 def test_adamw_against_a_scalar_textbook_loop() -> None:
@@ -211,7 +235,7 @@ def test_clip_scale_divides_by_the_count_and_then_clips(
     assert float(found) == factor
 
 
-PLAIN = {"ignore_index": -100, "label_smoothing": 0.0, "classes": 3}
+LOSS = {"ignore_index": -100, "label_smoothing": 0.0, "classes": 3}
 REFUSED = {
     "inner dims differ": ("matmul", ((2, 3), (4, 5)), {}),
     "a vector times a matrix": ("matmul", ((3,), (3, 5)), {}),
@@ -219,28 +243,19 @@ REFUSED = {
     "matmul_nt with a vector": ("matmul_nt", ((2, 3), (3,)), {}),
     "matmul_tn": ("matmul_tn", ((2, 3), (3, 3)), {}),
     "matmul_tn with vectors": ("matmul_tn", ((3,), (3,)), {}),
-    "add of dims that differ": ("add", ((2, 3), (2,)), {}),
-    "concat": ("concat", ((2, 3), (3, 2)), {"axis": 0}),
-    "slice": ("slice", ((2, 3),), {"begin": (0, 2), "end": (2, 4)}),
-    "slice_grad": ("slice_grad", ((2, 3),), {"begin": (0, 2), "shape": (2, 4)}),
-    "expand": ("expand", ((2, 3),), {"shape": (2, 4)}),
-    "softmax of a scalar": ("softmax", ((),), {}),
-    "sum_exp": ("sum_exp", ((2, 3), (3,)), {}),
-    "top_k of too many": ("top_k", ((2, 3),), {"k": 4}),
-    "dropout of everything": ("dropout", ((2, 3),), {"rate": 1.0, "seed": 0}),
+    "add of dims that differ": ("add", ((2, 3), (2, 2)), {}),
     "add_n": ("add_n", ((3,), (2,)), {}),
     "gelu_grad": ("gelu_grad", ((3,), (2,)), {}),
     "layer_norm": ("layer_norm", ((2, 3), (2,), (3,)), {}),
     "attention": ("attention", ((2, 3, 4, 4),), {"causal": 1}),
     "attention with two packed": ("attention", ((2, 3, 4, 2, 4),), {"causal": 1}),
-    "gather by floats": ("gather", ((3, 4), (2,)), {"axis": 0}),
-    "cross_entropy with float labels": ("cross_entropy", ((2, 3), (2,), (2,)), PLAIN),
-    "cross_entropy": ("cross_entropy", ((2, 3), (3,), (3,)), PLAIN),
+    "gather with float indices": ("gather", ((3, 4), (2,)), {"axis": 0}),
+    "cross_entropy with float labels": ("cross_entropy", ((2, 3), (2,), (2,)), LOSS),
+    "cross_entropy": ("cross_entropy", ((2, 3), (3,), (2,)), LOSS),
     "reshape": ("reshape", ((2, 3),), {"shape": (5,)}),
     "transpose": ("transpose", ((2, 3),), {"perm": (0, 0)}),
-    "reduce_sum of a dim twice": ("reduce_sum", ((2, 3),), {"axes": (1, 1), "keepdims": 0}),
+    "reduce_sum of a dim that is not there": ("reduce_sum", ((2, 3),), {"axes": (2,), "keepdims": 0}),
     "reduce_sum of no dims": ("reduce_sum", ((2, 3),), {"axes": "one", "keepdims": 0}),
-    "reduce_mean of another count": ("reduce_mean", ((2, 3),), {"axes": (1,), "keepdims": 0, "count": 2}),
     "reshape to one number": ("reshape", ((2, 3),), {"shape": 6}),
     "adamw": ("adamw", ((2, 3), ()), ADAMW),
 }

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from strategy.candidates import FREE
 from strategy.errors import InputError
 from strategy.graph import Graph, Phase, Role
 from strategy.models.gpt import GptConfig
@@ -21,7 +22,9 @@ from strategy.signature import op_signatures
 from strategy.tensor import DType
 from strategy.training import REPORT, Training, training_graph
 from strategy.updates import Optimizer
+from strategy.verify import verify
 from tests.reference import random_batch, run_graph, start_variables
+from tests.small_plans import config_of, plan_by_rules, request
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]
@@ -157,6 +160,18 @@ def test_a_matrix_is_never_split_by_muon_but_its_stack_is() -> None:
     stack = next(op for op in graph.ops if op.kind == "stack")
     listed = {(s.inputs[0], s.outputs[0]) for s in op_signatures(graph, stack, (2,))}
     assert ((P,), (P,)) in listed, "terms of gradients are stacked, and reduced on the way to their owners"
+
+
+def test_the_search_gives_every_stacked_matrix_an_owner() -> None:
+    """Four data-parallel ranks, four layers: each rank orthogonalises one matrix of every shape, none a piece."""
+    how = Training(8, optimizer=Optimizer.MUON)
+    model = GptConfig(layers=4, width=64, heads=4, sequence=16, vocabulary=64)
+    plan = plan_by_rules(request(4, how, model=model), config_of(how, dp=4), FREE)
+    assert verify(plan) == []
+    owned = [op for op in plan.graph.ops if op.kind == "muon_direction"]
+    assert len(owned) == 4
+    for op in owned:
+        assert plan.layout.signatures[op.name].updates[0][0] == Split(0), op.name
 
 
 def test_squares_are_of_summed_gradients_only() -> None:

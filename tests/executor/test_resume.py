@@ -1,0 +1,66 @@
+"""A training that is stopped and gone on with learns what one learns that is not: every optimiser, other layouts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from executor.checkpoint import latest, load, save
+from executor.train import checkpoint_meta
+from strategy.errors import InputError
+from strategy.graph import Role
+from strategy.ops.learning_rate import Decay
+from strategy.plan import Plan
+from strategy.tensor import DType
+from strategy.training import Training
+from strategy.updates import Optimizer
+from tests.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
+
+TEXT = corpus(MODEL.vocabulary)
+TRAINING = Training(4, 2, dtype=DType.FLOAT64, decay=Decay.COSINE, decay_steps=6, warm_up=2)
+
+
+def plan_of(training: Training, **degrees: int) -> Plan:
+    ranks = int(np.prod(list(degrees.values()), initial=1))
+    return plan_by_rules(request(ranks, training), config_of(training, **degrees), ("data", "tensor"))
+
+
+def keep(folder: Path, plan: Plan, trained: Trained) -> None:
+    """One rank writes what all own."""
+    pieces = [piece for trainer in trained.trainers for piece in trainer.owned_pieces()]
+    save(folder, trained.trainers[0].step, pieces, checkpoint_meta(plan, TEXT))
+
+
+@pytest.mark.parametrize("optimizer", Optimizer)
+def test_two_steps_and_two_are_four(optimizer: Optimizer, tmp_path: Path) -> None:
+    """The act numbers count on, and with them the learning rate and the correction of Adam's moments."""
+    training = replace(TRAINING, optimizer=optimizer)
+    first, second = plan_of(training, dp=2), plan_of(training, tp=2)
+    keep(tmp_path / "half", first, train(first, TEXT, steps=2))
+    half = latest(tmp_path / "half")
+    assert half is not None
+    resumed = train(second, TEXT, steps=2, checkpoint=half)
+    whole = train(second, TEXT, steps=4)
+    keep(tmp_path / "resumed", second, resumed)
+    keep(tmp_path / "whole", second, whole)
+    found, wanted = latest(tmp_path / "resumed"), latest(tmp_path / "whole")
+    assert found is not None
+    assert wanted is not None
+    assert (found.step, [report.step for report in resumed.reports]) == (4, [3, 4])
+    for value in second.graph.with_role(Role.VARIABLE):
+        one, other = load(found, value.name), load(wanted, value.name)
+        assert np.abs(one - other).max() <= 1e-9 * max(1.0, float(np.abs(other).max())), value.name
+    for report, other in zip(resumed.reports, whole.reports[2:], strict=True):
+        assert report.loss == pytest.approx(other.loss, rel=1e-9)
+
+
+def test_another_optimiser_or_schedule_is_another_run(tmp_path: Path) -> None:
+    plan = plan_of(TRAINING)
+    keep(tmp_path, plan, train(plan, TEXT, steps=1))
+    checkpoint = latest(tmp_path)
+    for other in ({"optimizer": Optimizer.ADAM}, {"warm_up": 3}, {"frozen": ("token",)}, {"lr": 1.0}):
+        with pytest.raises(InputError, match=r"optimiser: the checkpoint is of another run|optimiser"):
+            train(plan_of(replace(TRAINING, **other)), TEXT, steps=1, checkpoint=checkpoint)

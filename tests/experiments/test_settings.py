@@ -1,0 +1,94 @@
+"""Settings of a training on the command line, and models of other families through search, plan file and training."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from executor.checkpoint import latest
+from experiments.settings import read_training
+from strategy.errors import InputError
+from strategy.models.mlp import MlpConfig
+from strategy.ops.learning_rate import Decay
+from strategy.plan import read_plan
+from strategy.tensor import DType
+from strategy.training import Training
+from strategy.updates import Optimizer
+from strategy.verify import verify
+
+if TYPE_CHECKING:
+    from tests.conftest import Sbplan
+
+
+def test_settings_are_read_by_the_type_of_their_field() -> None:
+    given = ["optimizer=lamb", "lr=0.5", "decay=cosine", "decay_steps=9", "warm_up=2", "frozen=a.*,b", "dtype=float64"]
+    found = read_training(12, [*given, "nesterov=true"])
+    assert found == Training(
+        12,
+        optimizer=Optimizer.LAMB,
+        lr=0.5,
+        decay=Decay.COSINE,
+        decay_steps=9,
+        warm_up=2,
+        frozen=("a.*", "b"),
+        dtype=DType.FLOAT64,
+        nesterov=True,
+    )
+    assert read_training(12, []) == Training(12)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("lr", r"--training: not a setting \(got 'lr', expected KEY=VALUE\)"),
+        ("rl=1", "--training: unknown key"),
+        ("global_batch=4", "--training: unknown key"),
+        ("lr=fast", r"--training lr: a wrong value \(got 'fast', expected a number\)"),
+        ("warm_up=1.5", "--training warm_up: a wrong value"),
+        ("nesterov=yes", "--training nesterov: a wrong value"),
+        ("optimizer=adamm", r"--training optimizer: unknown word \(got 'adamm'\); did you mean 'adam'"),
+        ("lr=-1", "training: lr: not possible"),
+        ("decay=cosine", "training: decay_steps: not possible"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_training(4, [setting])
+
+
+def test_a_setting_is_given_once() -> None:
+    with pytest.raises(InputError, match="given twice"):
+        read_training(4, ["lr=1", "lr=2"])
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_model_without_tokens_is_searched_trained_and_resumed(sbplan: Sbplan, mpiexec: str, tmp_path: Path) -> None:
+    """Muon with a schedule: what is learnt in four steps is learnt in two and two."""
+    settings = ["optimizer=muon", "lr=0.02", "decay=cosine", "decay_steps=8", "warm_up=1"]
+    place = ("--cluster", "local:2", "--json", "--out", "plan.json")
+    searched = sbplan("search", "mlp-tiny", *place, "--training", *settings, cwd=tmp_path)
+    assert searched.returncode == 0, searched.stderr
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan.model == MlpConfig(layers=2, features=64, width=128, classes=10)
+    assert json.loads((tmp_path / "plan.json").read_text())["model"]["family"] == "mlp"
+    assert plan.training.optimizer is Optimizer.MUON
+    assert verify(plan) == []
+
+    def trained(steps: int, *more: object) -> list[float]:
+        done = sbplan("train", "plan.json", "--launch", "--steps", steps, "--json", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line)["loss"] for line in done.stdout.splitlines()[:-1]]
+
+    whole = trained(4)
+    halves = [*trained(2, "--checkpoint", "saved"), *trained(4, "--checkpoint", "saved", "--resume")]
+    assert halves == whole
+    assert whole[-1] < whole[0]
+    checkpoint = latest(tmp_path / "saved")
+    assert checkpoint is not None
+    assert checkpoint.meta["data"] == "synthetic"
+    refused = sbplan("train", "plan.json", "--launch", "--data", "plan.json", cwd=tmp_path)
+    assert "the model is not trained on text" in refused.stderr
