@@ -13,11 +13,9 @@ from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
 from strategy.graph import Graph, Phase, Role, Value
-from strategy.losses import cross_entropy
 from strategy.models.gpt import GptConfig
 from strategy.ops import REGISTRY
 from strategy.tensor import DType, Rate, TensorSpec
-from strategy.tracer import Tensor, Tracer
 from strategy.training import Training, training_graph
 from tests.reference import random_batch, run_graph, start_variables
 
@@ -76,12 +74,6 @@ def test_gradient_of_a_whole_gpt_against_finite_differences() -> None:
             assert float((gradient * direction).sum()) == pytest.approx(wanted, rel=RELATIVE, abs=1e-6), name
             compared += 1
     assert compared == 6 * len([n for n in variables if not n.endswith((":m", ":v"))])
-
-
-def add_loss(builder: GraphBuilder, logits: str) -> None:
-    tracer = Tracer(builder)
-    cross_entropy(Tensor(tracer, logits), Tensor(tracer, "labels"))
-    tracer.check()
 
 
 def a_parameter_chain(builder: GraphBuilder) -> None:
@@ -151,7 +143,7 @@ def test_an_op_without_gradient_on_the_way_to_the_loss_is_named() -> None:
         differentiate(builder, "loss")
 
 
-def test_a_loss_that_is_no_scalar_is_refused() -> None:
+def test_a_loss_that_no_loss_op_writes_is_refused() -> None:
     builder = GraphBuilder()
     a_parameter_chain(builder)
     builder.add("y", "matmul", ("x", "w"))
