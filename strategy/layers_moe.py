@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
+from strategy.graph import Attrs
+from strategy.layers import swiglu
 from strategy.module import Module, Parameter, Tensor
 
 
@@ -69,7 +71,8 @@ class Moe(Module):
         experts: how many.
         choices: experts per token.
         capacity_factor: slots over those that an even demand would fill; None drops nothing.
-        std: of the weights at the start; of the way out, where that is given.
+        std, std_out: of the weights at the start; of the way out, where that is given.
+        gated: an expert has a SwiGLU of two hidden layers, as in Llama, instead of a GELU of one.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Moe(Module):
         capacity_factor: float | None = 1.25,
         std: float = 0.02,
         std_out: float | None = None,
+        gated: bool = False,
     ) -> None:
         if not 1 <= choices <= experts:
             raise InputError("more choices than experts", where="MoE", got=choices, expected=f"1 to {experts}")
@@ -90,6 +94,7 @@ class Moe(Module):
         self.choices = choices
         self.capacity_factor = capacity_factor
         self.router = Parameter((width, experts), f"normal({std})")
+        self.gate = Parameter((experts, width, hidden), f"normal({std})") if gated else None
         self.up = Parameter((experts, width, hidden), f"normal({std})")
         self.down = Parameter((experts, hidden, width), f"normal({std if std_out is None else std_out})")
 
@@ -113,8 +118,7 @@ class Moe(Module):
         buffer = x.apply("dispatch", "moe_dispatch", routes.slots, attrs=attrs)
         experts, groups, capacity, width = buffer.shape
         rows = buffer.reshape((experts, groups * capacity, width))
-        hidden = rows.apply("up_matmul", "batch_matmul", self.parameter("up", x), attrs=_PLAIN)
-        out = hidden.gelu().apply("down_matmul", "batch_matmul", self.parameter("down", x), attrs=_PLAIN)
+        out = self._experts(rows, "batch_matmul", (), _PLAIN)
         filled = out.reshape((experts, groups, capacity, width))
         return filled.apply("combine", "moe_combine", routes.slots, routes.weights, attrs=attrs)
 
@@ -122,11 +126,17 @@ class Moe(Module):
         """[g, s, width] -> [g, s, width] by way of [g, s * choices, width], sorted by expert."""
         attrs = {"experts": self.router.shape[1], "capacity": 0}
         rows = x.apply("dispatch", "moe_dispatch", routes.slots, attrs=attrs)
-        plain = {"transpose": 0}
-        hidden = rows.apply("up_matmul", "grouped_matmul", self.parameter("up", x), routes.counts, attrs=plain)
-        down = self.parameter("down", x)
-        out = hidden.gelu().apply("down_matmul", "grouped_matmul", down, routes.counts, attrs=plain)
+        out = self._experts(rows, "grouped_matmul", (routes.counts,), {"transpose": 0})
         return out.apply("combine", "moe_combine", routes.slots, routes.weights, attrs=attrs)
 
+    def _experts(self, rows: Tensor, kind: str, counts: tuple[Tensor, ...], attrs: Attrs) -> Tensor:
+        """The experts' MLP on their rows, by one kind of product."""
 
-_PLAIN = {"transpose_a": 0, "transpose_b": 0}
+        def product(x: Tensor, weight: str) -> Tensor:
+            return x.apply(f"{weight}_matmul", kind, self.parameter(weight, rows), *counts, attrs=attrs)
+
+        up = product(rows, "up")
+        return product(up.gelu() if self.gate is None else swiglu(product(rows, "gate"), up, "hidden"), "down")
+
+
+_PLAIN: Attrs = {"transpose_a": 0, "transpose_b": 0}

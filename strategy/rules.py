@@ -18,8 +18,10 @@ from strategy.tensor import Shape
 AxisRule = Callable[[str, Sbp], bool]
 """(value name, its SBP along the axis) -> whether the rule allows it."""
 
-_COLUMN_SPLIT = ("*.qkv.weight", "*.qkv.bias", "*.fc1.weight", "*.fc1.bias")
-_ROW_SPLIT = ("*.proj.weight", "*.fc2.weight")
+_FIRST_MAPS = ("qkv", "q", "k", "v", "fc1", "gate", "up")
+_SECOND_MAPS = ("proj", "fc2", "down")
+_COLUMN_SPLIT = tuple(f"*.{first}.{part}" for first in _FIRST_MAPS for part in ("weight", "bias"))
+_ROW_SPLIT = tuple(f"*.{second}.weight" for second in _SECOND_MAPS)
 
 
 def data_parallel(graph: Graph) -> AxisRule:

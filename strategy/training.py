@@ -165,7 +165,7 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
         Trained(name, _total(builder, name, terms, layer_of[name], training), layer_of[name])
         for name, terms in gradients.items()
     ]
-    loss_sum, total_count = (_accumulated(builder, name, None, training) for name in (loss, count))
+    loss_sum, total_count = (_accumulated(builder, n, None, training, phase=Phase.FORWARD) for n in (loss, count))
     norm = add_updates(builder, trained, total_count, training.rule)
     builder.add(REPORT, "report", (loss_sum, total_count, norm), phase=Phase.UPDATE)
     _drop_unused(builder, given)

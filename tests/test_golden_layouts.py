@@ -6,12 +6,14 @@ on threads, and equals one device.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
 from strategy.arrangement import Pipeline
+from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
 from strategy.candidates import Pins
 from strategy.convert import Converter, lay_out
@@ -19,10 +21,12 @@ from strategy.cost import CostModel
 from strategy.deduce import Deduction, deduce
 from strategy.errors import InfeasibleError
 from strategy.graph import Graph, Phase, Role, Value
-from strategy.layout import Conversion, Layout, Stages
+from strategy.layout import Conversion, Layout, Stages, wanted_copies
+from strategy.losses import margin_softmax
 from strategy.lower import lower
 from strategy.models import Model
 from strategy.models.mlp import MlpConfig
+from strategy.module import Tensor, Tracer
 from strategy.pins import pinned
 from strategy.placement import Placement
 from strategy.plan import Plan
@@ -38,9 +42,17 @@ from tests.whole_graphs import Operand, WholeCase
 TRAINING = Training(global_batch=4, dtype=DType.FLOAT64)
 GRADIENTS_WHOLE = {"*:square": ("B", "B")}
 """Every gradient is wanted whole, by the update as by the norm."""
+MEGATRON = {
+    "layers.*.attn.qkv.weight": ("B", "S(1)"),
+    "layers.*.attn.proj.weight": ("B", "S(0)"),
+    "layers.*.mlp.fc1.weight": ("B", "S(1)"),
+    "layers.*.mlp.fc2.weight": ("B", "S(0)"),
+}
+SPLIT_VOCABULARY = {"token": ("B", "S(0)"), "logits": ("B", "S(2)"), "loss:dlogits": ("B", "S(2)")}
 STREAM = ("embed_position", "layers.*.residual?", "layers.*.norm?.norm.rstd", "norm.norm.rstd")
 """What lies between the halves of layers, and the norms on it."""
 WHOLE_STREAM = dict.fromkeys(STREAM, ("B", "B"))
+SPLIT_STREAM = dict.fromkeys(STREAM, ("B", "S(1)"))
 REPORTED = {"loss", "loss.count"}
 
 
@@ -78,6 +90,17 @@ def moved(plan: Plan, phase: Phase) -> dict[str, list[ActKind]]:
     return {value: kinds for value, kinds in found.items() if kinds}
 
 
+def activations(plan: Plan, phase: Phase) -> Counter[ActKind]:
+    """The collectives on values of the residual stream's shape."""
+    width = plan.graph.values["embed_position"].spec.shape
+    return Counter(
+        kind
+        for value, kinds in moved(plan, phase).items()
+        for kind in kinds
+        if plan.graph.values[value].spec.shape == width
+    )
+
+
 def gradient_of(graph: Graph) -> dict[str, str]:
     """Weight -> its gradient of the step."""
     updates = [op for op in graph.ops if op.kind == "adamw"]
@@ -110,6 +133,60 @@ def test_megatrons_layer_is_two_all_reduces_each_way() -> None:
     assert list(transparency.check(plan)) == []
 
 
+def test_a_split_vocabulary_never_gathers_logits() -> None:
+    """Two figures per token travel for the loss, and what the embedding and the head sum up."""
+    plan = plan_of(MODEL, {**MEGATRON, **SPLIT_VOCABULARY, **WHOLE_STREAM}, tp=2)
+    forward, backward = moved(plan, Phase.FORWARD), moved(plan, Phase.BACKWARD)
+    one = [ActKind.ALL_REDUCE]
+    assert {name: kinds for name, kinds in forward.items() if not name.startswith("layers.")} == {
+        "embed": one,
+        "loss.max": one,
+        "loss.sum": one,
+    }
+    assert {name: kinds for name, kinds in backward.items() if not name.startswith("layers.")} == {"logits:dx": one}
+    assert activations(plan, Phase.FORWARD) == {ActKind.ALL_REDUCE: 2 * MODEL.layers + 1}
+    assert activations(plan, Phase.BACKWARD) == {ActKind.ALL_REDUCE: 2 * MODEL.layers + 1}
+    largest = max(plan.graph.values[name].spec.shape[-1] for name in (*forward, *backward))
+    assert largest < MODEL.vocabulary
+    assert list(transparency.check(plan)) == []
+
+
+def test_sequence_parallelism_scatters_and_gathers_twice_each_way() -> None:
+    """Korthikanti et al. 2022 (arXiv:2205.05198), figure 5; embedding and head add one of each.
+
+    Norms see a part of the positions, so that the gradients of their gains are reduced, once per step.
+    """
+    plan = plan_of(MODEL, {**MEGATRON, **SPLIT_VOCABULARY, **SPLIT_STREAM}, tp=2)
+    each = {ActKind.REDUCE_SCATTER: 2 * MODEL.layers + 1, ActKind.ALL_GATHER: 2 * MODEL.layers + 1}
+    assert activations(plan, Phase.FORWARD) == each
+    assert activations(plan, Phase.BACKWARD) == each
+    for layer in range(MODEL.layers):
+        assert in_layer(plan, layer, Phase.FORWARD) == {ActKind.REDUCE_SCATTER: 2, ActKind.ALL_GATHER: 2}
+        assert in_layer(plan, layer, Phase.BACKWARD) == {ActKind.REDUCE_SCATTER: 2, ActKind.ALL_GATHER: 2}
+    rest = {n: k for n, k in moved(plan, Phase.BACKWARD).items() if len(plan.graph.values[n].spec.shape) == 1}
+    norms = [f"layers.{i}.norm{j}.norm" for i in range(MODEL.layers) for j in (1, 2)]
+    gains = [f"{norm}:grad.{part}" for norm in (*norms, "norm.norm") for part in ("dgamma", "dbeta")]
+    assert rest == {gain: [ActKind.ALL_REDUCE] for gain in gains}
+    assert list(transparency.check(plan)) == []
+
+
+def in_layer(plan: Plan, layer: int, phase: Phase) -> Counter[ActKind]:
+    """What a layer scatters of what it sums, and gathers of what it reads."""
+    readers = wanted_copies(plan.graph, plan.layout.stages, plan.layout.signatures)
+    width = plan.graph.values["embed_position"].spec.shape
+    found: Counter[ActKind] = Counter()
+    for conversion in plan.layout.conversions:
+        producer = plan.graph.producer.get(conversion.copy.value)
+        if producer is None or producer.phase is not phase:
+            continue
+        if plan.graph.values[conversion.copy.value].spec.shape != width:
+            continue
+        for kind in collectives(conversion):
+            op = producer if kind is ActKind.REDUCE_SCATTER else readers[conversion.copy][0]
+            found[kind] += op.layer == layer
+    return found
+
+
 def leaf(builder: GraphBuilder, name: str, shape: Shape, role: Role = Role.INPUT) -> str:
     rate = Rate.STEP if role is Role.VARIABLE else Rate.MICRO_BATCH
     init = "zeros" if role is Role.VARIABLE else ""
@@ -131,7 +208,8 @@ def laid(graph: Graph, pins: Mapping[str, Sequence[str]], mesh: Shape) -> Layout
 def case_of(graph: Graph, layout: Layout) -> WholeCase:
     """The laid-out graph with random operands, to be run on threads."""
     leaves = [value for value in graph.values.values() if value.role is not Role.COMPUTED]
-    operands = {value.name: Operand(value.spec, None, 0) for value in leaves}
+    bounds = {"labels": (0.0, float(CLASSES))}
+    operands = {value.name: Operand(value.spec, bounds.get(value.name), 0) for value in leaves}
     cost = CostModel(cluster(len(layout.stages.placements[0].devices)), {})
     return WholeCase(0, graph, (), {}, operands, layout, Pipeline(1, Schedule.GPIPE, False), cost, DType.FLOAT64)
 
@@ -214,3 +292,114 @@ def test_a_weight_that_is_whole_over_nodes_has_replicas_across_them() -> None:
     assert sorted(holders.values(), key=min) == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]
     for node in (range(4), range(4, 8)):
         assert [boxes[rank][0] for rank in node] == [(0, 2), (2, 4), (4, 6), (6, 8)]
+
+
+def pair(before: bool) -> Graph:
+    """gelu -> product -> gelu -> product -> gelu with their gradients, or with one product alone."""
+    builder = GraphBuilder()
+    x = builder.add("h", "matmul", (leaf(builder, "x", (4, 6)), leaf(builder, "w0", (6, 6), Role.VARIABLE)))[0]
+    for name in ("col", "row") if before else ("only",):
+        w = leaf(builder, name, (6, 6), Role.VARIABLE)
+        x = builder.add(f"{name}.out", "matmul", (builder.add(f"{name}.in", "gelu", (x,))[0], w))[0]
+    loss = builder.add("loss", "square_sum", builder.add("z", "gelu", (x,)))[0]
+    return with_updates(builder, loss)
+
+
+def with_updates(builder: GraphBuilder, loss: str) -> Graph:
+    """A training step by plain SGD."""
+    scalars = [leaf(builder, name, ()) for name in ("factor", "rate")]
+    for name, terms in differentiate(builder, loss).items():
+        gradient = terms[0] if len(terms) == 1 else builder.add(f"{name}:grad", "add_n", terms, phase=Phase.UPDATE)[0]
+        builder.add(f"{name}:sgd", "sgd", (gradient, *scalars), updates=(name,), attrs=SGD, phase=Phase.UPDATE)
+    return builder.build(loss=loss)
+
+
+SGD = {"momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
+WHOLE_ENDS = {"x": ("B",), "w0": ("B",), "z": ("B",)}
+
+
+def by_phase(graph: Graph, layout: Layout) -> dict[Phase, list[tuple[str, list[ActKind]]]]:
+    found: dict[Phase, list[tuple[str, list[ActKind]]]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
+    for conversion in layout.conversions:
+        if collectives(conversion):
+            value = conversion.copy.value
+            found[graph.producer[value].phase].append((value, collectives(conversion)))
+    return found
+
+
+def face_head() -> Graph:
+    """Features, and ArcFace's loss over eight classes."""
+    tracer = Tracer()
+    x, labels = tracer.input("x", TensorSpec((4, 6), DType.FLOAT64)), tracer.input("labels", LABELS)
+    w0, head = (Tensor(tracer, leaf(tracer.graph, n, (6, k), Role.VARIABLE)) for n, k in (("w0", 6), ("head", CLASSES)))
+    loss, _ = margin_softmax(x.apply("features", "matmul", w0), head, labels)
+    return with_updates(tracer.graph, loss.name)
+
+
+CLASSES = 8
+LABELS = TensorSpec((4,), DType.INT32)
+ROWS = {"loss.max": [ActKind.ALL_REDUCE], "loss.sum": [ActKind.ALL_REDUCE]}
+
+
+def moved_in(graph: Graph, layout: Layout) -> dict[str, list[ActKind]]:
+    """Value -> the collectives that convert it, scalars aside."""
+    found: dict[str, list[ActKind]] = {}
+    for conversion in layout.conversions:
+        if collectives(conversion) and graph.values[conversion.copy.value].spec.shape:
+            found.setdefault(conversion.copy.value, []).extend(collectives(conversion))
+    return found
+
+
+SPLIT_CLASSES = {"w0": ("B",), "head": ("S(1)",), "loss.log": ("B",), "loss.margin:dcosine": ("S(1)",)}
+
+
+def test_a_class_split_head_moves_two_figures_per_face_and_the_gradient_of_the_features() -> None:
+    """Deng et al. 2019 (arXiv:1801.07698): neither logits nor the classes' directions travel."""
+    graph = face_head()
+    layout = laid(graph, {**SPLIT_CLASSES, "x": ("B",), "loss.features*": ("B",)}, (2,))
+    assert moved_in(graph, layout) == {**ROWS, "loss.cosine:dx": [ActKind.ALL_REDUCE]}
+    assert list(graphs.check(case_of(graph, layout))) == []
+
+
+def test_a_class_split_head_behind_data_parallelism_gathers_features_as_well() -> None:
+    """An et al. 2021 (arXiv:2010.05222), figure 2: faces are split before the head, classes within it."""
+    graph = face_head()
+    by_face = {"x": ("S(0)",), "loss.features.*": ("S(0)",), "loss.features:*": ("S(0)",)}
+    layout = laid(graph, {**SPLIT_CLASSES, **by_face}, (2,))
+    assert moved_in(graph, layout) == {
+        "loss.features": [ActKind.ALL_GATHER],
+        **ROWS,
+        "loss.cosine:dx": [ActKind.REDUCE_SCATTER],
+        "features:dw": [ActKind.ALL_REDUCE],
+    }
+    assert list(graphs.check(case_of(graph, layout))) == []
+
+
+def test_a_column_split_weight_gathers_forward_and_reduces_backward() -> None:
+    graph = pair(before=False)
+    layout = laid(graph, {**WHOLE_ENDS, "only": ("S(1)",), "h:*": ("B",), "only.in:dx": ("B",)}, (2,))
+    assert by_phase(graph, layout) == {
+        Phase.FORWARD: [("only.out", [ActKind.ALL_GATHER])],
+        Phase.BACKWARD: [("only.out:dx", [ActKind.ALL_REDUCE])],
+    }
+    assert list(graphs.check(case_of(graph, layout))) == []
+
+
+def test_a_row_split_weight_reduces_forward_and_gathers_backward() -> None:
+    graph = pair(before=False)
+    layout = laid(graph, {**WHOLE_ENDS, "only": ("S(0)",), "only.in:dx": ("B",)}, (2,))
+    assert by_phase(graph, layout) == {
+        Phase.FORWARD: [("only.out", [ActKind.ALL_REDUCE])],
+        Phase.BACKWARD: [("only.out:dx", [ActKind.ALL_GATHER])],
+    }
+    assert list(graphs.check(case_of(graph, layout))) == []
+
+
+def test_columns_then_rows_reduce_once_each_way() -> None:
+    graph = pair(before=True)
+    layout = laid(graph, {**WHOLE_ENDS, "col": ("S(1)",), "row": ("S(0)",), "col.in:dx": ("B",)}, (2,))
+    assert by_phase(graph, layout) == {
+        Phase.FORWARD: [("row.out", [ActKind.ALL_REDUCE])],
+        Phase.BACKWARD: [("col.out:dx", [ActKind.ALL_REDUCE])],
+    }
+    assert list(graphs.check(case_of(graph, layout))) == []

@@ -18,11 +18,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from strategy.errors import InputError, did_you_mean
-from strategy.models import gpt, inception, mlp, resnet, vgg
+from strategy.models import arcface, bert, gpt, inception, llama, mixtral, mlp, resnet, vgg, vit, wide_deep
 from strategy.models.base import Family, Features, Integers, Model, Preset, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig
 
-_MODULES = (gpt, mlp, resnet, vgg, inception)
+_MODULES = (gpt, llama, mixtral, bert, vit, wide_deep, arcface, mlp, resnet, vgg, inception)
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 PRESETS: Mapping[str, Preset] = {

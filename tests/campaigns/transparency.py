@@ -201,7 +201,7 @@ def batches(plan: Plan, step: int) -> list[dict[str, Array]]:
 
 def text_of(plan: Plan) -> Corpus:
     """Random text of the model's vocabulary, where it reads any."""
-    return corpus(plan.model.vocabulary if isinstance(plan.model, GptConfig) else 2)
+    return corpus(getattr(plan.model, "vocabulary", 2))
 
 
 def _values(plan: Plan, trained: Trained, wanted: dict[str, Array], losses: list[float]) -> Iterator[str]:

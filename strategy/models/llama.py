@@ -1,0 +1,168 @@
+"""Llama: decoder-only transformers with rotary positions, RMS norms, SwiGLU and grouped queries, without biases.
+
+Touvron et al. 2023 (arXiv:2307.09288), section 2.2; Dubey et al. 2024 (arXiv:2407.21783), table 3. The loss is the sum
+of the token losses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strategy.errors import InputError
+from strategy.layers import Embedding, Linear, RmsNorm, attention, rotary, swiglu
+from strategy.losses import cross_entropy
+from strategy.models.base import Family, Preset, Source, Tokens
+from strategy.module import Layers, Module, Tensor
+from strategy.tensor import DType, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig:
+    """Dimensions of a Llama: `heads` of queries read `key_heads` of keys and values; `hidden` is the MLP's width."""
+
+    layers: int
+    width: int
+    heads: int
+    key_heads: int
+    hidden: int
+    sequence: int
+    vocabulary: int
+    rotary_base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "key_heads", "hidden", "sequence", "vocabulary"):
+            if getattr(self, name) < 1:
+                raise InputError("not a size", where=f"Llama: {name}", got=getattr(self, name), expected="at least 1")
+        check_heads("Llama", self.width, self.heads, self.key_heads)
+        if self.rotary_base <= 1:
+            raise InputError("not a base", where="Llama: rotary_base", got=self.rotary_base, expected="above 1")
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained elements: 2 V h + l (2 h^2 + 2 h k + 3 h m + 2 h) + h, where k is the keys' width."""
+        h, m = self.width, self.hidden
+        layer = attention_parameters(h, self.heads, self.key_heads) + 3 * h * m + 2 * h
+        return 2 * self.vocabulary * h + self.layers * layer + h
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """A sample is one context."""
+        return self.sequence
+
+    @property
+    def batch(self) -> Mapping[str, Source]:
+        """Tokens of a text, and as labels the token after each."""
+        return {"ids": Tokens(), "labels": Tokens(1)}
+
+    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
+        """ids[b, s] and labels[b, s]."""
+        spec = TensorSpec((micro_batch, self.sequence), DType.INT32)
+        return {"ids": spec, "labels": spec}
+
+    def module(self) -> Module:
+        """The model, to be traced."""
+        return Llama(self)
+
+
+def check_heads(family: str, width: int, heads: int, key_heads: int) -> None:
+    """Raise InputError unless heads divide the width into even parts, and key heads divide the heads."""
+    if width % heads or width // heads % 2:
+        expected = "a multiple of the heads, and heads of an even width"
+        raise InputError("the width does not divide into heads", where=family, got=(width, heads), expected=expected)
+    if heads % key_heads:
+        raise InputError("the heads are no multiple of the key heads", where=family, got=(heads, key_heads))
+
+
+def attention_parameters(width: int, heads: int, key_heads: int) -> int:
+    """Weights of `GroupedAttention`: queries and output, keys and values."""
+    return 2 * width * width + 2 * width * (width // heads) * key_heads
+
+
+class GroupedAttention(Module):
+    """Causal self-attention, several heads of queries to one of keys and values (Ainslie et al. 2023)."""
+
+    def __init__(self, width: int, heads: int, key_heads: int, *, rotary_base: float, layers: int) -> None:
+        size = width // heads
+        self.heads = heads
+        self.key_heads = key_heads
+        self.rotary_base = rotary_base
+        self.q = Linear(width, width, bias=False)
+        self.k = Linear(width, key_heads * size, bias=False)
+        self.v = Linear(width, key_heads * size, bias=False)
+        self.proj = Linear(width, width, std=0.02 / math.sqrt(2 * layers), bias=False)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        (x,) = inputs
+        b, s, w = x.shape
+        size = w // self.heads
+        q = self.q(x).reshape("q_heads", (b, s, self.heads, size))
+        k = self.k(x).reshape("k_heads", (b, s, self.key_heads, size))
+        v = self.v(x).reshape("v_heads", (b, s, self.key_heads, size))
+        q, k = rotary(q, "q_turned", base=self.rotary_base), rotary(k, "k_turned", base=self.rotary_base)
+        mixed = attention(q, k, v, "attention", causal=True)
+        projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
+        return projected
+
+
+class GatedMlp(Module):
+    """SwiGLU: a hidden layer that another one gates."""
+
+    def __init__(self, width: int, hidden: int, *, layers: int) -> None:
+        self.gate = Linear(width, hidden, bias=False)
+        self.up = Linear(width, hidden, bias=False)
+        self.down = Linear(hidden, width, std=0.02 / math.sqrt(2 * layers), bias=False)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        (x,) = inputs
+        hidden: Tensor = self.down(swiglu(self.gate(x), self.up(x), "hidden"))
+        return hidden
+
+
+class Block(Module):
+    """Pre-norm transformer layer."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        c = config
+        self.norm1 = RmsNorm(c.width)
+        self.attn = GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, layers=c.layers)
+        self.norm2 = RmsNorm(c.width)
+        self.mlp = GatedMlp(c.width, c.hidden, layers=c.layers)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        x = inputs[0]
+        x = x.apply("residual1", "add", self.attn(self.norm1(x)))
+        return x.apply("residual2", "add", self.mlp(self.norm2(x)))
+
+
+class Llama(Module):
+    """Token ids and labels -> summed loss and count."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        self.token = Embedding(config.vocabulary, config.width)
+        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        self.norm = RmsNorm(config.width)
+        self.head = Linear(config.width, config.vocabulary, bias=False)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(ids[b, s], labels[b, s]) -> (loss[], token count[])."""
+        ids, labels = inputs
+        return cross_entropy(self.head(self.norm(self.layers(self.token(ids)))), labels)
+
+
+FAMILY = Family(
+    "llama",
+    LlamaConfig,
+    {
+        "llama-tiny": Preset(LlamaConfig(2, 16, 4, 2, 24, 8, 32), 8),
+        "llama2-7b": Preset(LlamaConfig(32, 4096, 32, 32, 11008, 4096, 32000), 1024),
+        "llama2-70b": Preset(LlamaConfig(80, 8192, 64, 8, 28672, 4096, 32000), 1024),
+        "llama3-8b": Preset(LlamaConfig(32, 4096, 32, 8, 14336, 8192, 128256, 500000.0), 1024),
+        "llama3-405b": Preset(LlamaConfig(126, 16384, 128, 8, 53248, 8192, 128256, 500000.0), 2048),
+    },
+)
+"""Batches of 4 Mi tokens (Llama 2), of 8 and 16 Mi (Llama 3, at its full context); llama-tiny is ours."""

@@ -1,0 +1,141 @@
+"""ViT: transformers over patches of images, read off at a class token.
+
+Dosovitskiy et al. 2021 (arXiv:2010.11929), section 3.1 and table 1. The loss is the sum of the images' cross-entropies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strategy.errors import InputError
+from strategy.layers import Conv2d, LayerNorm, Linear
+from strategy.losses import cross_entropy
+from strategy.models.base import Family, Features, Integers, Preset, Source
+from strategy.models.bert import Attention, Mlp
+from strategy.module import Layers, Module, Parameter, Tensor
+from strategy.tensor import DType, TensorSpec
+
+EPSILON = 1e-6
+"""Of every layer norm, as in the authors' code."""
+
+
+@dataclass(frozen=True, slots=True)
+class VitConfig:
+    """Dimensions of a ViT: square images of `image` pixels a side in square patches of `patch`."""
+
+    layers: int
+    width: int
+    heads: int
+    hidden: int
+    image: int
+    patch: int
+    classes: int
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "hidden", "image", "patch", "classes"):
+            if getattr(self, name) < 1:
+                raise InputError("not a size", where=f"ViT: {name}", got=getattr(self, name), expected="at least 1")
+        if self.width % self.heads:
+            raise InputError("the width is no multiple of the heads", where="ViT", got=(self.width, self.heads))
+        if self.image % self.patch:
+            raise InputError("the image is no multiple of the patch", where="ViT", got=(self.image, self.patch))
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return (self.image // self.patch) ** 2
+
+    @property
+    def parameters(self) -> int:
+        """Patch embedding, class token, positions, layers, the last norm, and the head."""
+        h, m = self.width, self.hidden
+        ends = (3 * self.patch**2 + 1) * h + h + (self.patches + 1) * h + 2 * h + (h + 1) * self.classes
+        return ends + self.layers * (4 * h * h + 4 * h + 2 * h * m + m + h + 4 * h)
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """A sample is one image."""
+        return 1
+
+    @property
+    def batch(self) -> Mapping[str, Source]:
+        """Images that resemble those of the same class."""
+        return {"images": Features("labels"), "labels": Integers(self.classes)}
+
+    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
+        """images[b, 3, i, i] and labels[b]."""
+        return {
+            "images": TensorSpec((micro_batch, 3, self.image, self.image)),
+            "labels": TensorSpec((micro_batch,), DType.INT32),
+        }
+
+    def module(self) -> Module:
+        """The model, to be traced."""
+        return Vit(self)
+
+
+class Patches(Module):
+    """A vector per patch, the class token before them, and positions."""
+
+    def __init__(self, config: VitConfig) -> None:
+        size = (config.patch, config.patch)
+        self.conv = Conv2d(3, config.width, size, stride=size)
+        self.class_token = Parameter((1, 1, config.width))
+        self.position = Parameter((config.patches + 1, config.width), "normal(0.02)")
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, 3, i, i] -> [b, 1 + patches, w]."""
+        (images,) = inputs
+        x = self.conv(images)
+        b, w, p, q = x.shape
+        x = x.reshape("patches", (b, w, p * q)).transpose("patch_first", (0, 2, 1))
+        first = self.parameter("class_token", x).apply("class_tokens", "expand", attrs={"shape": (b, 1, w)})
+        joined = first.apply("tokens", "concat", x, attrs={"axis": 1})
+        return joined.apply("add_position", "add", self.parameter("position", x))
+
+
+class Block(Module):
+    """Pre-norm transformer layer."""
+
+    def __init__(self, config: VitConfig) -> None:
+        self.norm1 = LayerNorm(config.width, epsilon=EPSILON)
+        self.attn = Attention(config.width, config.heads)
+        self.norm2 = LayerNorm(config.width, epsilon=EPSILON)
+        self.mlp = Mlp(config.width, config.hidden)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[b, s, w] -> [b, s, w]."""
+        x = inputs[0]
+        x = x.apply("residual1", "add", self.attn(self.norm1(x)))
+        return x.apply("residual2", "add", self.mlp(self.norm2(x)))
+
+
+class Vit(Module):
+    """Images and classes -> summed loss and count."""
+
+    def __init__(self, config: VitConfig) -> None:
+        self.patches = Patches(config)
+        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        self.norm = LayerNorm(config.width, epsilon=EPSILON)
+        self.head = Linear(config.width, config.classes)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(images[b, 3, i, i], labels[b]) -> (loss[], count[])."""
+        images, labels = inputs
+        x = self.layers(self.patches(images))
+        b, _, w = x.shape
+        first = x.apply("first", "slice", attrs={"begin": (0, 0, 0), "end": (b, 1, w)}).reshape("class", (b, w))
+        return cross_entropy(self.head(self.norm(first)), labels)
+
+
+FAMILY = Family(
+    "vit",
+    VitConfig,
+    {
+        "vit-tiny": Preset(VitConfig(2, 16, 2, 32, 8, 4, 5), 8),
+        "vit-b16": Preset(VitConfig(12, 768, 12, 3072, 224, 16, 1000), 4096),
+        "vit-l16": Preset(VitConfig(24, 1024, 16, 4096, 224, 16, 1000), 4096),
+    },
+)
+"""Batches as in section 4.1; vit-tiny is ours."""
