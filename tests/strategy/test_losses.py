@@ -79,6 +79,19 @@ def test_cross_entropy_survives_large_logits() -> None:
     assert float(run_whole(builder.build(), values, KERNELS)[total]) == pytest.approx(1e4 + np.log(2), rel=1e-9)
 
 
+def test_a_weighed_cross_entropy_passes_its_weight_on() -> None:
+    """As a part of a loss it is no longer what the walk begins at."""
+    rng = np.random.default_rng(2)
+    labels = np.array([0, 3, -100, 1, 2], np.int32)
+    values = {"logits": rng.standard_normal((5, 4)), "weight": rng.standard_normal(()), "labels": labels}
+
+    def loss(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        total, count = cross_entropy(t["logits"], t["labels"], label="main")
+        return total.apply("loss", "mul", t["weight"]), count
+
+    check_gradients(loss, values)
+
+
 def test_mean_square_error() -> None:
     rng = np.random.default_rng(4)
     values: dict[str, Array] = {"x": rng.standard_normal((3, 4)), "y": rng.standard_normal((3, 4))}
