@@ -8,7 +8,7 @@ of An et al. 2021 (arXiv:2010.05222), each rank scores its own. The loss is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
@@ -45,8 +45,16 @@ class ArcFaceConfig:
 
     @property
     def layers(self) -> int:
-        """Repeated blocks of the longest group; its first one differs."""
-        return max(1, *(count - 1 for count in self.blocks))
+        """Blocks of all groups."""
+        return sum(self.blocks)
+
+    def block_shapes(self) -> Iterator[tuple[int, int, bool]]:
+        """Of every block: channels in and out, and whether it is a group's first one, which halves the images."""
+        before = self.channels[0]
+        for count, after in zip(self.blocks, self.channels, strict=True):
+            for number in range(count):
+                yield before, after, number == 0
+                before = after
 
     @property
     def last_side(self) -> int:
@@ -59,14 +67,10 @@ class ArcFaceConfig:
     @property
     def backbone_parameters(self) -> int:
         """Of the network, without the classes' directions."""
-        first = self.channels[0]
-        total, before = 27 * first + 3 * first, first
-        for count, after in zip(self.blocks, self.channels, strict=True):
-            total += block_parameters(before, after) + before * after + 2 * after
-            total += (count - 1) * block_parameters(after, after)
-            before = after
-        flat = before * self.last_side**2
-        return total + 2 * before + (flat + 1) * self.features + 2 * self.features
+        first, last = self.channels[0], self.channels[-1]
+        blocks = sum(block_parameters(*shape) for shape in self.block_shapes())
+        flat = last * self.last_side**2
+        return 27 * first + 3 * first + blocks + 2 * last + (flat + 1) * self.features + 2 * self.features
 
     @property
     def parameters(self) -> int:
@@ -95,9 +99,10 @@ class ArcFaceConfig:
         return ArcFace(self)
 
 
-def block_parameters(before: int, after: int) -> int:
-    """Two convolutions, three batch norms and a slope per channel."""
-    return 2 * before + 9 * before * after + 3 * after + 9 * after * after + 2 * after
+def block_parameters(before: int, after: int, first: bool) -> int:
+    """Two convolutions, three batch norms and a slope per channel; of a first block, those of the shortcut too."""
+    shortcut = before * after + 2 * after if first else 0
+    return 2 * before + 9 * before * after + 3 * after + 9 * after * after + 2 * after + shortcut
 
 
 class Prelu(Module):
@@ -117,7 +122,7 @@ class Prelu(Module):
 class Block(Module):
     """Batch norm, convolution, batch norm, PReLU, convolution, batch norm, and the shortcut."""
 
-    def __init__(self, before: int, after: int, *, first: bool) -> None:
+    def __init__(self, before: int, after: int, first: bool) -> None:
         stride = (2, 2) if first else (1, 1)
         self.norm1 = BatchNorm(before)
         self.conv1 = Conv2d(before, after, (3, 3), padding=(1, 1), bias=False)
@@ -138,19 +143,6 @@ class Block(Module):
         return y.apply("residual", "add", x)
 
 
-class Group(Module):
-    """Blocks of the same channels, of which the first one halves the images."""
-
-    def __init__(self, count: int, before: int, after: int) -> None:
-        self.first = Block(before, after, first=True)
-        self.layers = Layers([Block(after, after, first=False) for _ in range(count - 1)])
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, before, h, w] -> [b, after, h / 2, w / 2]."""
-        y: Tensor = self.layers(self.first(inputs[0]))
-        return y
-
-
 class Backbone(Module):
     """Faces -> features. The last norm's gain, which the authors keep at one, is trained here."""
 
@@ -159,9 +151,7 @@ class Backbone(Module):
         self.conv = Conv2d(3, first, (3, 3), padding=(1, 1), bias=False)
         self.norm = BatchNorm(first)
         self.prelu = Prelu(first)
-        befores = (first, *config.channels)
-        sizes = zip(config.blocks, befores, config.channels, strict=False)
-        self.group1, self.group2, self.group3, self.group4 = (Group(*size) for size in sizes)
+        self.layers = Layers([Block(*shape) for shape in config.block_shapes()])
         self.last_norm = BatchNorm(last)
         flat = last * config.last_side**2
         self.fc = Linear(flat, config.features, std=math.sqrt(1 / flat))
@@ -170,7 +160,7 @@ class Backbone(Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """[b, 3, i, i] -> [b, features]."""
         x = self.prelu(self.norm(self.conv(inputs[0])))
-        x = self.last_norm(self.group4(self.group3(self.group2(self.group1(x)))))
+        x = self.last_norm(self.layers(x))
         b, *rest = x.shape
         features: Tensor = self.features(self.fc(x.reshape("flat", (b, math.prod(rest)))))
         return features
