@@ -13,6 +13,7 @@ from executor.kernels.numpy import NumpyKernels
 from executor.trial.gradients import run_whole
 from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
+from strategy.errors import InputError
 from strategy.graph import Role, Value
 from strategy.losses import cross_entropy, margin_softmax, mse_loss
 from strategy.module import Tensor, Tracer
@@ -90,6 +91,14 @@ def test_a_weighed_cross_entropy_passes_its_weight_on() -> None:
         return total.apply("loss", "mul", t["weight"]), count
 
     check_gradients(loss, values)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_that_is_no_class_is_refused(label: int) -> None:
+    values = {"logits": np.ones((2, 3)), "labels": np.array([0, label], np.int32)}
+    builder, _, _ = compose(lambda t: cross_entropy(t["logits"], t["labels"]), values)
+    with pytest.raises(InputError, match=rf"a label is no class \(got {label}, expected 0 to 2"):
+        run_whole(builder.build(), values, KERNELS)
 
 
 def test_mean_square_error() -> None:
