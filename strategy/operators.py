@@ -91,7 +91,7 @@ class Operators:
 
     def mean(self, axes: Axes = None, *, keepdims: bool = False) -> Self:
         """Mean over some dims, or all."""
-        return self._reduce("reduce_mean", axes, keepdims)
+        return self._reduce("reduce_mean", axes, keepdims, counted=True)
 
     def max(self, axes: Axes = None, *, keepdims: bool = False) -> Self:
         """Largest element over some dims, or all."""
@@ -101,10 +101,11 @@ class Operators:
         """Smallest element over some dims, or all."""
         return self._reduce("reduce_min", axes, keepdims)
 
-    def _reduce(self, kind: str, axes: Axes, keepdims: bool) -> Self:
+    def _reduce(self, kind: str, axes: Axes, keepdims: bool, *, counted: bool = False) -> Self:
         dims = range(len(self.shape)) if axes is None else (axes,) if isinstance(axes, int) else axes
         chosen = tuple(sorted(_from_left(axis, len(self.shape)) for axis in dims))
-        return self.operate(kind, attrs={"axes": chosen, "keepdims": int(keepdims)})
+        count = {"count": math.prod(self.shape[axis] for axis in chosen)} if counted else {}
+        return self.operate(kind, attrs={"axes": chosen, "keepdims": int(keepdims), **count})
 
     def exp(self) -> Self:
         """e to the power of each element."""

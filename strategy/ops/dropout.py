@@ -37,10 +37,14 @@ _WORD = 2**64
 
 def _mixed(z: Array, xp: ArrayModule) -> Array:
     """splitmix64's finaliser, in place on uint64 (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, fig. 16)."""
-    for shift, factor in ((30, _FIRST), (27, _SECOND)):
-        z ^= z >> xp.uint64(shift)
-        z *= xp.uint64(factor)
-    z ^= z >> xp.uint64(31)
+    shifted = z >> xp.uint64(30)
+    z ^= shifted
+    z *= xp.uint64(_FIRST)
+    xp.right_shift(z, xp.uint64(27), out=shifted)
+    z ^= shifted
+    z *= xp.uint64(_SECOND)
+    xp.right_shift(z, xp.uint64(31), out=shifted)
+    z ^= shifted
     return z
 
 

@@ -283,7 +283,7 @@ def _gradient_linear(builder: GradientBuilder) -> None:
 
 def _infer_scale(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     factor = float_attr(attrs, "factor")
-    expect(factor != 0 and math.isfinite(factor), "not a scale", got=factor, expected="a finite factor, not zero")
+    expect(math.isfinite(factor), "not a scale", got=factor, expected="a finite factor")
     return _infer_float(inputs, updates, attrs)
 
 
@@ -292,7 +292,8 @@ def _run_scale(call: Call) -> None:
 
 
 def _signatures_scale(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    monotone = _monotone(increasing=float_attr(attrs, "factor") > 0)
+    factor = float_attr(attrs, "factor")
+    monotone = _monotone(increasing=factor > 0) if factor else []  # zero times an infinite term is no number
     return [*elementwise_signatures(inputs[0].shape, 1), linear_in([0], 1), *monotone]
 
 

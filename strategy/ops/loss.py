@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from strategy.errors import InputError
 from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
@@ -97,10 +98,17 @@ def _run_sum_exp_grad(call: Call) -> None:
 
 
 def _own_labels(call: Call, labels: Array) -> tuple[Array, Array, Array]:
-    """The rows whose label is among this rank's classes, those labels' columns, and which rows are valid at all."""
+    """The rows whose label is among this rank's classes, those labels' columns, and which rows are valid at all.
+
+    Raises:
+        InputError: a label is no class, on every rank that sees it.
+    """
     begin, end = call.input_boxes[0][-1]
-    flat = labels.reshape(-1)
+    flat, classes = labels.reshape(-1), int_attr(call.attrs, "classes")
     valid = flat != int_attr(call.attrs, "ignore_index")
+    strange = valid & ((flat < 0) | (flat >= classes))
+    if strange.any():
+        raise InputError("a label is no class", got=int(flat[strange][0]), expected=f"0 to {classes - 1}")
     rows = call.xp.nonzero(valid & (flat >= begin) & (flat < end))[0]
     return rows, flat[rows] - begin, valid
 

@@ -1,8 +1,8 @@
 """The same elements under other dims: `reshape`, `transpose`, `concat`, `slice` with its adjoint, `expand`.
 
-Terms of every reduction pass through all of them. `concat`, `slice` and `slice_grad` copy by logical coordinates: a
-rank copies what its pieces of operand and result share and leaves zeros elsewhere. So a cut dim may be split on either
-side: pieces that are read give terms of a sum, pieces that are written take the whole operand.
+Terms of every reduction pass through all of them (through the adjoint of a slice, which writes zeros, those of sums).
+`slice` and its adjoint copy by logical coordinates: a rank copies what its pieces of operand and result share and
+leaves zeros elsewhere. So a cut dim may be split on either side, and the pieces that are read give terms of a sum.
 """
 
 from __future__ import annotations
@@ -166,10 +166,13 @@ def _signatures_concat(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) 
 
 
 def _run_concat(call: Call) -> None:
-    axis, out, out_box = int_attr(call.attrs, "axis"), call.outputs[0], call.output_boxes[0]
-    origin = 0
+    axis, out = int_attr(call.attrs, "axis"), call.outputs[0]
+    (low, high), origin = call.output_boxes[0][axis], 0
+    along = (slice(None),) * axis
     for x, box in zip(call.inputs, call.input_boxes, strict=True):
-        _copy_shared(x, _moved(box, [origin * (d == axis) for d in range(x.ndim)]), out, out_box)
+        begin, end = max(origin, low), min(origin + box[axis][1], high)
+        if begin < end:
+            out[(*along, slice(begin - low, end - low))] = x[(*along, slice(begin - origin, end - origin))]
         origin += box[axis][1]
 
 
@@ -295,7 +298,7 @@ OPS = (
         _gradient_concat,
         examples=(
             Example((TensorSpec((7, 5)), TensorSpec((7, 4))), attrs={"axis": 1}),
-            Example((TensorSpec((4, 5)), TensorSpec((7, 5)), TensorSpec((4, 5))), attrs={"axis": 0}),
+            Example((TensorSpec((4, 5)), TensorSpec((4, 5)), TensorSpec((7, 5))), attrs={"axis": 0}),
         ),
     ),
     OpDef(

@@ -13,6 +13,7 @@ from executor.kernels.numpy import NumpyKernels
 from executor.trial.gradients import run_whole
 from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
+from strategy.errors import InputError
 from strategy.graph import Role, Value
 from strategy.losses import cross_entropy, margin_softmax, mse_loss
 from strategy.module import Tensor, Tracer
@@ -77,6 +78,27 @@ def test_cross_entropy_survives_large_logits() -> None:
     values = {"logits": np.array([[1e4, 0.0, 0.0], [0.0, -1e4, 0.0]]), "labels": np.array([0, 1], np.int32)}
     builder, total, _ = compose(lambda t: cross_entropy(t["logits"], t["labels"]), values)
     assert float(run_whole(builder.build(), values, KERNELS)[total]) == pytest.approx(1e4 + np.log(2), rel=1e-9)
+
+
+def test_a_weighed_cross_entropy_passes_its_weight_on() -> None:
+    """As a part of a loss it is no longer what the walk begins at."""
+    rng = np.random.default_rng(2)
+    labels = np.array([0, 3, -100, 1, 2], np.int32)
+    values = {"logits": rng.standard_normal((5, 4)), "weight": rng.standard_normal(()), "labels": labels}
+
+    def loss(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        total, count = cross_entropy(t["logits"], t["labels"], label="main")
+        return total.apply("loss", "mul", t["weight"]), count
+
+    check_gradients(loss, values)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_label_that_is_no_class_is_refused(label: int) -> None:
+    values = {"logits": np.ones((2, 3)), "labels": np.array([0, label], np.int32)}
+    builder, _, _ = compose(lambda t: cross_entropy(t["logits"], t["labels"]), values)
+    with pytest.raises(InputError, match=rf"a label is no class \(got {label}, expected 0 to 2"):
+        run_whole(builder.build(), values, KERNELS)
 
 
 def test_mean_square_error() -> None:
