@@ -12,32 +12,20 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.arrangement import Pipeline
-from strategy.autodiff import differentiate
-from strategy.builder import GraphBuilder
 from strategy.candidates import Pins
-from strategy.convert import Converter, lay_out
-from strategy.cost import CostModel
-from strategy.deduce import Deduction, deduce
-from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Phase, Role, Value
-from strategy.layout import Conversion, Layout, Stages, wanted_copies
-from strategy.losses import margin_softmax
-from strategy.lower import lower
-from strategy.models import Model
+from strategy.deduce import Deduction
+from strategy.graph import Graph, Phase, Role
+from strategy.layout import Conversion, wanted_copies
+from strategy.models import Model, find_model
+from strategy.models.mixtral import MixtralConfig
 from strategy.models.mlp import MlpConfig
-from strategy.module import Tensor, Tracer
-from strategy.pins import pinned
-from strategy.placement import Placement
 from strategy.plan import Plan
-from strategy.program import ActKind, BoxingTask
-from strategy.sbp import format_nd, local_boxes, parse_nd
-from strategy.schedule import Schedule
-from strategy.tensor import DType, Rate, Shape, TensorSpec
+from strategy.program import ActKind
+from strategy.sbp import parse_nd
+from strategy.tensor import DType
 from strategy.training import Training
-from tests.campaigns import graphs, transparency
-from tests.small_plans import MODEL, cluster, config_of, plan_by_rules, request
-from tests.whole_graphs import Operand, WholeCase
+from tests.campaigns import transparency
+from tests.small_plans import MODEL, config_of, plan_by_rules, request
 
 TRAINING = Training(global_batch=4, dtype=DType.FLOAT64)
 GRADIENTS_WHOLE = {"*:square": ("B", "B")}
@@ -187,219 +175,24 @@ def in_layer(plan: Plan, layer: int, phase: Phase) -> Counter[ActKind]:
     return found
 
 
-def leaf(builder: GraphBuilder, name: str, shape: Shape, role: Role = Role.INPUT) -> str:
-    rate = Rate.STEP if role is Role.VARIABLE else Rate.MICRO_BATCH
-    init = "zeros" if role is Role.VARIABLE else ""
-    return builder.declare(Value(name, TensorSpec(shape, DType.FLOAT64), rate, role, init))
+EXPERTS = {
+    **{f"layers.*.moe.{name}": ("S(0)", "B") for name in ("gate", "up", "down")},
+    **{f"layers.*.{name}": ("S(0)", "B") for name in ("residual?", "moe.combine", "moe.combine:dweights")},
+    **{f"layers.*.{name}": ("S(0)", "B") for name in ("moe.dispatch:dx", "moe.logits:sum0")},
+    "layers.*.moe.combine:dbuffer": ("S(1)", "B"),
+}
+"""Experts on the axis that splits samples; tokens by sample before and after them."""
 
 
-def laid(graph: Graph, pins: Mapping[str, Sequence[str]], mesh: Shape) -> Layout:
-    """The graph on one placement: what is pinned, the rest deduced."""
-    size = 1
-    for parts in mesh:
-        size *= parts
-    placement = Placement(tuple(range(size)), mesh, ("nodes", "devices")[: len(mesh)])
-    stages = Stages((placement,), {op.name: 0 for op in graph.ops})
-    converter = Converter(CostModel(cluster(size), {}), (placement,))
-    keep = pinned(graph, {name: parse_nd(texts) for name, texts in pins.items()}, mesh)
-    return lay_out(graph, stages, deduce(graph, stages, converter, keep), converter)
-
-
-def case_of(graph: Graph, layout: Layout) -> WholeCase:
-    """The laid-out graph with random operands, to be run on threads."""
-    leaves = [value for value in graph.values.values() if value.role is not Role.COMPUTED]
-    bounds = {"labels": (0.0, float(CLASSES))}
-    operands = {value.name: Operand(value.spec, bounds.get(value.name), 0) for value in leaves}
-    cost = CostModel(cluster(len(layout.stages.placements[0].devices)), {})
-    return WholeCase(0, graph, (), {}, operands, layout, Pipeline(1, Schedule.GPIPE, False), cost, DType.FLOAT64)
-
-
-def found_in(layout: Layout) -> list[tuple[str, list[str], list[str], list[ActKind]]]:
-    return [
-        (c.copy.value, format_nd(c.source.layout), format_nd(c.copy.layout), [step.kind for step in c.steps])
-        for c in layout.conversions
-    ]
-
-
-def product() -> Graph:
-    """a @ b, of which something that is not linear reads the result."""
-    builder = GraphBuilder()
-    builder.add("out", "matmul", (leaf(builder, "a", (8, 16)), leaf(builder, "b", (16, 8))))
-    builder.add("used", "gelu", ("out",))
-    return builder.build()
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "out"),
-    [
-        ("S(0)", "B", "S(0)"),
-        ("B", "S(1)", "S(1)"),
-        ("S(1)", "S(0)", "P(sum)"),
-        ("P(sum)", "B", "P(sum)"),
-        ("B", "P(sum)", "P(sum)"),
-        ("B", "B", "B"),
-    ],
-)
-def test_a_product_has_the_layout_of_the_table(a: str, b: str, out: str) -> None:
-    """Yuan et al. 2021 (arXiv:2110.15032), table 1."""
-    layout = laid(product(), {"a": (a,), "b": (b,)}, (2,))
-    assert format_nd(layout.signatures["out"].outputs[0]) == [out]
-    reduced = [value for value, *_, kinds in found_in(layout) if kinds != [ActKind.SLICE]]
-    assert reduced == (["out"] if out == "P(sum)" else [])
-    assert list(graphs.check(case_of(product(), layout))) == []
-
-
-def test_two_operands_split_alike_have_no_product() -> None:
-    with pytest.raises(InfeasibleError, match=r"no legal signature of op out \(matmul\) has a as \['S\(0\)'\]"):
-        laid(product(), {"a": ("S(0)",), "b": ("S(0)",)}, (2,))
-
-
-def test_data_parallel_before_model_parallel_is_one_all_gather() -> None:
-    """Yuan et al. 2021, figure 7: the first product splits samples, the second columns."""
-    builder = GraphBuilder()
-    first = builder.add("first", "matmul", (leaf(builder, "x", (4, 6)), leaf(builder, "w0", (6, 8))))[0]
-    builder.add("second", "matmul", (first, leaf(builder, "w1", (8, 6))))
-    graph = builder.build()
-    layout = laid(graph, {"x": ("S(0)",), "w0": ("B",), "w1": ("S(1)",)}, (2,))
-    assert found_in(layout) == [("first", ["S(0)"], ["B"], [ActKind.ALL_GATHER])]
-    assert list(graphs.check(case_of(graph, layout))) == []
-
-
-TWO_AXES = {"a": ("S(0)", "S(1)"), "b": ("B", "S(0)"), "used": ("S(0)", "B")}
-
-
-def test_a_product_over_two_axes_is_reduced_along_the_second() -> None:
-    layout = laid(product(), TWO_AXES, (2, 2))
-    assert format_nd(layout.signatures["out"].outputs[0]) == ["S(0)", "P(sum)"]
-    assert found_in(layout) == [("out", ["S(0)", "P(sum)"], ["S(0)", "B"], [ActKind.ALL_REDUCE])]
-    assert list(graphs.check(case_of(product(), layout))) == []
-
-
-def test_the_reduction_along_the_second_axis_has_a_group_per_first_coordinate() -> None:
-    """OneFlow's topology (4, 8): four groups of the eight ranks that share their first coordinate."""
-    layout = laid(product(), TWO_AXES, (4, 8))
-    program = lower(product(), layout, Pipeline(1, Schedule.GPIPE, False), CostModel(cluster(32), {}))
-    groups = {actor.task.group for actor in program.actors if isinstance(actor.task, BoxingTask)}
-    assert groups == {tuple(range(first, first + 8)) for first in (0, 8, 16, 24)}
-
-
-def test_a_weight_that_is_whole_over_nodes_has_replicas_across_them() -> None:
-    """[B, S(0)] over 2 x 4: replicas {0, 4}, {1, 5}, {2, 6}, {3, 7}; shards {0..3}, {4..7}."""
-    boxes = local_boxes((8, 4), parse_nd(["B", "S(0)"]), (2, 4))
-    holders: dict[object, set[int]] = {}
-    for rank, box in enumerate(boxes):
-        holders.setdefault(box, set()).add(rank)
-    assert sorted(holders.values(), key=min) == [{0, 4}, {1, 5}, {2, 6}, {3, 7}]
-    for node in (range(4), range(4, 8)):
-        assert [boxes[rank][0] for rank in node] == [(0, 2), (2, 4), (4, 6), (6, 8)]
-
-
-def pair(before: bool) -> Graph:
-    """gelu -> product -> gelu -> product -> gelu with their gradients, or with one product alone."""
-    builder = GraphBuilder()
-    x = builder.add("h", "matmul", (leaf(builder, "x", (4, 6)), leaf(builder, "w0", (6, 6), Role.VARIABLE)))[0]
-    for name in ("col", "row") if before else ("only",):
-        w = leaf(builder, name, (6, 6), Role.VARIABLE)
-        x = builder.add(f"{name}.out", "matmul", (builder.add(f"{name}.in", "gelu", (x,))[0], w))[0]
-    loss = builder.add("loss", "square_sum", builder.add("z", "gelu", (x,)))[0]
-    return with_updates(builder, loss)
-
-
-def with_updates(builder: GraphBuilder, loss: str) -> Graph:
-    """A training step by plain SGD."""
-    scalars = [leaf(builder, name, ()) for name in ("factor", "rate")]
-    for name, terms in differentiate(builder, loss).items():
-        gradient = terms[0] if len(terms) == 1 else builder.add(f"{name}:grad", "add_n", terms, phase=Phase.UPDATE)[0]
-        builder.add(f"{name}:sgd", "sgd", (gradient, *scalars), updates=(name,), attrs=SGD, phase=Phase.UPDATE)
-    return builder.build(loss=loss)
-
-
-SGD = {"momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
-WHOLE_ENDS = {"x": ("B",), "w0": ("B",), "z": ("B",)}
-
-
-def by_phase(graph: Graph, layout: Layout) -> dict[Phase, list[tuple[str, list[ActKind]]]]:
-    found: dict[Phase, list[tuple[str, list[ActKind]]]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
-    for conversion in layout.conversions:
-        if collectives(conversion):
-            value = conversion.copy.value
-            found[graph.producer[value].phase].append((value, collectives(conversion)))
-    return found
-
-
-def face_head() -> Graph:
-    """Features, and ArcFace's loss over eight classes."""
-    tracer = Tracer()
-    x, labels = tracer.input("x", TensorSpec((4, 6), DType.FLOAT64)), tracer.input("labels", LABELS)
-    w0, head = (Tensor(tracer, leaf(tracer.graph, n, (6, k), Role.VARIABLE)) for n, k in (("w0", 6), ("head", CLASSES)))
-    loss, _ = margin_softmax(x.apply("features", "matmul", w0), head, labels)
-    return with_updates(tracer.graph, loss.name)
-
-
-CLASSES = 8
-LABELS = TensorSpec((4,), DType.INT32)
-ROWS = {"loss.max": [ActKind.ALL_REDUCE], "loss.sum": [ActKind.ALL_REDUCE]}
-
-
-def moved_in(graph: Graph, layout: Layout) -> dict[str, list[ActKind]]:
-    """Value -> the collectives that convert it, scalars aside."""
-    found: dict[str, list[ActKind]] = {}
-    for conversion in layout.conversions:
-        if collectives(conversion) and graph.values[conversion.copy.value].spec.shape:
-            found.setdefault(conversion.copy.value, []).extend(collectives(conversion))
-    return found
-
-
-SPLIT_CLASSES = {"w0": ("B",), "head": ("S(1)",), "loss.log": ("B",), "loss.margin:dcosine": ("S(1)",)}
-
-
-def test_a_class_split_head_moves_two_figures_per_face_and_the_gradient_of_the_features() -> None:
-    """Deng et al. 2019 (arXiv:1801.07698): neither logits nor the classes' directions travel."""
-    graph = face_head()
-    layout = laid(graph, {**SPLIT_CLASSES, "x": ("B",), "loss.features*": ("B",)}, (2,))
-    assert moved_in(graph, layout) == {**ROWS, "loss.cosine:dx": [ActKind.ALL_REDUCE]}
-    assert list(graphs.check(case_of(graph, layout))) == []
-
-
-def test_a_class_split_head_behind_data_parallelism_gathers_features_as_well() -> None:
-    """An et al. 2021 (arXiv:2010.05222), figure 2: faces are split before the head, classes within it."""
-    graph = face_head()
-    by_face = {"x": ("S(0)",), "loss.features.*": ("S(0)",), "loss.features:*": ("S(0)",)}
-    layout = laid(graph, {**SPLIT_CLASSES, **by_face}, (2,))
-    assert moved_in(graph, layout) == {
-        "loss.features": [ActKind.ALL_GATHER],
-        **ROWS,
-        "loss.cosine:dx": [ActKind.REDUCE_SCATTER],
-        "features:dw": [ActKind.ALL_REDUCE],
-    }
-    assert list(graphs.check(case_of(graph, layout))) == []
-
-
-def test_a_column_split_weight_gathers_forward_and_reduces_backward() -> None:
-    graph = pair(before=False)
-    layout = laid(graph, {**WHOLE_ENDS, "only": ("S(1)",), "h:*": ("B",), "only.in:dx": ("B",)}, (2,))
-    assert by_phase(graph, layout) == {
-        Phase.FORWARD: [("only.out", [ActKind.ALL_GATHER])],
-        Phase.BACKWARD: [("only.out:dx", [ActKind.ALL_REDUCE])],
-    }
-    assert list(graphs.check(case_of(graph, layout))) == []
-
-
-def test_a_row_split_weight_reduces_forward_and_gathers_backward() -> None:
-    graph = pair(before=False)
-    layout = laid(graph, {**WHOLE_ENDS, "only": ("S(0)",), "only.in:dx": ("B",)}, (2,))
-    assert by_phase(graph, layout) == {
-        Phase.FORWARD: [("only.out", [ActKind.ALL_REDUCE])],
-        Phase.BACKWARD: [("only.out:dx", [ActKind.ALL_GATHER])],
-    }
-    assert list(graphs.check(case_of(graph, layout))) == []
-
-
-def test_columns_then_rows_reduce_once_each_way() -> None:
-    graph = pair(before=True)
-    layout = laid(graph, {**WHOLE_ENDS, "col": ("S(1)",), "row": ("S(0)",), "col.in:dx": ("B",)}, (2,))
-    assert by_phase(graph, layout) == {
-        Phase.FORWARD: [("row.out", [ActKind.ALL_REDUCE])],
-        Phase.BACKWARD: [("col.out:dx", [ActKind.ALL_REDUCE])],
-    }
-    assert list(graphs.check(case_of(graph, layout))) == []
+def test_expert_parallelism_is_two_all_to_alls_each_way() -> None:
+    """Lepikhin et al. 2021 (arXiv:2006.16668), section 3.3: to the experts and back, and nothing else."""
+    tiny = find_model("mixtral-tiny")
+    assert isinstance(tiny, MixtralConfig)
+    model = replace(tiny, capacity_factor=1.0)
+    plan = plan_of(model, EXPERTS, dp=2, rules=("samples split", "tensor"), deduction=Deduction.MATCH_ALL)
+    two = [f"layers.{layer}.moe.{name}" for layer in range(model.layers) for name in ("reshape", "reshape_2")]
+    one = [ActKind.ALL_TO_ALL]
+    assert moved(plan, Phase.FORWARD) == {name: one for name in two}
+    streams = {n: k for n, k in moved(plan, Phase.BACKWARD).items() if len(plan.graph.values[n].spec.shape) > 2}
+    assert streams == {f"{name}:dx": one for name in two}
+    assert list(transparency.check(plan)) == []

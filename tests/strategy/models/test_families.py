@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from strategy.errors import InputError
+from strategy.graph import Phase
 from strategy.models import PRESETS, Model, find_model
 from strategy.models.arcface import ArcFaceConfig
 from strategy.models.bert import BertConfig
@@ -21,7 +22,7 @@ from strategy.models.vit import VitConfig
 from strategy.models.wide_deep import WideDeepConfig
 from strategy.plan import read_plan, write_plan
 from strategy.tensor import DType
-from strategy.training import Training
+from strategy.training import Training, training_graph
 from tests.campaigns.transparency import check
 from tests.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
 
@@ -125,6 +126,13 @@ def test_a_small_one_trains_in_a_pipeline_as_on_one_device(name: str) -> None:
 def test_megatrons_rule_holds_for_every_transformer(name: str) -> None:
     asked = request(2, TRAINING, model=find_model(name))
     assert list(check(plan_by_rules(asked, config_of(TRAINING, tp=2), ("data", "tensor")))) == []
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_forward_op_follows_a_backward_one(name: str) -> None:
+    """Registers are shared by the order of the ops, and the passes of a micro-batch run one after the other."""
+    phases = [op.phase for op in training_graph(find_model(name), TRAINING).ops]
+    assert phases == sorted(phases, key=list(Phase).index)
 
 
 def test_capacity_drops_tokens_alike_on_ranks() -> None:
