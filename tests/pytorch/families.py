@@ -52,7 +52,17 @@ def torch_loss(name: str) -> float:
     """The mean loss; Mixtral's without its balancing loss."""
     import torch
 
+    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
+    try:
+        return _loss(name)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _loss(name: str) -> float:
+    import torch
+
     model, p = find_model(name), drawn(name)
     batch = {key: torch.tensor(array) for key, array in batch_of(name).items()}
     if isinstance(model, BertConfig):
