@@ -8,32 +8,32 @@ of An et al. 2021 (arXiv:2010.05222), each rank scores its own. The loss is the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import BatchNorm, Conv2d, Linear
 from strategy.losses import margin_softmax
-from strategy.models.base import Family, Features, Integers, Preset, Source
+from strategy.models.base import Family, Preset
+from strategy.models.images import ImageBatches
 from strategy.module import Layers, Module, Parameter, Tensor
-from strategy.tensor import DType, TensorSpec
 
 HALVINGS = 4
 """Every group of blocks halves height and width."""
 
 
 @dataclass(frozen=True, slots=True)
-class ArcFaceConfig:
+class ArcFaceConfig(ImageBatches):
     """Dimensions: blocks and channels of every group, a side of the images, the features of a face, and people."""
 
     blocks: tuple[int, ...]
     channels: tuple[int, ...]
-    image: int
+    side: int
     features: int
     classes: int
 
     def __post_init__(self) -> None:
-        for name in ("image", "features", "classes"):
+        for name in ("side", "features", "classes"):
             if getattr(self, name) < 1:
                 raise InputError("not a size", where=f"ArcFace: {name}", got=getattr(self, name), expected="at least 1")
         sizes = (*self.blocks, *self.channels)
@@ -59,7 +59,7 @@ class ArcFaceConfig:
     @property
     def last_side(self) -> int:
         """A side of the last images."""
-        side = self.image
+        side = self.side
         for _ in range(HALVINGS):
             side = -(-side // 2)
         return side
@@ -76,23 +76,6 @@ class ArcFaceConfig:
     def parameters(self) -> int:
         """The network, and a direction per class."""
         return self.backbone_parameters + self.features * self.classes
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """A sample is one face."""
-        return 1
-
-    @property
-    def batch(self) -> Mapping[str, Source]:
-        """Images that resemble those of the same person."""
-        return {"images": Features("labels"), "labels": Integers(self.classes)}
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """images[b, 3, i, i] and labels[b]."""
-        return {
-            "images": TensorSpec((micro_batch, 3, self.image, self.image)),
-            "labels": TensorSpec((micro_batch,), DType.INT32),
-        }
 
     def module(self) -> Module:
         """The model, to be traced."""

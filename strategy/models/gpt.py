@@ -6,19 +6,18 @@ Radford et al. 2019; Brown et al. 2020 (arXiv:2005.14165), table 2.1. The loss i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import LayerNorm, Linear
 from strategy.losses import cross_entropy
-from strategy.models.base import Family, Preset, Source, Tokens
+from strategy.models.base import Family, Preset
+from strategy.models.text import TextBatches
 from strategy.module import Layers, Module, Parameter, Tensor
-from strategy.tensor import DType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class GptConfig:
+class GptConfig(TextBatches):
     """Dimensions of a GPT."""
 
     layers: int
@@ -39,21 +38,6 @@ class GptConfig:
         """Number of trained elements: 12 l h^2 (1 + 13 / (12 h)) + (V + S) h + 2 h."""
         h = self.width
         return self.layers * (12 * h * h + 13 * h) + (self.vocabulary + self.sequence) * h + 2 * h
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """A sample is one context."""
-        return self.sequence
-
-    @property
-    def batch(self) -> Mapping[str, Source]:
-        """Tokens of a text, and as labels the token after each."""
-        return {"ids": Tokens(), "labels": Tokens(1)}
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """ids[b, s] and labels[b, s]."""
-        spec = TensorSpec((micro_batch, self.sequence), DType.INT32)
-        return {"ids": spec, "labels": spec}
 
     def module(self) -> Module:
         """The model, to be traced."""

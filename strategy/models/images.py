@@ -15,9 +15,35 @@ from strategy.tensor import DType, TensorSpec
 COLOURS = 3
 
 
+class ImageBatches:
+    """Base of the dimensions of a model of square images of `side` pixels, each of one of `classes`."""
+
+    __slots__ = ()
+
+    side: int
+    classes: int
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """A sample is one image."""
+        return 1
+
+    @property
+    def batch(self) -> Mapping[str, Source]:
+        """Images that resemble those of the same class."""
+        return {"images": Features("labels"), "labels": Integers(self.classes)}
+
+    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
+        """images[b, colour, row, column] and labels[b]."""
+        return {
+            "images": TensorSpec((micro_batch, COLOURS, self.side, self.side)),
+            "labels": TensorSpec((micro_batch,), DType.INT32),
+        }
+
+
 @dataclass(frozen=True, slots=True)
-class ImageModel:
-    """Base of the dimensions of a model of square images; a subclass adds its own, `layers` and `module`."""
+class ImageModel(ImageBatches):
+    """Base of the dimensions of a convolutional model; a subclass adds its own, `layers` and `module`."""
 
     side: int
     classes: int
@@ -35,23 +61,6 @@ class ImageModel:
         """Number of trained elements: all but the running statistics of batch norm."""
         held = self.module().parameters()
         return sum(math.prod(parameter.shape) for name, parameter in held if ".running_" not in name)
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """A sample has no tokens."""
-        return 1
-
-    @property
-    def batch(self) -> Mapping[str, Source]:
-        """Images that resemble those of the same class."""
-        return {"images": Features("labels"), "labels": Integers(self.classes)}
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """images[b, colour, row, column] and labels[b]."""
-        return {
-            "images": TensorSpec((micro_batch, COLOURS, self.side, self.side)),
-            "labels": TensorSpec((micro_batch,), DType.INT32),
-        }
 
     def module(self) -> Module:
         """The model, to be traced; subclasses write it."""

@@ -7,19 +7,18 @@ of the token losses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import Embedding, Linear, RmsNorm, attention, rotary, swiglu
 from strategy.losses import cross_entropy
-from strategy.models.base import Family, Preset, Source, Tokens
+from strategy.models.base import Family, Preset
+from strategy.models.text import TextBatches
 from strategy.module import Layers, Module, Tensor
-from strategy.tensor import DType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaConfig:
+class LlamaConfig(TextBatches):
     """Dimensions of a Llama: `heads` of queries read `key_heads` of keys and values; `hidden` is the MLP's width."""
 
     layers: int
@@ -45,21 +44,6 @@ class LlamaConfig:
         h, m = self.width, self.hidden
         layer = attention_parameters(h, self.heads, self.key_heads) + 3 * h * m + 2 * h
         return 2 * self.vocabulary * h + self.layers * layer + h
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """A sample is one context."""
-        return self.sequence
-
-    @property
-    def batch(self) -> Mapping[str, Source]:
-        """Tokens of a text, and as labels the token after each."""
-        return {"ids": Tokens(), "labels": Tokens(1)}
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """ids[b, s] and labels[b, s]."""
-        spec = TensorSpec((micro_batch, self.sequence), DType.INT32)
-        return {"ids": spec, "labels": spec}
 
     def module(self) -> Module:
         """The model, to be traced."""

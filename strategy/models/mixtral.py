@@ -7,21 +7,20 @@ losses of all layers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import Embedding, Linear, RmsNorm
 from strategy.layers_moe import Moe
 from strategy.losses import cross_entropy
-from strategy.models.base import Family, Preset, Source, Tokens
+from strategy.models.base import Family, Preset
 from strategy.models.llama import GroupedAttention, attention_parameters, check_heads
+from strategy.models.text import TextBatches
 from strategy.module import Layers, Module, Tensor
-from strategy.tensor import DType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class MixtralConfig:
+class MixtralConfig(TextBatches):
     """Dimensions of a Mixtral.
 
     Attributes:
@@ -65,21 +64,6 @@ class MixtralConfig:
         experts = h * self.experts + self.experts * 3 * h * self.hidden
         layer = attention_parameters(h, self.heads, self.key_heads) + experts + 2 * h
         return 2 * self.vocabulary * h + self.layers * layer + h
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """A sample is one context."""
-        return self.sequence
-
-    @property
-    def batch(self) -> Mapping[str, Source]:
-        """Tokens of a text, and as labels the token after each."""
-        return {"ids": Tokens(), "labels": Tokens(1)}
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """ids[b, s] and labels[b, s]."""
-        spec = TensorSpec((micro_batch, self.sequence), DType.INT32)
-        return {"ids": spec, "labels": spec}
 
     def module(self) -> Module:
         """The model, to be traced."""

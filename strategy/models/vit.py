@@ -5,46 +5,45 @@ Dosovitskiy et al. 2021 (arXiv:2010.11929), section 3.1 and table 1. The loss is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.layers import Conv2d, LayerNorm, Linear
 from strategy.losses import cross_entropy
-from strategy.models.base import Family, Features, Integers, Preset, Source
+from strategy.models.base import Family, Preset
 from strategy.models.bert import Attention, Mlp
+from strategy.models.images import ImageBatches
 from strategy.module import Layers, Module, Parameter, Tensor
-from strategy.tensor import DType, TensorSpec
 
 EPSILON = 1e-6
 """Of every layer norm, as in the authors' code."""
 
 
 @dataclass(frozen=True, slots=True)
-class VitConfig:
-    """Dimensions of a ViT: square images of `image` pixels a side in square patches of `patch`."""
+class VitConfig(ImageBatches):
+    """Dimensions of a ViT: square images of `side` pixels a side in square patches of `patch`."""
 
     layers: int
     width: int
     heads: int
     hidden: int
-    image: int
+    side: int
     patch: int
     classes: int
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "hidden", "image", "patch", "classes"):
+        for name in ("layers", "width", "heads", "hidden", "side", "patch", "classes"):
             if getattr(self, name) < 1:
                 raise InputError("not a size", where=f"ViT: {name}", got=getattr(self, name), expected="at least 1")
         if self.width % self.heads:
             raise InputError("the width is no multiple of the heads", where="ViT", got=(self.width, self.heads))
-        if self.image % self.patch:
-            raise InputError("the image is no multiple of the patch", where="ViT", got=(self.image, self.patch))
+        if self.side % self.patch:
+            raise InputError("the image is no multiple of the patch", where="ViT", got=(self.side, self.patch))
 
     @property
     def patches(self) -> int:
         """Patches of one image."""
-        return (self.image // self.patch) ** 2
+        return (self.side // self.patch) ** 2
 
     @property
     def parameters(self) -> int:
@@ -52,23 +51,6 @@ class VitConfig:
         h, m = self.width, self.hidden
         ends = (3 * self.patch**2 + 1) * h + h + (self.patches + 1) * h + 2 * h + (h + 1) * self.classes
         return ends + self.layers * (4 * h * h + 4 * h + 2 * h * m + m + h + 4 * h)
-
-    @property
-    def tokens_per_sample(self) -> int:
-        """A sample is one image."""
-        return 1
-
-    @property
-    def batch(self) -> Mapping[str, Source]:
-        """Images that resemble those of the same class."""
-        return {"images": Features("labels"), "labels": Integers(self.classes)}
-
-    def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
-        """images[b, 3, i, i] and labels[b]."""
-        return {
-            "images": TensorSpec((micro_batch, 3, self.image, self.image)),
-            "labels": TensorSpec((micro_batch,), DType.INT32),
-        }
 
     def module(self) -> Module:
         """The model, to be traced."""

@@ -103,7 +103,7 @@ def _vit(model: VitConfig) -> Any:
     from transformers import ViTForImageClassification
 
     sizes = _sizes(model, model.hidden)
-    images = {"image_size": model.image, "patch_size": model.patch, "num_labels": model.classes}
+    images = {"image_size": model.side, "patch_size": model.patch, "num_labels": model.classes}
     return ViTForImageClassification(Config(**sizes, **images, layer_norm_eps=1e-6))
 
 

@@ -160,7 +160,7 @@ def test_capacity_drops_tokens_alike_on_ranks() -> None:
         ("vit-tiny", {"heads": 3}, "no multiple of the heads"),
         ("vit-tiny", {"patch": 3}, "no multiple of the patch"),
         ("wide-and-deep-tiny", {"dense": 0}, "dense: not a size"),
-        ("arcface-tiny", {"image": 0}, "image: not a size"),
+        ("arcface-tiny", {"side": 0}, "side: not a size"),
         ("arcface-tiny", {"blocks": (1, 1)}, "not groups of blocks"),
     ],
 )
