@@ -380,9 +380,9 @@ def _transfer(
     if target is not None:
         receive = cut(target, task.target_boxes[rank], [m.box for m in coming], scratch, "receive")
     kept: _Copies = []
-    if source is not None and target is not None:
+    if staying:
         frame, goal = task.source_boxes[rank], task.target_boxes[rank]
-        kept = [(piece_of(target, box, goal), piece_of(source, box, frame)) for box in staying]
+        kept = [(piece_of(_full(target), box, goal), piece_of(_full(source), box, frame)) for box in staying]
 
     def act() -> Requests:
         send.pack()
