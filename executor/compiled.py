@@ -14,16 +14,16 @@ from executor.kernels.numpy import NumpyKernels
 from executor.transport.base import lanes_of
 from executor.worker import Hooks, Reports, Worker
 from executor.world import World
-from strategy.arrangement import Pipeline
 from strategy.graph import Graph, Role
 from strategy.layout import Home, Layout, home_of
-from strategy.lower import lower
-from strategy.module import Tensor
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.lower import lower
+from strategy.lowering.schedule import Schedule
+from strategy.nn.module import Tensor
 from strategy.ops import REGISTRY
 from strategy.program import LoadTask, Program
 from strategy.protocol import admit
 from strategy.sbp import local_box
-from strategy.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

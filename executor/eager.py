@@ -19,16 +19,16 @@ from executor.initialize import initial_piece
 from executor.world import World, current_world
 from strategy.boxing import boxing_task, transfer_task
 from strategy.builder import GraphBuilder
-from strategy.deduce import Deduction, Fit, pick
 from strategy.errors import GraphError, InputError
 from strategy.graph import Attrs, Graph, Op, Role, Value
 from strategy.layout import Home
-from strategy.module import Module, Parameter
+from strategy.nn.module import Module, Parameter
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import B, NdSbp, local_box
+from strategy.search.deduce import Deduction, Fit, pick
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType, Rate, TensorSpec, box_shape
 

@@ -8,8 +8,8 @@
     z.numpy()                                            the whole, on every rank
 
 Every rank runs the same lines (see `executor.world`). An operation runs at once, under the signature that the greedy
-deduction takes (`strategy.deduce`): operands that are laid out otherwise are converted first, by the same boxing and
-the same collectives as in a plan. Numbers do not depend on layouts: random ones follow from the element's place.
+deduction takes (`strategy.search.deduce`): operands that are laid out otherwise are converted first, by the same boxing
+and the same collectives as in a plan. Numbers do not depend on layouts: random ones follow from the element's place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from executor.neutral import neutral_element
 from executor.world import World, current_world
 from strategy.errors import InputError, SbpError
 from strategy.graph import Attrs
-from strategy.operators import Operators
+from strategy.nn.operators import Operators
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp, P, Partial, Sbp, Split, check_layout, format_nd, has_partial, local_box
 from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape

@@ -36,21 +36,21 @@ from executor.global_tensor import GlobalTensor, Layouts, full_layout, placement
 from executor.world import World, current_world
 from strategy.builder import GraphBuilder
 from strategy.convert import lay_out
-from strategy.deduce import Deduction, deduce
 from strategy.errors import GraphError, InfeasibleError, InputError, report
 from strategy.graph import Graph as OpGraph
 from strategy.graph import Op, Phase, Role
 from strategy.layout import Home, Layout, Stages, assign_stages
-from strategy.layout_problem import Keep, SearchSpace, layout_problem
-from strategy.module import Module, Tensor, Tracer
-from strategy.operators import Operators
-from strategy.pins import pin_problems, pinned
+from strategy.nn.module import Module, Tensor, Tracer
+from strategy.nn.operators import Operators
+from strategy.passes.training import Training, add_training
 from strategy.placement import Placement
 from strategy.sbp import NdSbp
+from strategy.search.deduce import Deduction, deduce
+from strategy.search.layout_problem import Keep, SearchSpace, layout_problem
+from strategy.search.pins import pin_problems, pinned
 from strategy.signature import Signature
 from strategy.solve import solve
 from strategy.tensor import DType, Rate, Shape, TensorSpec
-from strategy.training import Training, add_training
 
 Specs = tuple[TensorSpec, ...]
 Where = Placement | Sequence[int]

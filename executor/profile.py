@@ -27,12 +27,12 @@ from strategy.measurement import Features, Measurement
 from strategy.models import Integers, Model
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp import B, NdSbp, P, Split
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import TensorSpec, box_shape
-from strategy.training import Training, training_graph
 
 SIZES_PER_KIND = 6
 SAMPLES = 7

@@ -20,18 +20,18 @@ from executor.kernels.base import Kernels
 from executor.synthetic import BatchLoader
 from executor.transport.base import Transport
 from executor.worker import Hooks, Worker
-from strategy.arrangement import arrange
 from strategy.errors import InputError, PlanError
 from strategy.graph import Role, Value, deciding_op
 from strategy.layout import Home, home_of
-from strategy.lower import lower
+from strategy.lowering.arrangement import arrange
+from strategy.lowering.lower import lower
 from strategy.models import Tokens
 from strategy.ops import REGISTRY
+from strategy.passes.training import REPORT
 from strategy.plan import Plan
 from strategy.program import Program
 from strategy.sbp import local_box
 from strategy.tensor import Box
-from strategy.training import REPORT
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,21 +22,21 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from experiments.refinement import Observation, predict_s, refine_by
-from strategy.by_hand import plan_by_rule
 from strategy.calibrate import Calibration, read_calibration, write_calibration
-from strategy.candidates import Request, space_log10
 from strategy.cluster import Cluster
 from strategy.cost import CostModel
 from strategy.errors import RunError
 from strategy.files import read_json
+from strategy.lowering.schedule import Schedule
 from strategy.measurement import Measurement
 from strategy.models import find_model
 from strategy.observe import act_overhead_s, features_by_action, observe
+from strategy.passes.training import Training
 from strategy.plan import Plan, PlanConfig, write_plan
-from strategy.schedule import Schedule
-from strategy.search import SearchResult, search
+from strategy.search.by_hand import plan_by_rule
+from strategy.search.candidates import Request, space_log10
+from strategy.search.search import SearchResult, search
 from strategy.timeline import Timeline, read_timeline
-from strategy.training import Training
 
 MODEL = "gpt-tiny"
 GLOBAL_BATCH = 16

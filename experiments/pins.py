@@ -27,9 +27,9 @@ from experiments.console import not_there_yet
 from strategy.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
-    from strategy.candidates import Pins
+    from strategy.lowering.schedule import Schedule
     from strategy.sbp import NdSbp
-    from strategy.schedule import Schedule
+    from strategy.search.candidates import Pins
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
@@ -45,8 +45,8 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
         EnvironmentLacks: it asks for what this version does not have.
     """
-    from strategy.candidates import Pins
-    from strategy.pins import placement_problems
+    from strategy.search.candidates import Pins
+    from strategy.search.pins import placement_problems
 
     document = _document(path)
     problems: list[InputError] = []
@@ -125,7 +125,7 @@ def _whole(value: Any, where: str, *, at_least: int) -> int:
 
 
 def _schedule(value: Any, where: str) -> Schedule:
-    from strategy.schedule import Schedule
+    from strategy.lowering.schedule import Schedule
 
     names = [str(schedule) for schedule in Schedule]
     if value not in names:
@@ -134,8 +134,8 @@ def _schedule(value: Any, where: str) -> Schedule:
 
 
 def _layout(value: Any, where: str) -> NdSbp:
-    from strategy.candidates import AXES
     from strategy.sbp import parse_nd
+    from strategy.search.candidates import AXES
 
     if not isinstance(value, list) or len(value) != len(AXES):
         raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(AXES)}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from strategy.cluster import Cluster
     from strategy.plan import Plan
     from strategy.program import Program
-    from strategy.simulated_plan import SimulatedStep
+    from strategy.search.simulated_plan import SimulatedStep
 
 STEPS = 2
 """Steps that are simulated: the time of the last one counts, as in `simulator.simulate`."""
@@ -48,7 +48,7 @@ def simulated_step(program: Program) -> SimulatedStep:
     at the time found: of two steps, the second may have begun before the first one's end.
     """
     from simulator.engine import run
-    from strategy.simulated_plan import SimulatedStep
+    from strategy.search.simulated_plan import SimulatedStep
     from strategy.timeline import by_stream, step_time_ns
 
     timeline = run(program, STEPS).timeline

@@ -14,7 +14,7 @@ from statistics import median
 from experiments.prices import simulated_step
 from strategy.calibrate import Calibration, refine, scale
 from strategy.cluster import Cluster
-from strategy.lower import lower
+from strategy.lowering.lower import lower
 from strategy.measurement import Measurement
 from strategy.plan import Plan
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from strategy.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from strategy.training import Training
+    from strategy.passes.training import Training
 
 FLAG = "--training"
 DECIDED_ELSEWHERE = ("global_batch", "num_micro_batches")
@@ -26,7 +26,7 @@ def read_training(global_batch: int, settings: Sequence[str]) -> Training:
     Raises:
         InputError: no KEY=VALUE, an unknown or repeated key, a value of another type, or one that cannot train.
     """
-    from strategy.training import Training
+    from strategy.passes.training import Training
 
     kinds = {name: kind for name, kind in get_type_hints(Training).items() if name not in DECIDED_ELSEWHERE}
     known = [field.name for field in dataclasses.fields(Training) if field.name in kinds]

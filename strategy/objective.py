@@ -9,11 +9,11 @@ other work counts in full: the simulator knows about overlap, the objective does
 
 from __future__ import annotations
 
-from strategy.arrangement import Action, Arrangement, Pipeline
 from strategy.boxing import transfer_task
 from strategy.cost import CostModel, op_features, transfer_features
 from strategy.graph import Graph
 from strategy.layout import Layout
+from strategy.lowering.arrangement import Action, Arrangement, Pipeline
 from strategy.measurement import Features
 from strategy.program import ActKind
 from strategy.sbp import NdSbp

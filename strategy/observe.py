@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from statistics import fmean, median
 
-from strategy.arrangement import arrange
+from strategy.lowering.arrangement import arrange
 from strategy.measurement import Features, Measurement
 from strategy.objective import action_features
 from strategy.plan import Plan

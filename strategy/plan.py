@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from strategy.arrangement import Pipeline
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
 from strategy.cost import Coefficients, CostModel
@@ -24,16 +23,17 @@ from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
 from strategy.graph import Graph
 from strategy.layout import Conversion, Copy, Home, Layout, Stages
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.ops.learning_rate import Decay
+from strategy.passes.training import Training, training_graph
+from strategy.passes.updates import Optimizer
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import NdSbp, format_nd, parse_nd
-from strategy.schedule import Schedule
 from strategy.signature import Signature
 from strategy.tensor import DType
-from strategy.training import Training, training_graph
-from strategy.updates import Optimizer
 
 FORMAT = 2
 INPUTS = ("model", "training", "cluster", "calibration")

@@ -10,19 +10,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from strategy.arrangement import arrange
 from strategy.boxing import BoxingStep, step_between
 from strategy.errors import SbplanError
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
-from strategy.lower import lower
-from strategy.memory import memory_peak, peak_memory_bytes
+from strategy.lowering.arrangement import arrange
+from strategy.lowering.lower import lower
+from strategy.lowering.memory import memory_peak, peak_memory_bytes
+from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.objective import stage_times_ns
 from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.protocol import admit
 from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
 from strategy.signature import op_signatures
-from strategy.traffic import sent_bytes_per_step
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9

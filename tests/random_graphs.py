@@ -2,7 +2,7 @@
 
 A case is a graph of at most eight ops, a pipeline of one or two meshes, random constants of the cost model, and a few
 of the legal signatures of every op. `every_layout` lays all combinations out one by one and prices what comes out, so
-that it shares nothing with `strategy.layout_problem` but the meaning.
+that it shares nothing with `strategy.search.layout_problem` but the meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from strategy.arrangement import Pipeline, arrange
 from strategy.builder import GraphBuilder
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter, lay_out
@@ -22,11 +21,12 @@ from strategy.cost import CostModel
 from strategy.errors import SbpError
 from strategy.graph import Graph, Op, Phase, Role, Value, template_name
 from strategy.layout import Layout, Stages
-from strategy.layout_problem import SearchSpace
-from strategy.memory import peak_memory_bytes
+from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.lowering.memory import peak_memory_bytes
+from strategy.lowering.schedule import Schedule
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
-from strategy.schedule import Schedule
+from strategy.search.layout_problem import SearchSpace
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import DType, Rate, Shape, TensorSpec
 

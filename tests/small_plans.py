@@ -18,31 +18,31 @@ from executor.train import StepReport, Trainer, program_of
 from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
 from simulator.simulate import simulate
-from strategy.arrangement import Pipeline, arrange
-from strategy.candidates import AXES, Request
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
-from strategy.deduce import deduce
 from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
-from strategy.lower import lower
-from strategy.memory import peak_memory_bytes
+from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.lowering.lower import lower
+from strategy.lowering.memory import peak_memory_bytes
+from strategy.lowering.schedule import Schedule
+from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
+from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.plan import Plan, PlanConfig
 from strategy.program import ActKind, Program
-from strategy.rules import along_axes
-from strategy.schedule import Schedule
+from strategy.search.candidates import AXES, Request
+from strategy.search.deduce import deduce
+from strategy.search.rules import along_axes
+from strategy.search.simulated_plan import SimulatedStep, simulated_plan
+from strategy.search.verdict import Solved, solve_candidate
 from strategy.signature import Signature, op_signatures
-from strategy.simulated_plan import SimulatedStep, simulated_plan
 from strategy.tensor import DType
-from strategy.traffic import sent_bytes_per_step
-from strategy.training import Training, training_graph
-from strategy.verdict import Solved, solve_candidate
 
 Array = npt.NDArray[Any]
 MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)

@@ -9,24 +9,24 @@ from dataclasses import dataclass
 
 import pytest
 
-from strategy.arrangement import Pipeline
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.errors import SbpError
 from strategy.graph import Graph, Role
-from strategy.layers import BatchNorm, Conv2d, Linear, global_avg_pool, max_pool
 from strategy.layout import Layout, assign_stages
-from strategy.losses import cross_entropy
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.schedule import Schedule
 from strategy.models.base import Features, Integers, Source
-from strategy.module import Module, Tensor
+from strategy.nn.layers import BatchNorm, Conv2d, Linear, global_avg_pool, max_pool
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Module, Tensor
+from strategy.passes.training import Training, evaluation_graph, training_graph
+from strategy.passes.updates import Optimizer
 from strategy.placement import Placement
 from strategy.sbp import B, P, Split
-from strategy.schedule import Schedule
 from strategy.signature import op_signatures
 from strategy.tensor import DType, Shape, TensorSpec
-from strategy.training import Training, evaluation_graph, training_graph
-from strategy.updates import Optimizer
-from tests.campaigns.graphs import check
+from tests.campaigns.layouts import check
 from tests.small_plans import cluster
 from tests.whole_graphs import Operand, WholeCase
 

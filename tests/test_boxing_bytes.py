@@ -1,6 +1,6 @@
 """A conversion sends the bytes that it says, and the tensor stays the same.
 
-All pairs over one axis and some over several here, hundreds by `python -m tests.campaigns boxing --cases 500`.
+All pairs over one axis and some over several here, hundreds by `python -m tests.campaigns boxing-bytes --cases 500`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import pytest
 
 from executor.train import program_of
 from strategy.cost import CostModel
+from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import BoxingTask
 from strategy.sbp import B, P, Partial, Reduce, Split
 from strategy.tensor import DType, TensorSpec
-from strategy.training import Training
-from tests.campaigns import boxing as campaign
-from tests.campaigns.boxing import LINES, MESHES, Act, Case, check, conversion, line_cases, random_case, run
+from tests.campaigns import boxing_bytes as campaign
+from tests.campaigns.boxing_bytes import LINES, MESHES, Act, Case, check, conversion, line_cases, random_case, run
 from tests.campaigns.transparency import check as check_training
 from tests.small_plans import cluster, config_of, in_float64, plan_by_rules, request
 

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 
 import pytest
 
-from strategy.arrangement import Pipeline
 from strategy.builder import GraphBuilder
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.graph import Attrs, Graph, Phase, Role, Value
 from strategy.layout import Layout, assign_stages
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.schedule import Schedule
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import B, P, Partial, Reduce, Sbp, Split
-from strategy.schedule import Schedule
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType, Rate, Shape, TensorSpec
-from tests.campaigns.graphs import check
+from tests.campaigns.layouts import check
 from tests.small_plans import cluster
 from tests.whole_graphs import Operand, WholeCase
 

@@ -16,21 +16,21 @@ from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
 from executor.worker import Worker
 from simulator.simulate import simulate
-from strategy.arrangement import Pipeline
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.errors import InputError, SbpError
 from strategy.graph import Graph, Phase, Role, deciding_op
 from strategy.layout import Layout, assign_stages, home_of
-from strategy.lower import lower
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.lower import lower
 from strategy.ops import REGISTRY
+from strategy.passes.training import REPORT, Training, evaluation_graph, training_graph
 from strategy.placement import Placement
 from strategy.plan import document, plan_text, read_plan, write_plan
 from strategy.protocol import admit
 from strategy.sbp import Split, has_partial, local_box
 from strategy.signature import op_signatures
 from strategy.tensor import DType
-from strategy.training import REPORT, Training, evaluation_graph, training_graph
 from strategy.verify import verify
 from tests.campaigns.transparency import batches, on_one_device
 from tests.reference import run_graph

@@ -12,18 +12,18 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.candidates import Pins
-from strategy.deduce import Deduction
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Conversion, wanted_copies
 from strategy.models import Model, find_model
 from strategy.models.mixtral import MixtralConfig
 from strategy.models.mlp import MlpConfig
+from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.sbp import parse_nd
+from strategy.search.candidates import Pins
+from strategy.search.deduce import Deduction
 from strategy.tensor import DType
-from strategy.training import Training
 from tests.campaigns import transparency
 from tests.small_plans import MODEL, config_of, plan_by_rules, request
 

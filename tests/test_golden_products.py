@@ -11,25 +11,25 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from strategy.arrangement import Pipeline
-from strategy.autodiff import differentiate
 from strategy.builder import GraphBuilder
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
-from strategy.deduce import deduce
 from strategy.errors import InfeasibleError
 from strategy.graph import Graph, Phase, Role, Value
 from strategy.layout import Conversion, Layout, Stages
-from strategy.losses import margin_softmax
-from strategy.lower import lower
-from strategy.module import Tensor, Tracer
-from strategy.pins import pinned
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.lower import lower
+from strategy.lowering.schedule import Schedule
+from strategy.nn.losses import margin_softmax
+from strategy.nn.module import Tensor, Tracer
+from strategy.passes.autodiff import differentiate
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask
 from strategy.sbp import format_nd, local_boxes, parse_nd
-from strategy.schedule import Schedule
+from strategy.search.deduce import deduce
+from strategy.search.pins import pinned
 from strategy.tensor import DType, Rate, Shape, TensorSpec
-from tests.campaigns import graphs
+from tests.campaigns import layouts
 from tests.small_plans import cluster
 from tests.whole_graphs import Operand, WholeCase
 
@@ -104,7 +104,7 @@ def test_a_product_has_the_layout_of_the_table(a: str, b: str, out: str) -> None
     assert format_nd(layout.signatures["out"].outputs[0]) == [out]
     reduced = [value for value, *_, kinds in found_in(layout) if kinds != [ActKind.SLICE]]
     assert reduced == (["out"] if out == "P(sum)" else [])
-    assert list(graphs.check(case_of(product(), layout))) == []
+    assert list(layouts.check(case_of(product(), layout))) == []
 
 
 def test_two_operands_split_alike_have_no_product() -> None:
@@ -120,14 +120,14 @@ def test_data_parallel_before_model_parallel_is_one_all_gather() -> None:
     graph = builder.build()
     layout = laid(graph, {"x": ("S(0)",), "w0": ("B",), "w1": ("S(1)",)}, (2,))
     assert found_in(layout) == [("first", ["S(0)"], ["B"], [ActKind.ALL_GATHER])]
-    assert list(graphs.check(case_of(graph, layout))) == []
+    assert list(layouts.check(case_of(graph, layout))) == []
 
 
 def test_a_product_over_two_axes_is_reduced_along_the_second() -> None:
     layout = laid(product(), TWO_AXES, (2, 2))
     assert format_nd(layout.signatures["out"].outputs[0]) == ["S(0)", "P(sum)"]
     assert found_in(layout) == [("out", ["S(0)", "P(sum)"], ["S(0)", "B"], [ActKind.ALL_REDUCE])]
-    assert list(graphs.check(case_of(product(), layout))) == []
+    assert list(layouts.check(case_of(product(), layout))) == []
 
 
 def test_the_reduction_along_the_second_axis_has_a_group_per_first_coordinate() -> None:
@@ -201,7 +201,7 @@ def test_a_class_split_head_moves_two_figures_per_face_and_the_gradient_of_the_f
     graph = face_head()
     layout = laid(graph, {**SPLIT_CLASSES, "x": ("B",), "loss.features*": ("B",)}, (2,))
     assert moved_in(graph, layout) == {**ROWS, "loss.cosine:dx": [ActKind.ALL_REDUCE]}
-    assert list(graphs.check(case_of(graph, layout))) == []
+    assert list(layouts.check(case_of(graph, layout))) == []
 
 
 def test_a_class_split_head_behind_data_parallelism_gathers_features_as_well() -> None:
@@ -215,7 +215,7 @@ def test_a_class_split_head_behind_data_parallelism_gathers_features_as_well() -
         "loss.cosine:dx": [ActKind.REDUCE_SCATTER],
         "features:dw": [ActKind.ALL_REDUCE],
     }
-    assert list(graphs.check(case_of(graph, layout))) == []
+    assert list(layouts.check(case_of(graph, layout))) == []
 
 
 def test_a_column_split_weight_gathers_forward_and_reduces_backward() -> None:
@@ -225,7 +225,7 @@ def test_a_column_split_weight_gathers_forward_and_reduces_backward() -> None:
         Phase.FORWARD: [("only.out", [ActKind.ALL_GATHER])],
         Phase.BACKWARD: [("only.out:dx", [ActKind.ALL_REDUCE])],
     }
-    assert list(graphs.check(case_of(graph, layout))) == []
+    assert list(layouts.check(case_of(graph, layout))) == []
 
 
 def test_a_row_split_weight_reduces_forward_and_gathers_backward() -> None:
@@ -235,7 +235,7 @@ def test_a_row_split_weight_reduces_forward_and_gathers_backward() -> None:
         Phase.FORWARD: [("only.out", [ActKind.ALL_REDUCE])],
         Phase.BACKWARD: [("only.out:dx", [ActKind.ALL_GATHER])],
     }
-    assert list(graphs.check(case_of(graph, layout))) == []
+    assert list(layouts.check(case_of(graph, layout))) == []
 
 
 def test_columns_then_rows_reduce_once_each_way() -> None:
@@ -245,4 +245,4 @@ def test_columns_then_rows_reduce_once_each_way() -> None:
         Phase.FORWARD: [("row.out", [ActKind.ALL_REDUCE])],
         Phase.BACKWARD: [("col.out:dx", [ActKind.ALL_REDUCE])],
     }
-    assert list(graphs.check(case_of(graph, layout))) == []
+    assert list(layouts.check(case_of(graph, layout))) == []

@@ -18,9 +18,9 @@ from executor.trial.subject import subjects_of
 from executor.trial.unlisted import read_reasons, try_unlisted
 from experiments.op_checks import check_kind
 from strategy import signature
-from strategy.gradient import GradientBuilder
 from strategy.ops import REGISTRY
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, elementwise_signatures
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import P
 from strategy.tensor import TensorSpec
 

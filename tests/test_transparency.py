@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
+from strategy.passes.updates import Optimizer
 from strategy.plan import Plan
 from strategy.tensor import DType
-from strategy.training import Training
-from strategy.updates import Optimizer
 from tests.campaigns.transparency import batches, check, exercised, on_one_device, random_plan_case
 from tests.reference import Array
 from tests.small_plans import MODEL, config_of, corpus, in_float64, plan_by_rules, request, train

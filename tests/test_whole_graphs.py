@@ -1,6 +1,6 @@
 """Any graph over the ops, laid out in any legal way, computes what one device computes.
 
-Three hundred graphs here, thousands by `python -m tests.campaigns graphs --cases 3000`.
+Three hundred graphs here, thousands by `python -m tests.campaigns layouts --cases 3000`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import replace
 import pytest
 
 from executor.threads import run_loopback
-from strategy.lower import lower
+from strategy.lowering.lower import lower
 from strategy.ops import REGISTRY
 from strategy.program import Register
 from strategy.tensor import DType
-from tests.campaigns.graphs import (
+from tests.campaigns.layouts import (
     MPI_EVERY,
     check,
     check_under_mpi,

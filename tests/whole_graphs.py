@@ -18,8 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.trial.subject import draw_operand
-from strategy.arrangement import Pipeline
-from strategy.autodiff import differentiate
 from strategy.boxing import Boxing, BoxingStep
 from strategy.builder import GraphBuilder
 from strategy.convert import Converter, lay_out
@@ -27,16 +25,18 @@ from strategy.cost import CostModel
 from strategy.errors import SbpError
 from strategy.graph import Attrs, Graph, Op, Phase, Role, Value
 from strategy.layout import Layout, assign_stages
-from strategy.losses import cross_entropy
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.schedule import Schedule
+from strategy.nn.losses import cross_entropy
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.ops import REGISTRY
 from strategy.ops.base import Example, OpDef
+from strategy.passes.autodiff import differentiate
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
-from strategy.schedule import Schedule
 from strategy.signature import op_signatures
 from strategy.tensor import DType, Rate, Shape, TensorSpec
-from strategy.tracer import Tensor, Tracer
 from tests.small_plans import cluster
 
 Array = npt.NDArray[Any]

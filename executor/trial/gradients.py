@@ -15,10 +15,10 @@ from executor.trial.pieces import Array
 from executor.trial.subject import OneRank, Subject, whole_box
 from executor.trial.unlisted import read_reasons, reason_for
 from strategy.builder import GraphBuilder
-from strategy.gradient import GradientBuilder
 from strategy.graph import Graph, Op, Role, Value
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.ops.gradient import GradientBuilder
 from strategy.tensor import Rate
 
 RELATIVE = 1e-4

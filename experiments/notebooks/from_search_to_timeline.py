@@ -28,13 +28,13 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from simulator.engine import run as simulate_acts
-from strategy.candidates import Request
 from strategy.cost import CostModel
 from strategy.models import find_model
+from strategy.passes.training import Training
 from strategy.plan import write_plan
-from strategy.search import search
+from strategy.search.candidates import Request
+from strategy.search.search import search
 from strategy.timeline import read_timeline
-from strategy.training import Training
 
 rank_environment()
 

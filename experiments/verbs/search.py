@@ -18,10 +18,10 @@ from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from strategy.calibrate import Calibration
-    from strategy.candidates import Request
     from strategy.models import Model
     from strategy.plan import Plan, PlanConfig
-    from strategy.search import SearchResult, Watch
+    from strategy.search.candidates import Request
+    from strategy.search.search import SearchResult, Watch
 
 EXIT_LIMIT = 4
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
@@ -81,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
 
     from experiments.prices import simulated_step
     from strategy.plan import write_plan
-    from strategy.search import search
-    from strategy.verdict import OutOfTimeError
+    from strategy.search.search import search
+    from strategy.search.verdict import OutOfTimeError
 
     check_place(args.out, "--out")
     request, calibration = request_of(args)
@@ -112,10 +112,10 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.pins import read_pins
     from experiments.prices import read_calibration_of
     from experiments.settings import read_training
-    from strategy.candidates import Pins, Request
     from strategy.cost import CostModel
-    from strategy.deduce import Deduction
     from strategy.models import find_preset
+    from strategy.search.candidates import Pins, Request
+    from strategy.search.deduce import Deduction
 
     model = model_of(args.model, args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)
@@ -219,7 +219,7 @@ def without_plan(status: str, request: Request, started: float) -> dict[str, obj
 
 def model_utilisation(plan: Plan) -> float:
     """FLOPs of the model per second over those of the devices' data sheet."""
-    from strategy.lower import step_flop
+    from strategy.lowering.lower import step_flop
 
     peak = plan.ranks * plan.cluster.device.flop_per_s
     return step_flop(plan.graph, plan.pipeline) / plan.claims.step_time_s / peak

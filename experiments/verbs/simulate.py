@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def program_of(plan: Plan, calibration: Calibration | None) -> Program:
     """The plan's program, priced by its own constants or by a calibration."""
-    from strategy.lower import lower
+    from strategy.lowering.lower import lower
 
     cost = plan.cost if calibration is None else calibration.cost_model(plan.cluster)
     return lower(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
@@ -92,7 +92,7 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
     """The timeline into `path`, and the memory beside it into `NAME-memory.SUFFIX`."""
     from simulator.figures import memory_figure, timeline_figure
     from simulator.memory_timeline import memory_timelines
-    from strategy.arrangement import arrange
+    from strategy.lowering.arrangement import arrange
 
     actions = arrange(plan.graph, plan.layout, plan.pipeline).actions
     save(timeline_figure([found.timeline], phases={action.name: action.phase for action in actions}), path)

@@ -4,8 +4,9 @@ To add a family, write one file and name it in `_MODULES`. The file holds
 
     a config    a frozen, slotted dataclass that is a `base.Model`: dimensions, checked in `__post_init__`; the formula
                 of its parameters; what a batch is; and `module()`
-    modules     built of `strategy.module` and `strategy.layers`; the names of attributes become those of parameters;
-                repeated layers are members of a `Layers`, so that a search folds them and a pipeline cuts between them
+    modules     built of `strategy.nn.module` and `strategy.nn.layers`; the names of attributes become those of
+                parameters; repeated layers are members of a `Layers`, so that a search folds them and a pipeline cuts
+                between them
     FAMILY      its name, the config's class, and presets
 
 Nothing else knows a family: searches, plan files, the loader and the command line go through this index, and the tests

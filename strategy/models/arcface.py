@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import BatchNorm, Conv2d, Linear
-from strategy.losses import margin_softmax
 from strategy.models.base import Family, Preset
 from strategy.models.images import ImageBatches
-from strategy.module import Layers, Module, Parameter, Tensor
+from strategy.nn.layers import BatchNorm, Conv2d, Linear
+from strategy.nn.losses import margin_softmax
+from strategy.nn.module import Layers, Module, Parameter, Tensor
 
 HALVINGS = 4
 """Every group of blocks halves height and width."""

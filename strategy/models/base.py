@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from strategy.module import Module
+from strategy.nn.module import Module
 from strategy.tensor import TensorSpec
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import Embedding, LayerNorm, Linear, packed_attention
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Integers, Preset, Source
-from strategy.module import Layers, Module, Parameter, Tensor
+from strategy.nn.layers import Embedding, LayerNorm, Linear, packed_attention
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Parameter, Tensor
 from strategy.tensor import DType, TensorSpec
 
 EPSILON = 1e-12

@@ -9,11 +9,11 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import LayerNorm, Linear
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
-from strategy.module import Layers, Module, Parameter, Tensor
+from strategy.nn.layers import LayerNorm, Linear
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Parameter, Tensor
 
 
 @dataclass(frozen=True, slots=True)

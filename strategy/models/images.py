@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from strategy.errors import InputError
-from strategy.layers import BatchNorm, Conv2d, Pair
 from strategy.models.base import Features, Integers, Source
-from strategy.module import Module, Tensor
+from strategy.nn.layers import BatchNorm, Conv2d, Pair
+from strategy.nn.module import Module, Tensor
 from strategy.tensor import DType, TensorSpec
 
 COLOURS = 3

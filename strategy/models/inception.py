@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from strategy.errors import InputError
-from strategy.layers import Dropout, Linear, Pair, avg_pool, global_avg_pool, max_pool
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ConvNorm, ImageModel
-from strategy.module import Layers, Module, Tensor
+from strategy.nn.layers import Dropout, Linear, Pair, avg_pool, global_avg_pool, max_pool
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Tensor
 
 _EPSILON = 1e-3
 _SMALLEST_SIDE = 75

@@ -10,11 +10,11 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import Embedding, Linear, RmsNorm, attention, rotary, swiglu
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
-from strategy.module import Layers, Module, Tensor
+from strategy.nn.layers import Embedding, Linear, RmsNorm, attention, rotary, swiglu
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Tensor
 
 
 @dataclass(frozen=True, slots=True)

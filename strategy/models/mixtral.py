@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import Embedding, Linear, RmsNorm
-from strategy.layers_moe import Moe
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.llama import GroupedAttention, attention_parameters, check_heads
 from strategy.models.text import TextBatches
-from strategy.module import Layers, Module, Tensor
+from strategy.nn.layers import Embedding, Linear, RmsNorm
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.moe import Moe
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import Linear
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Features, Integers, Preset, Source
-from strategy.module import Layers, Module, Tensor
+from strategy.nn.layers import Linear
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Tensor
 from strategy.tensor import DType, TensorSpec
 
 

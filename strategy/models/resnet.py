@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strategy.layers import Linear, global_avg_pool, max_pool
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ConvNorm, ImageModel
-from strategy.module import Layers, Module, Tensor
+from strategy.nn.layers import Linear, global_avg_pool, max_pool
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Tensor
 
 _EXPANSION = 4
 """Channels that leave a bottleneck, over those inside."""

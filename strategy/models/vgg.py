@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import Conv2d, Dropout, Linear, max_pool
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ImageModel
-from strategy.module import Layers, Module, Tensor
+from strategy.nn.layers import Conv2d, Dropout, Linear, max_pool
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Tensor
 
 _WIDEST = 8
 """Channels of the widest stages, over those of the first: stages double until then."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strategy.errors import InputError
-from strategy.layers import Conv2d, LayerNorm, Linear
-from strategy.losses import cross_entropy
 from strategy.models.base import Family, Preset
 from strategy.models.bert import Attention, Mlp
 from strategy.models.images import ImageBatches
-from strategy.module import Layers, Module, Parameter, Tensor
+from strategy.nn.layers import Conv2d, LayerNorm, Linear
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Layers, Module, Parameter, Tensor
 
 EPSILON = 1e-6
 """Of every layer norm, as in the authors' code."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.heads import (
     SOME_HIDDEN,
     Heads,

@@ -19,7 +19,7 @@ from strategy.sbp import B, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
-    from strategy.gradient import GradientBuilder
+    from strategy.ops.gradient import GradientBuilder
 
 Array = Any
 """A NumPy or CuPy array."""

@@ -8,7 +8,6 @@ gradients are again such products.
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -23,6 +22,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.tensor import Shape, TensorSpec
 
 _LEADING = "abcdef"

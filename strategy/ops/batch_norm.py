@@ -7,7 +7,7 @@
     running_average    total[c], count[]; updates average[c]
 
 The statistics are sums over the batch, P(sum) where the batch is split, and B where they are used: so every rank
-normalises by the statistics of the whole batch, and any layout gives the same. `strategy.layers` composes them.
+normalises by the statistics of the whole batch, and any layout gives the same. `strategy.nn.layers` composes them.
 
 `batch_norm` says by `count` of how many elements per channel its statistics are, and its gradient is then that of
 the composition, with mean and variance as functions of x; a `count` of 0 says that they are given, as in evaluation.
@@ -16,9 +16,9 @@ Neither gives a gradient to the statistics themselves.
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, int_attr, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.norm import epsilon_of
 from strategy.sbp import B, P, Sbp, Split
 from strategy.tensor import Shape, TensorSpec

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     MAX,
@@ -25,6 +24,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import Partial
 from strategy.tensor import DType, Shape, TensorSpec
 

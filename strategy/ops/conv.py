@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, linear_in, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.window import Pair, inside, padded, pair, slabs, uncut_dims, window_counts
 from strategy.sbp import B, P, Split
 from strategy.tensor import Shape, TensorSpec

@@ -11,7 +11,6 @@ cannot be partial (its terms would have to be random and add up), and a mask by 
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -27,6 +26,7 @@ from strategy.ops.base import (
     int_attr,
     picks_from,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.tensor import Box, TensorSpec, box_shape
 
 _GOLDEN = 0x9E3779B97F4A7C15

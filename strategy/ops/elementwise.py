@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     MAX,
@@ -29,6 +28,7 @@ from strategy.ops.base import (
     linear_in,
     shapes,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, P, Sbp, Split
 from strategy.tensor import DType, TensorSpec
 

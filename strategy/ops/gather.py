@@ -9,7 +9,6 @@ vocabulary of Shoeybi et al. 2019, arXiv:1909.08053, section 3). Repeated indice
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     AxisSignature,
@@ -24,6 +23,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, Split
 from strategy.tensor import DType, TensorSpec
 

@@ -9,9 +9,9 @@ stays whole; a rank counts its groups by its piece of the statistics.
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.norm import epsilon_of
 from strategy.sbp import B, P, Split
 from strategy.tensor import Shape, TensorSpec

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -27,6 +26,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, P, Split
 from strategy.tensor import DType, TensorSpec
 

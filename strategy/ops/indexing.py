@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     AxisSignature,
@@ -22,6 +21,7 @@ from strategy.ops.base import (
     linear_in,
     shapes,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, Split
 from strategy.tensor import DType, TensorSpec
 

@@ -1,4 +1,4 @@
-"""What softmax cross-entropy and margin softmax are composed of (`strategy.losses` composes them).
+"""What softmax cross-entropy and margin softmax are composed of (`strategy.nn.losses` composes them).
 
 sum_exp        logits[..., v], top[...]                 -> sum over v of exp(logits - top)
 cross_entropy  logits[..., v], labels[...], lse[...]    -> loss[], count[]
@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from strategy.errors import InputError
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -32,6 +31,7 @@ from strategy.ops.base import (
     linear_in,
     shapes,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, P, Split
 from strategy.tensor import DType, TensorSpec
 

@@ -10,7 +10,6 @@ the bias (`add` takes P, P), of which boxing lets one rank keep the figures.
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     AxisSignature,
@@ -23,6 +22,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.tensor import Shape, TensorSpec
 
 _LEADING = "abcdef"

@@ -17,7 +17,6 @@ slots of its own experts, and from tokens split by group the all-to-all of exper
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -33,6 +32,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import Split
 from strategy.tensor import Box, DType, Shape, TensorSpec
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -29,6 +28,7 @@ from strategy.ops.base import (
     linear_in,
     shapes,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.optimizer import infer_update, scaled_gradient, update_signatures
 from strategy.sbp import B, P, Split
 from strategy.tensor import TensorSpec

@@ -11,9 +11,9 @@ bias are partial over whatever other dim is split.
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, P, Split
 from strategy.tensor import TensorSpec
 

@@ -11,9 +11,9 @@ window that attains it. The mean of whole images is `reduce_mean`. Rows and colu
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.window import Pair, inside, padded, pair, slabs, uncut_dims, window_counts
 from strategy.sbp import P, Partial, Reduce, Split
 from strategy.tensor import Shape, TensorSpec

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     MAX,
@@ -28,6 +27,7 @@ from strategy.ops.base import (
     shapes,
     split_letters,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import P, Partial, Split
 from strategy.tensor import Shape, TensorSpec
 

@@ -8,7 +8,6 @@ gradient turns back (`reverse`). A rank finds its positions by its box.
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -23,6 +22,7 @@ from strategy.ops.base import (
     linear_in,
     shapes,
 )
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import Split
 from strategy.tensor import TensorSpec
 

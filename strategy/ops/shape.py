@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
@@ -28,6 +27,7 @@ from strategy.ops.base import (
     split_letters,
 )
 from strategy.ops.binary import broadcast_letters, broadcast_shape, summed_to
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import B, P, Split
 from strategy.tensor import Box, Shape, TensorSpec, intersect, within
 

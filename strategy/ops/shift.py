@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, expect, float_attr
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import Partial, Reduce
 from strategy.tensor import DType, TensorSpec
 

@@ -1,14 +1,14 @@
 """`softmax` and `log_softmax` over the last dim, and their gradients from their own outputs.
 
 The last dim is not split: every rank would need the maximum and the sum over all of it. A class-split head takes
-them apart, as `strategy.losses` does: a maximum that is P(max), a sum that is P(sum).
+them apart, as `strategy.nn.losses` does: a maximum that is P(max), a sum that is P(sum).
 """
 
 from __future__ import annotations
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import Split
 from strategy.tensor import TensorSpec
 

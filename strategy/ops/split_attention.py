@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.gradient import GradientBuilder
 from strategy.graph import Attrs
 from strategy.ops.attention import backward, gradient_heads
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.ops.gradient import GradientBuilder
 from strategy.ops.heads import (
     copied_keys,
     copied_queries,

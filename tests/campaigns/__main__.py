@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-NAMES = ("boxing", "graphs", "kill", "mutation", "order", "solver", "transparency")
+NAMES = ("boxing-bytes", "kill", "layouts", "mutation", "order", "solver", "transparency")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="nothing but the JSON line on stdout")
     args = parser.parse_args(arguments)
     start = time.monotonic()
-    outcome = importlib.import_module(f"tests.campaigns.{args.name}").run(args.cases, args.seed)
+    outcome = importlib.import_module(f"tests.campaigns.{args.name.replace('-', '_')}").run(args.cases, args.seed)
     unmet = outcome.unmet()
     said = sys.stderr if args.json else sys.stdout
     for line in (*outcome.failures, *(f"quota unmet: {line}" for line in unmet)):

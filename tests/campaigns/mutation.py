@@ -19,11 +19,11 @@ from strategy.boxing import layouts_of, step_between
 from strategy.errors import InputError
 from strategy.layout import wanted_copies
 from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
 from strategy.plan import Plan, plan_text, read_plan
 from strategy.program import ActKind
 from strategy.sbp import format_nd, parse_nd
 from strategy.tensor import DType
-from strategy.training import Training
 from strategy.verify import verify
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.transparency import check

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from strategy.convert import lay_out
-from strategy.layout_problem import layout_problem
+from strategy.search.layout_problem import layout_problem
 from strategy.solve import SolveStatus, smallest_limit, solve
 from tests.campaigns.outcome import Outcome
 from tests.random_graphs import GraphCase, Priced, every_layout, price, random_case

@@ -15,21 +15,21 @@ from executor.initialize import initial_piece
 from executor.registers import ALIGNMENT
 from executor.synthetic import BatchLoader
 from executor.train import program_of
-from strategy.arrangement import arrange
 from strategy.errors import InfeasibleError
 from strategy.graph import Role
 from strategy.layout import home_of
+from strategy.lowering.arrangement import arrange
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
 from strategy.ops.learning_rate import Decay
+from strategy.passes.training import REPORT, Training
+from strategy.passes.updates import Optimizer
 from strategy.plan import Plan
 from strategy.program import LoadTask, Register
 from strategy.protocol import admit
 from strategy.sbp import local_box, local_shape
 from strategy.tensor import DType
-from strategy.training import REPORT, Training
-from strategy.updates import Optimizer
 from strategy.verify import verify
 from tests.campaigns.outcome import Outcome
 from tests.reference import Array, run_graph

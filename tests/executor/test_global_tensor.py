@@ -25,7 +25,7 @@ from executor.global_tensor import (
 )
 from executor.world import World, current_world, use_world
 from strategy.errors import GraphError, InputError, RunError
-from strategy.layers import Linear
+from strategy.nn.layers import Linear
 from strategy.sbp import NdSbp, Partial, Reduce, Split
 from strategy.tensor import DType
 from tests.executor.worlds import on_ranks

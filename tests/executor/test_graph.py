@@ -12,16 +12,16 @@ from executor.eager import materialize, value_of
 from executor.global_tensor import GlobalTensor, broadcast, from_numpy, ones, partial_sum, placement, split
 from executor.graph import Graph
 from executor.world import World
-from strategy.deduce import Deduction
 from strategy.errors import GraphError, InfeasibleError, InputError, RunError
-from strategy.layers import LayerNorm, Linear
-from strategy.module import Module, Parameter, Tensor
+from strategy.nn.layers import LayerNorm, Linear
+from strategy.nn.module import Module, Parameter, Tensor
 from strategy.ops.learning_rate import Decay
+from strategy.passes.training import Training
+from strategy.passes.updates import Optimizer
 from strategy.placement import Placement
 from strategy.sbp import B, Split
+from strategy.search.deduce import Deduction
 from strategy.tensor import DType
-from strategy.training import Training
-from strategy.updates import Optimizer
 from tests.executor.worlds import on_ranks
 from tests.mpi.launch import run_ranks
 from tests.mpi.shared_state import Evaluate, Mlp, Train, features, trained

@@ -12,9 +12,9 @@ import pytest
 from executor.global_tensor import GlobalTensor, broadcast, from_numpy, partial_sum, placement, split
 from executor.world import World
 from strategy.errors import InputError
-from strategy.operators import Operators
+from strategy.nn.operators import Operators
+from strategy.nn.tracer import Tracer
 from strategy.tensor import DType, TensorSpec
-from strategy.tracer import Tracer
 from tests.executor.worlds import on_ranks
 
 Array = np.ndarray

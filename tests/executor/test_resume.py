@@ -13,10 +13,10 @@ from executor.train import checkpoint_meta
 from strategy.errors import InputError
 from strategy.graph import Role
 from strategy.ops.learning_rate import Decay
+from strategy.passes.training import Training
+from strategy.passes.updates import Optimizer
 from strategy.plan import Plan
 from strategy.tensor import DType
-from strategy.training import Training
-from strategy.updates import Optimizer
 from tests.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)

@@ -13,10 +13,10 @@ from experiments import loop
 from experiments.loop import Contender, errors, half_widths, loss_difference, regret
 from experiments.prices import simulated_step
 from strategy.calibrate import Calibration, calibrate
-from strategy.candidates import Request
 from strategy.measurement import Features, Measurement
-from strategy.search import SearchResult, search
-from strategy.training import Training
+from strategy.passes.training import Training
+from strategy.search.candidates import Request
+from strategy.search.search import SearchResult, search
 from strategy.verify import verify
 from tests.mpi.plans import MODEL, small_plan
 from tests.small_plans import cluster, request

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
-from strategy.candidates import Pins
 from strategy.errors import EnvironmentLacks, InputError
+from strategy.lowering.schedule import Schedule
 from strategy.sbp import B, Split
-from strategy.schedule import Schedule
+from strategy.search.candidates import Pins
 
 
 def read(folder: Path, text: str) -> Pins:

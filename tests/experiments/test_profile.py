@@ -13,8 +13,8 @@ from strategy.calibrate import read_calibration
 from strategy.cost import coefficient_key
 from strategy.measurement import Features
 from strategy.models import find_model
+from strategy.passes.training import Training, training_graph
 from strategy.program import ActKind
-from strategy.training import Training, training_graph
 from tests.mpi.jobs import run, run_well
 
 pytestmark = pytest.mark.mpi

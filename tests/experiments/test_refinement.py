@@ -10,8 +10,8 @@ from simulator.simulate import simulate
 from strategy.calibrate import Calibration, calibrate
 from strategy.measurement import Measurement
 from strategy.observe import features_by_action, observe
+from strategy.passes.training import Training
 from strategy.plan import Plan
-from strategy.training import Training
 from tests.small_plans import config_of, plan_by_rules, request
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import strategy.search
+import strategy.search.search
 from strategy.calibrate import calibrate, write_calibration
 from strategy.cluster import read_cluster
 from strategy.measurement import Features, Measurement
@@ -247,15 +247,15 @@ def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solved: list[object] = []
-    examine = strategy.search.examine
+    examine = strategy.search.search.examine
 
     def count(*args: object, **kwargs: object) -> object:
         solved.append(examine(*args, **kwargs))  # type: ignore[arg-type]
         return solved[-1]
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1e6 if solved else 0.0))
-    monkeypatch.setattr(strategy.search, "examine", count)
-    monkeypatch.setattr(strategy.search, "time", clock)
+    monkeypatch.setattr(strategy.search.search, "examine", count)
+    monkeypatch.setattr(strategy.search.search, "time", clock)
     out = tmp_path / "plan.json"
     said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
     found = json.loads(said.out)

@@ -13,10 +13,10 @@ from experiments.settings import read_training
 from strategy.errors import InputError
 from strategy.models.mlp import MlpConfig
 from strategy.ops.learning_rate import Decay
+from strategy.passes.training import Training
+from strategy.passes.updates import Optimizer
 from strategy.plan import read_plan
 from strategy.tensor import DType
-from strategy.training import Training
-from strategy.updates import Optimizer
 from strategy.verify import verify
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from executor.data import read_corpus, sample_batch
 from strategy.graph import Role
 from strategy.models.pretrained import open_pretrained
+from strategy.passes.training import REPORT
 from strategy.plan import Plan, write_plan
-from strategy.training import REPORT
 from tests.mpi.jobs import run, run_well
 from tests.pytorch.generate import HERE, VOCABULARY
 from tests.pytorch.test_gpt2 import MODEL, TRAINING

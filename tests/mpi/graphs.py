@@ -1,4 +1,4 @@
-"""Under mpiexec: the cases of `tests.campaigns.graphs` that the arguments number, one after another.
+"""Under mpiexec: the cases of `tests.campaigns.layouts` that the arguments number, one after another.
 
 The first rank prints a line per case, its number, and one per problem, the number and the problem.
 """
@@ -12,7 +12,7 @@ from executor.transport.base import lanes_of
 from executor.transport.mpi import MpiTransport
 from executor.worker import Worker
 from strategy.ops import REGISTRY
-from tests.campaigns.graphs import compare, loader, local_shapes, mpi_case, on_one_device, pieces_of, program_of, start
+from tests.campaigns.layouts import compare, loader, local_shapes, mpi_case, on_one_device, pieces_of, program_of, start
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from strategy.candidates import Pins
 from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
 from strategy.plan import Plan, write_plan
 from strategy.sbp import B, NdSbp, Split
+from strategy.search.candidates import Pins
 from strategy.tensor import DType
-from strategy.training import Training
 from tests.small_plans import config_of, plan_by_rules, request
 
 MODEL = GptConfig(layers=2, width=32, heads=4, sequence=16, vocabulary=256)

@@ -12,11 +12,11 @@ import numpy as np
 from executor.global_tensor import placement, split
 from executor.graph import Graph
 from executor.world import current_world
-from strategy.layers import Linear
-from strategy.losses import cross_entropy
-from strategy.module import Module, Tensor
+from strategy.nn.layers import Linear
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Module, Tensor
+from strategy.passes.training import Training
 from strategy.tensor import DType
-from strategy.training import Training
 
 ROWS = 8
 

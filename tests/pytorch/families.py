@@ -18,8 +18,8 @@ from strategy.models.bert import BertConfig
 from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.models.vit import VitConfig
+from strategy.passes.training import Training, training_graph
 from strategy.tensor import DType
-from strategy.training import Training, training_graph
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

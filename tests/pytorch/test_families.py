@@ -7,7 +7,7 @@ import pytest
 
 from strategy.graph import Role
 from strategy.models import find_model
-from strategy.training import REPORT, training_graph
+from strategy.passes.training import REPORT, training_graph
 from tests.pytorch.families import NAMES, TRAINING, batch_of, drawn, torch_loss
 from tests.reference import run_graph, start_variables
 

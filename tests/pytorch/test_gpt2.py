@@ -17,10 +17,10 @@ from strategy.layout import home_of
 from strategy.models.gpt import GptConfig
 from strategy.models.pretrained import open_pretrained
 from strategy.ops import REGISTRY
+from strategy.passes.training import REPORT, Training, training_graph
 from strategy.plan import Plan
 from strategy.program import LoadTask
 from strategy.sbp import local_box
-from strategy.training import REPORT, Training, training_graph
 from tests.pytorch.generate import (
     ADAMW,
     BATCH,

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategy.autodiff import differentiate
 from strategy.graph import Graph, Role
 from strategy.models import find_model
 from strategy.models.images import ImageModel
 from strategy.models.resnet import ResNetConfig
-from strategy.module import Tracer
+from strategy.nn.module import Tracer
+from strategy.passes.autodiff import differentiate
 from strategy.tensor import DType, TensorSpec
 from tests.pytorch.generate import CLASSES, HERE, IMAGES, SIDE, drawn, labels, sample_of
 from tests.reference import Array, run_graph

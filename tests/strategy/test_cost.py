@@ -13,8 +13,8 @@ from simulator.conservation import act_alone_ns
 from simulator.engine import run
 from strategy.cost import Coefficients, CostModel, coefficient_key, port_rates
 from strategy.measurement import Features
+from strategy.passes.training import Training
 from strategy.program import ActKind, Actor, Program, Stream
-from strategy.training import Training
 from strategy.units import to_ns
 from tests.small_plans import cluster, config_of, plan_by_rules, request
 

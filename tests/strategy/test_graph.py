@@ -10,8 +10,8 @@ from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
 from strategy.graph import Graph, Op, Phase, Role, Value, check_graph, template_name
 from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training, training_graph
 from strategy.tensor import Rate, TensorSpec
-from strategy.training import Training, training_graph
 
 SPEC = TensorSpec((4, 4))
 

@@ -6,8 +6,8 @@ import pytest
 
 from strategy.graph import Phase, Role
 from strategy.layout import Copy, assign_stages, home_of, wanted_copies
+from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
-from strategy.training import Training, training_graph
 from tests.random_graphs import every_layout, random_case
 from tests.small_plans import MODEL, config_of, plan_by_rules, request
 

@@ -7,7 +7,7 @@ import pytest
 from strategy.errors import InputError
 from strategy.graph import Graph, Role
 from strategy.models import FAMILIES, PRESETS, GptConfig, Integers, Model, Tokens, family_of, find_model, find_preset
-from strategy.training import Training, training_graph
+from strategy.passes.training import Training, training_graph
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("gpt2-small", 124_439_808), ("gpt2-345m", 354_823_168)])

@@ -7,12 +7,12 @@ import pytest
 from executor.train import program_of
 from simulator.conservation import act_alone_ns
 from simulator.simulate import simulate
-from strategy.arrangement import Pipeline, arrange
+from strategy.lowering.arrangement import Pipeline, arrange
 from strategy.objective import rate_weight, stage_times_ns
+from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.tensor import Rate
-from strategy.training import Training
 from tests.small_plans import config_of, plan_by_rules, request
 
 

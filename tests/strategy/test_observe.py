@@ -11,8 +11,8 @@ from simulator.simulate import simulate
 from strategy.calibrate import calibrate
 from strategy.cost import CostModel
 from strategy.observe import act_overhead_s, features_by_action, observe
+from strategy.passes.training import Training
 from strategy.plan import Plan
-from strategy.training import Training
 from strategy.units import to_ns
 from tests.small_plans import config_of, plan_by_rules, request
 

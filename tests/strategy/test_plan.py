@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from strategy.errors import InputError, PlanError
+from strategy.passes.training import Training
 from strategy.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
-from strategy.training import Training
 from strategy.verify import verify
 from tests.small_plans import config_of, plan_by_rules, request
 

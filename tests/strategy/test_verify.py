@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from strategy.errors import InputError
+from strategy.passes.training import Training
 from strategy.plan import Plan, plan_text, read_plan
 from strategy.sbp import format_nd
 from strategy.signature import op_signatures
-from strategy.training import Training
 from strategy.verify import verify
 from tests.small_plans import config_of, plan_by_rules, random_plan, request
 from tests.strategy.test_plan import stamped

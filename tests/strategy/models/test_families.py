@@ -20,9 +20,9 @@ from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.models.vit import VitConfig
 from strategy.models.wide_deep import WideDeepConfig
+from strategy.passes.training import Training, training_graph
 from strategy.plan import read_plan, write_plan
 from strategy.tensor import DType
-from strategy.training import Training, training_graph
 from tests.campaigns.transparency import check
 from tests.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
 

@@ -13,8 +13,8 @@ import pytest
 from strategy.models import find_model
 from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
+from strategy.passes.training import Training
 from strategy.tensor import DType
-from strategy.training import Training
 from tests.campaigns.transparency import batches, on_one_device
 from tests.reference import Array
 from tests.small_plans import config_of, random_plan, request

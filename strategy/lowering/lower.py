@@ -1,0 +1,246 @@
+"""Lower: from a laid-out graph to the program of every rank.
+
+Every tensor becomes a register on each rank of its stage, every action an actor. On each stage the step runs as
+
+    prologue   step-rate acts before the first forward (copies of parameters)
+    chunks     forward and backward passes of the micro-batches, in the order of the schedule
+    epilogue   the update
+
+and each stream of a rank is the subsequence that belongs to it: `compute`; `comm` for collectives where they
+overlap; one stream per pair of stages for transfers, in the sender's order on both sides; and a dynamic `load`.
+
+Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
+The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
+and the rest, its latency: alone, an act takes what the cost model says, and beside another on one port longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
+from strategy.cost import FLOP_BOUND, CostModel, port_rates
+from strategy.graph import Graph, Phase, Role
+from strategy.layout import Layout
+from strategy.levels import nodes_of
+from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline, arrange
+from strategy.lowering.schedule import chunk_order
+from strategy.measurement import Features
+from strategy.objective import action_features
+from strategy.ops import op_definition
+from strategy.program import (
+    ActKind,
+    Actor,
+    BoxingTask,
+    LoadTask,
+    OpTask,
+    Port,
+    Program,
+    Register,
+    Stream,
+    Task,
+    TransferTask,
+    Work,
+)
+from strategy.sbp import Partial, local_box
+from strategy.tensor import Box, Rate, box_shape
+
+
+def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0) -> Program:
+    """The program of one training step, every act priced by `cost`."""
+    arrangement = arrange(graph, layout, pipeline)
+    return _Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step)
+
+
+def step_flop(graph: Graph, pipeline: Pipeline) -> int:
+    """FLOPs of the matrix products of one step on the logical tensors: what model-FLOP utilisation counts."""
+    return sum(products_flop(graph).values()) * pipeline.num_micro_batches
+
+
+def products_flop(graph: Graph) -> dict[str, int]:
+    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind."""
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE:
+            flop = op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
+            found[op.kind] = found.get(op.kind, 0) + flop
+    return found
+
+
+@dataclass(slots=True)
+class _Lowering:
+    graph: Graph
+    layout: Layout
+    pipeline: Pipeline
+    cost: CostModel
+    arrangement: Arrangement
+    registers: list[Register] = field(default_factory=list)
+    actors: list[Actor] = field(default_factory=list)
+    register_of: dict[tuple[int, int], int] = field(default_factory=dict)
+    actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    rendezvous: int = 0
+
+    def program(self, tokens_per_step: int) -> Program:
+        """Registers, actors and streams."""
+        self._make_registers()
+        for index, action in enumerate(self.arrangement.actions):
+            self.actors_of[index] = list(self._make_actors(action))
+        flop = step_flop(self.graph, self.pipeline)
+        ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
+        return Program(
+            ranks=ranks,
+            registers=tuple(self.registers),
+            actors=tuple(self.actors),
+            streams=tuple(self._streams()),
+            resources=port_rates(self.cost.cluster, ranks),
+            num_micro_batches=self.pipeline.num_micro_batches,
+            tokens_per_step=tokens_per_step,
+            model_flop_per_step=flop,
+            hardware_flop_per_step=flop,
+        )
+
+    def _box(self, tensor: int, rank: int) -> Box:
+        held = self.arrangement.tensors[tensor]
+        placement = self.layout.stages.placements[held.stage]
+        spec = self.graph.values[held.value].spec
+        return local_box(spec.shape, held.layout, placement.mesh, placement.coords(rank))
+
+    def _make_registers(self) -> None:
+        for index, held in enumerate(self.arrangement.tensors):
+            value = self.graph.values[held.value]
+            initial = 1 if value.role is Role.VARIABLE and held.name == held.value else 0
+            for rank in self.layout.stages.placements[held.stage].devices:
+                self.register_of[index, rank] = len(self.registers)
+                shape = box_shape(self._box(index, rank))
+                blocks = held.lifetime.blocks
+                self.registers.append(Register(held.name, rank, shape, value.spec.dtype, blocks, initial))
+
+    def _port(self, tensor: int, rank: int, action: Action) -> Port:
+        rate = self.graph.values[self.arrangement.tensors[tensor].value].rate
+        shares = rate is Rate.STEP and action.rate is Rate.MICRO_BATCH
+        return Port(self.register_of[tensor, rank], self.pipeline.num_micro_batches if shares else 1)
+
+    def _make_actors(self, action: Action) -> Iterator[tuple[str, int]]:
+        """Add the actors of an action; gives (stream name, actor) of each."""
+        features = action_features(self.graph, self.layout, self.arrangement, self.cost, action)
+        if action.kind is ActKind.TRANSFER:
+            yield from self._make_transfer(action, features)
+            return
+        placement = self.layout.stages.placements[action.stage]
+        groups: dict[tuple[int, ...], int] = {}
+        for rank in placement.devices:
+            task = self._task(action, features, rank)
+            number = None
+            if action.kind.is_communication:
+                assert action.step is not None
+                number = groups.setdefault(placement.group(rank, *action.step.axes), self.rendezvous + len(groups))
+            yield self._stream_name(action), self._add_actor(action, rank, features, task, number)
+        self.rendezvous += len(groups)
+
+    def _stream_name(self, action: Action) -> str:
+        if action.kind is ActKind.LOAD:
+            return "load"
+        return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
+
+    def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
+        tensors = self.arrangement.tensors
+        here = self.layout.stages.placements
+        reads = tuple(self._port(t, rank, action) for t in action.reads if rank in here[tensors[t].stage].devices)
+        writes = (*action.writes, *action.updates)
+        ports = tuple(self._port(t, rank, action) for t in writes if rank in here[tensors[t].stage].devices)
+        acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
+        work = self._work(action, rank, features, task)
+        self.actors.append(Actor(action.name, rank, action.kind, reads, ports, acts, number, 0, work, task))
+        return len(self.actors) - 1
+
+    def _work(self, action: Action, rank: int, features: Features, task: Task) -> Work:
+        if not isinstance(task, BoxingTask | TransferTask):
+            return self.cost.work(features, rank, ())
+        if isinstance(task, TransferTask) and not task.messages:
+            return Work()
+        itemsize = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec.dtype.nbytes
+        return self.cost.work(features, rank, part_nbytes(action.kind, task, rank, itemsize))
+
+    def _task(self, action: Action, features: Features, rank: int) -> Task:
+        if action.op:
+            written = (*action.writes, *action.updates)
+            return OpTask(
+                op=action.op,
+                inputs=tuple(range(len(action.reads))),
+                outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
+                input_boxes=tuple(self._box(t, rank) for t in action.reads),
+                output_boxes=tuple(self._box(t, rank) for t in written),
+            )
+        target = self.arrangement.tensors[action.writes[0]]
+        if action.step is None:
+            return self._load_task(target, self._box(action.writes[0], rank), rank)
+        source = self.arrangement.tensors[action.reads[0]]
+        spec = self.graph.values[target.value].spec
+        task = boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
+        return replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
+
+    def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
+        """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""
+        coords = self.layout.stages.placements[target.stage].coords(rank)
+        terms = zip(target.layout, coords, strict=True)
+        others = [sbp.reduce for sbp, coord in terms if isinstance(sbp, Partial) and coord]
+        return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {})
+
+    def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
+        """One rendezvous per set of ranks that must meet."""
+        source, written = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
+        placements = self.layout.stages.placements
+        spec = self.graph.values[written.value].spec
+        whole = transfer_task(spec, source.layout, placements[source.stage], written.layout, placements[written.stage])
+        for ranks in meeting_ranks(whole.messages):
+            members = set(ranks)
+            task = TransferTask(
+                tuple(m for m in whole.messages if m.source in members),
+                {r: box for r, box in whole.source_boxes.items() if r in members},
+                {r: box for r, box in whole.target_boxes.items() if r in members},
+            )
+            for rank in ranks:
+                yield f"{source.stage}>{written.stage}", self._add_actor(action, rank, features, task, self.rendezvous)
+            self.rendezvous += 1
+        yield from self._idle_replicas(action, features, whole, source.stage)
+
+    def _idle_replicas(
+        self, action: Action, features: Features, whole: TransferTask, stage: int
+    ) -> Iterator[tuple[str, int]]:
+        """Ranks of the sender's stage whose replica nobody asked for still return the piece."""
+        busy = {m.source for m in whole.messages} | {m.target for m in whole.messages}
+        for rank in self.layout.stages.placements[stage].devices:
+            if rank not in busy:
+                task = TransferTask((), {rank: whole.source_boxes[rank]}, {})
+                target = self.arrangement.tensors[action.writes[0]].stage
+                yield f"{stage}>{target}", self._add_actor(action, rank, features, task, None)
+
+    def _streams(self) -> Iterator[Stream]:
+        sequences: dict[tuple[int, str], list[int]] = {}
+        for stage in range(len(self.layout.stages.placements)):
+            for index in self._stage_order(stage):
+                for name, actor in self.actors_of[index]:
+                    sequences.setdefault((self.actors[actor].rank, name), []).append(actor)
+        for (rank, name), sequence in sorted(sequences.items()):
+            dynamic = name == "load"
+            yield Stream(rank, name, tuple(dict.fromkeys(sequence)) if dynamic else tuple(sequence), dynamic)
+
+    def _stage_order(self, stage: int) -> Iterator[int]:
+        """The actions of one step of a stage, in order."""
+        indexed = [(i, a) for i, a in enumerate(self.arrangement.actions) if a.stage == stage]
+        chunks: dict[Phase, list[int]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
+        prologue: list[int] = []
+        epilogue: list[int] = []
+        for index, action in indexed:
+            if action.phase is Phase.UPDATE:
+                epilogue.append(index)
+            elif action.rate is Rate.STEP:
+                prologue.append(index)
+            else:
+                chunks[action.phase].append(index)
+        yield from prologue
+        count = len(self.layout.stages.placements)
+        for chunk in chunk_order(self.pipeline.schedule, count, stage, self.pipeline.num_micro_batches):
+            yield from chunks[chunk.phase]
+        yield from epilogue

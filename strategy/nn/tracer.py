@@ -1,0 +1,218 @@
+"""Tracer: turns a module's forward code into a graph, op by op.
+
+    x = Tensor(tracer, tracer.input("x", TensorSpec((8, 4))))
+    y = (x @ w + b).relu()
+
+Ops are named by the module that applies them and by their label, or by their kind and a number where no label is
+given: `layers.3.fc.matmul`, `layers.3.add`, `layers.3.add_2`. The names depend on the code alone.
+
+After a mistake, tracing goes on: what the wrong op would have written is *poisoned*, ops that read it are left out, and
+all other ops are still looked at. So one report holds every independent problem of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, final, overload
+
+from strategy.builder import GraphBuilder
+from strategy.errors import GraphError, did_you_mean
+from strategy.graph import Attrs, Role, Value
+from strategy.nn.operators import Operators, filled
+from strategy.sbp import Sbp
+from strategy.tensor import DType, Rate, Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from strategy.nn.module import Module
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where in the module tree ops are applied: the path that names them, and the repeated layer."""
+
+    path: str = ""
+    layer: int | None = None
+
+
+@dataclass(slots=True)
+class Tracer:
+    """State of one tracing: the graph so far, where in the module tree we are, and what is wrong."""
+
+    graph: GraphBuilder = field(default_factory=GraphBuilder)
+    scopes: list[Scope] = field(default_factory=list)
+    named_parameters: dict[int, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    pins: dict[str, Sbp | Sequence[Sbp]] = field(default_factory=dict)
+    """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
+    _paths: dict[int, Scope] = field(default_factory=dict)
+    _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def adopt(self, module: Module, dtype: DType) -> None:
+        """Declare all parameters of a module tree and remember every module's path."""
+        self._paths.update({id(member): Scope(path, layer) for member, path, layer in module.walk()})
+        for name, parameter in module.parameters():
+            if id(parameter) not in self.named_parameters:
+                spec = TensorSpec(parameter.shape, dtype)
+                self.graph.declare(Value(name, spec, Rate.STEP, Role.VARIABLE, parameter.init))
+                self.named_parameters[id(parameter)] = name
+
+    def input(self, name: str, spec: TensorSpec) -> Tensor:
+        """Declare an input of the graph, of which every micro-batch has its own piece."""
+        return Tensor(self, self.graph.declare(Value(name, spec, Rate.MICRO_BATCH, Role.INPUT)))
+
+    @contextmanager
+    def enter(self, module: Module) -> Iterator[None]:
+        """Apply ops under a module's name meanwhile; leaving the outermost one reports what is wrong.
+
+        Raises:
+            GraphError: with every problem so far.
+        """
+        self.scopes.append(self._paths[id(module)])
+        try:
+            yield
+        except Exception as error:
+            if not self.problems:
+                raise
+            more = error.problems if isinstance(error, GraphError) else ()
+            raise GraphError(tuple(dict.fromkeys((*self.problems, *more)))) from error
+        finally:
+            self.scopes.pop()
+        if not self.scopes:
+            self.check()
+
+    def check(self) -> None:
+        """Raise GraphError with every problem found so far, if there is any."""
+        if self.problems:
+            raise GraphError(self.problems)
+
+    def holds(self, module: Module) -> bool:
+        """Whether a module belongs to the traced tree."""
+        return id(module) in self._paths
+
+    def foreign(self, module: Module, like: Tensor) -> Tensor:
+        """Note that a module is called that does not belong here; stands for what it would have given."""
+        self.problems.append(f"a {type(module).__name__} is called that is no attribute of the traced module")
+        return self._poison(f"{self._scope.path}{type(module).__name__}", like.spec)
+
+    def parameter(self, module: Module, name: str, like: Tensor) -> Tensor:
+        """The traced tensor of the parameter in attribute `name` of a module."""
+        held = dict(module.own_parameters())
+        kind = type(module).__name__
+        if name not in held:
+            self.problems.append(f"{kind} has no parameter {name}; {did_you_mean(name, held)}")
+            return self._poison(self._scope.path + name, like.spec)
+        found = self.named_parameters.get(id(held[name]))
+        if found is None:
+            self.problems.append(f"{kind}.{name} does not belong to the module that is traced")
+            return self._poison(self._scope.path + name, TensorSpec(held[name].shape, like.spec.dtype))
+        return Tensor(self, found)
+
+    def spec(self, name: str) -> TensorSpec:
+        """Shape and dtype of a tensor; of a poisoned one, a guess."""
+        return self._poisoned[name] if name in self._poisoned else self.graph.spec(name)
+
+    @property
+    def _scope(self) -> Scope:
+        return self.scopes[-1] if self.scopes else Scope()
+
+    def apply(
+        self, label: str, kind: str, inputs: Sequence[Tensor], attrs: Attrs | None = None, labels: Sequence[str] = ()
+    ) -> tuple[Tensor, ...]:
+        """Append an op called `label` under the current scope; without a label it is called like its kind."""
+        scope = self._scope
+        name = scope.path + label if label else self._free_name(scope.path + kind)
+        strangers = [t for t in inputs if t.tracer is not self]
+        if strangers:
+            self.problems += [f"op {name}: reads {t.name}, a tensor of another graph" for t in strangers]
+        elif not any(t.name in self._poisoned for t in inputs):
+            try:
+                operands = [t.name for t in inputs]
+                outputs = self.graph.add(name, kind, operands, labels=labels, attrs=attrs, layer=scope.layer)
+                return tuple(Tensor(self, output) for output in outputs)
+            except GraphError as error:
+                self.problems += error.problems
+        guess = self._guess(inputs, attrs or {})
+        return tuple(self._poison(output, guess) for output in (name, *(f"{name}.{label}" for label in labels)))
+
+    def _free_name(self, stem: str) -> str:
+        name, number = stem, self._numbers.get(stem, 1)
+        while name in self.graph.values or name in self._poisoned:
+            number += 1
+            name = f"{stem}_{number}"
+        self._numbers[stem] = number
+        return name
+
+    def _poison(self, name: str, guess: TensorSpec) -> Tensor:
+        while name in self.graph.values or name in self._poisoned:
+            name += "?"
+        self._poisoned[name] = guess
+        return Tensor(self, name)
+
+    @staticmethod
+    def _guess(inputs: Sequence[Tensor], attrs: Attrs) -> TensorSpec:
+        """So that code which looks at a poisoned shape goes on; nothing is judged by it."""
+        widest = max((t.spec for t in inputs), key=lambda spec: len(spec.shape), default=TensorSpec(()))
+        wanted = attrs.get("shape")
+        legal = isinstance(wanted, tuple) and all(dim >= 1 for dim in wanted)
+        return TensorSpec(wanted, widest.dtype) if isinstance(wanted, tuple) and legal else widest
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tensor(Operators):
+    """A traced tensor: a name in the graph under construction."""
+
+    tracer: Tracer
+    name: str
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Logical shape and dtype."""
+        return self.tracer.spec(self.name)
+
+    @property
+    def shape(self) -> Shape:
+        """Logical shape."""
+        return self.spec.shape
+
+    def apply(self, label: str, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
+        """The first output of an op on this tensor and `others`, called `label`."""
+        return self.tracer.apply(label, kind, (self, *others), attrs)[0]
+
+    def pin(self, sbp: Sbp | Sequence[Sbp]) -> Tensor:
+        """This tensor, which is to be laid out like that, wherever it is written or read."""
+        self.tracer.pins[self.name] = sbp
+        return self
+
+    def operate(self, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
+        """The first output of an op on this tensor and `others`, called like its kind."""
+        return self.apply("", kind, *others, attrs=attrs)
+
+    @overload
+    def reshape(self, label: str, shape: Shape, /) -> Tensor: ...
+
+    @overload
+    def reshape(self, shape: Shape, /) -> Tensor: ...
+
+    def reshape(self, first: str | Shape, second: Shape | None = None, /) -> Tensor:
+        """The same elements under another shape, the op perhaps with a label; one dim may be -1."""
+        if isinstance(first, str):
+            assert second is not None
+            return self.apply(first, "reshape", attrs={"shape": filled(second, self.shape)})
+        return Operators.reshape(self, first)
+
+    @overload
+    def transpose(self, label: str, perm: tuple[int, ...], /) -> Tensor: ...
+
+    @overload
+    def transpose(self, perm: tuple[int, ...], /) -> Tensor: ...
+
+    def transpose(self, first: str | tuple[int, ...], second: tuple[int, ...] | None = None, /) -> Tensor:
+        """Dims in the order `perm`, the op perhaps with a label."""
+        if isinstance(first, str):
+            assert second is not None
+            return self.apply(first, "transpose", attrs={"perm": second})
+        return Operators.transpose(self, first)

@@ -1,0 +1,52 @@
+"""Reverse-mode differentiation of a graph: for every op, its `gradient` rule appends the backward ops.
+
+Gradients of a computed value with several consumers are added. The loss is a sum and its own gradient is one, so the
+loss op starts the walk without reading an output gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from strategy.builder import GraphBuilder
+from strategy.errors import GraphError
+from strategy.graph import Op
+from strategy.ops import op_definition
+from strategy.ops.gradient import GradientBuilder
+
+
+def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+    """Append the backward pass of `loss`; gives variable name -> the terms of its gradient, in variable order.
+
+    A variable that is used several times has a term per use; whoever wants the gradient adds them up. Variables that
+    are `frozen` have none, and integers pass none on.
+
+    Raises:
+        GraphError: an op between a variable and the loss has no gradient, or none through the output that is used; or
+            the loss is not what a loss op writes.
+    """
+    forward = list(graph.ops)
+    depends = {value.name for value in graph.variables() if value.name not in frozen}
+    for op in forward:
+        if depends.intersection(op.inputs):
+            depends.update(name for name in op.outputs if graph.spec(name).dtype.is_float)
+    reaches_loss = {loss}
+    for op in reversed(forward):
+        if reaches_loss.intersection(op.outputs):
+            reaches_loss.update(op.inputs)
+    needed = frozenset(depends & reaches_loss)
+    gradients: dict[str, list[str]] = {}
+    last: dict[str, tuple[Op, int]] = {}
+    for op in reversed(forward):
+        for name in op.outputs[1:]:
+            if name == loss or name in gradients:
+                raise GraphError(
+                    [f"op {op.name}: {op.kind} has a gradient through {op.outputs[0]}, not through {name}"]
+                )
+        if loss not in op.outputs and gradients.keys().isdisjoint(op.outputs[:1]):
+            continue
+        rule = op_definition(op.kind).gradient
+        if rule is None:
+            raise GraphError([f"op {op.name}: {op.kind} has no gradient, yet lies between a parameter and the loss"])
+        rule(GradientBuilder(graph, op, needed, gradients, last))
+    return {value.name: tuple(gradients[value.name]) for value in graph.variables() if value.name in gradients}

@@ -1,0 +1,1 @@
+"""search: which degrees of parallelism, which micro-batches, which signature for every op."""

@@ -1,0 +1,75 @@
+"""By hand: candidates laid out by one rule per axis, as a person would.
+
+They are solved quickly, for a rule leaves little to choose; they are the plans that a search is compared with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from strategy.errors import InfeasibleError
+from strategy.plan import Plan, PlanConfig
+from strategy.search.candidates import Request
+from strategy.search.infeasibility import nothing_fits
+from strategy.search.simulated_plan import Simulate, simulated_plan
+from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
+
+BY_HAND = ("data", "tensor")
+
+FILLED = 0.7
+"""Part of the memory that parameters may fill in a plan by hand that is likely to fit."""
+
+
+def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], simulate: Simulate) -> Plan:
+    """The best plan of one candidate under named rules: how hand-written competitors are made.
+
+    Raises:
+        InfeasibleError: it does not fit the memory limit.
+    """
+    solved = solve_candidate(request, config, rules=rules)
+    if solved is None:
+        raise nothing_fits(request, [config])
+    return simulated_plan(request, solved, simulate)
+
+
+def solved_by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
+    """The first `wanted` candidates that fit the way a person would lay them out; at most one per mesh.
+
+    `deadline` (time.monotonic) ends it early, with what was found.
+    """
+    found: dict[tuple[int, int, int], Solved] = {}
+    for config in candidates:
+        if len(found) >= wanted or time.monotonic() >= deadline:
+            break
+        shape = (config.pp, config.dp, config.tp)
+        if shape in found:
+            continue
+        try:
+            solved = solve_candidate(request, config, rules=BY_HAND, time_limit_s=deadline - time.monotonic())
+        except (InfeasibleError, OutOfTimeError):
+            continue
+        if solved is not None:
+            found[shape] = solved
+    return list(found.values())
+
+
+def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
+    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, few copies."""
+    inside = request.cost.cluster.devices_per_node
+    return sorted(
+        candidates,
+        key=lambda c: (
+            state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
+            c.tp > inside,
+            c.micro_batch,
+            c.dp,
+            -c.tp,
+            c.num_micro_batches,
+        ),
+    )
+
+
+def state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    return 16 * request.model.parameters

@@ -1,0 +1,210 @@
+"""Candidates: what a search chooses from.
+
+A candidate is one way to cut the devices into stages x data x tensor and the batch into micro-batches. Its search space
+holds the signatures that the rules of its axes and the user's pins leave for every op.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, reduce
+from operator import and_
+
+from strategy.convert import Converter
+from strategy.cost import CostModel
+from strategy.errors import report
+from strategy.graph import Graph, Op, Phase, template_name
+from strategy.layout import assign_stages
+from strategy.lowering.arrangement import Pipeline
+from strategy.lowering.lower import products_flop
+from strategy.lowering.schedule import Schedule
+from strategy.measurement import Features
+from strategy.models import Model
+from strategy.passes.training import Training, training_graph
+from strategy.placement import Placement
+from strategy.plan import PlanConfig
+from strategy.sbp import B, NdSbp
+from strategy.search.deduce import Deduction
+from strategy.search.layout_problem import Keep, SearchSpace
+from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
+from strategy.search.rules import along_axes
+from strategy.signature import Signature, op_signatures
+from strategy.tensor import Rate, Shape
+
+AXES = ("data", "tensor")
+
+FREE = ("samples split", "samples shared")
+"""The rules of the axes in a search: all but the samples is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern)."""
+
+    dp: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    micro_batch: int | None = None
+    num_micro_batches: int | None = None
+    schedule: Schedule | None = None
+    layouts: Mapping[str, NdSbp] = field(default_factory=dict)
+    stages: Mapping[str, int] = field(default_factory=dict)
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Pattern of op names -> the devices of its stage, instead of the stage's number."""
+
+    def __post_init__(self) -> None:
+        report(list(placement_problems(self.placements)), where="pins")
+
+    @property
+    def devices_per_stage(self) -> int | None:
+        """As many as a stage has that is pinned by its devices."""
+        return next((len(devices) for devices in self.placements.values()), None)
+
+    @property
+    def numbered_stages(self) -> dict[str, int]:
+        """Pattern of op names -> stage, of those pinned by their devices too."""
+        return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is searched for. `training.num_micro_batches` is the search's to choose."""
+
+    model_name: str
+    model: Model
+    training: Training
+    cost: CostModel
+    memory_limit_bytes: int
+    pins: Pins = Pins()
+    deduction: Deduction | None = None
+    """Deduce signatures by this rule instead of searching for the best ones."""
+
+    @property
+    def devices(self) -> int:
+        """All devices of the cluster are used."""
+        return self.cost.cluster.devices
+
+    def training_with(self, config: PlanConfig) -> Training:
+        """The training with the micro-batches of a candidate."""
+        return replace(self.training, num_micro_batches=config.num_micro_batches)
+
+    def pipeline_of(self, config: PlanConfig) -> Pipeline:
+        """The pipeline of a candidate."""
+        return Pipeline(config.num_micro_batches, config.schedule, self.cost.cluster.overlaps)
+
+
+def candidates_of(request: Request) -> Iterator[PlanConfig]:
+    """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
+    pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    for pp in _divisors(devices):
+        last = max(pins.numbered_stages.values(), default=0)
+        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= last:
+            continue
+        if pins.devices_per_stage not in (None, devices // pp):
+            continue
+        for tp in _divisors(devices // pp):
+            dp = devices // pp // tp
+            if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
+                continue
+            for count in _divisors(batch // dp):
+                micro = batch // dp // count
+                if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
+                    continue
+                schedule = pins.schedule or Schedule.ONE_F_ONE_B
+                yield PlanConfig(dp, tp, pp, micro, count, schedule)
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def quick_bound_ns(request: Request, config: PlanConfig) -> int:
+    """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
+    cost, slots = request.cost, config.num_micro_batches + config.pp - 1
+    least = _least_work(request.model, request.training.global_batch)
+    once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
+    seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
+    spread = seconds / request.devices * slots / config.num_micro_batches
+    fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
+    return int((spread * 0.999 + fixed * slots) * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class _LeastWork:
+    """What no layout avoids, by kind: FLOPs of a step's matrix products, and acts of every layer per micro-batch."""
+
+    flop: tuple[tuple[str, int], ...]
+    acts: tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=8)
+def _least_work(model: Model, global_batch: int) -> _LeastWork:
+    graph = training_graph(model, Training(global_batch))
+    kinds: dict[int, Counter[str]] = {}
+    for op in graph.ops:
+        if op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
+            kinds.setdefault(op.layer, Counter())[op.kind] += op.phase is not Phase.UPDATE
+    acts = reduce(and_, kinds.values()) if kinds else Counter()
+    return _LeastWork(tuple(products_flop(graph).items()), tuple(acts.items()))
+
+
+def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> SearchSpace:
+    """The layouts of one candidate under one rule per axis; every stage's time counts once.
+
+    Raises:
+        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline.
+        InfeasibleError: the mesh does not allow the pinned layouts; names every op.
+    """
+    graph = training_graph(request.model, request.training_with(config))
+    size, mesh = config.dp * config.tp, (config.dp, config.tp)
+    placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))
+    pins = request.pins
+    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
+    return SearchSpace(
+        graph=graph,
+        stages=assign_stages(graph, placements, pins=pins.numbered_stages),
+        pipeline=request.pipeline_of(config),
+        cost=request.cost,
+        converter=Converter(request.cost, placements),
+        weights=(1,) * config.pp,
+        keep=_keep(graph, mesh, rules, pins),
+    )
+
+
+def _keep(graph: Graph, mesh: Shape, rules: Sequence[str], pins: Pins) -> Keep:
+    by_rule = along_axes(graph, mesh, rules)
+    if not pins.layouts:
+        return by_rule
+    by_pin = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
+
+    def keep(op: Op, signature: Signature) -> bool:
+        return by_rule(op, signature) and by_pin(op, signature)
+
+    return keep
+
+
+def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:
+    """The layout as signatures write it: along an axis of one rank there is nothing to lay out."""
+    return tuple(B if parts == 1 else sbp for sbp, parts in zip(nd_sbp, mesh, strict=True))
+
+
+def space_log10(request: Request) -> float:
+    """Decimal logarithm of the number of plans that a search chooses from: candidates times signatures of ops.
+
+    Repeated layers are alike and count once.
+    """
+    sizes = []
+    for config in candidates_of(request):
+        space = space_of(request, config, FREE)
+        options: dict[str, int] = {}
+        for op in space.graph.ops:
+            name = template_name(op.name, op.layer)
+            if name not in options:
+                kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
+                options[name] = sum(kept)
+        sizes.append(sum(math.log10(count) for count in options.values() if count))
+    largest = max(sizes, default=0.0)
+    return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0

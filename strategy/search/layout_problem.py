@@ -1,0 +1,387 @@
+"""The search for signatures as a `Problem`: which signature for each op, so that acts and conversions cost least.
+
+Every op is a node whose choices are its signatures. Repeated layers are tied: the ops of one template are one node
+whose costs are summed over the layers. A conversion is paid once however many readers share the copy, so a copy is a
+node of its own:
+
+    op that writes x --- copy of x in layout b --- ops that read x
+
+Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one op alone can
+want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it comes
+from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice is the
+weighted sum of `objective.stage_times_ns`, its peak that of `memory.memory_peak` on the rank with the largest pieces.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from strategy.boxing import BoxingStep
+from strategy.convert import Converter
+from strategy.cost import CostModel
+from strategy.errors import InfeasibleError
+from strategy.graph import Graph, Op, deciding_op, template_name
+from strategy.layout import Copy, Home, Stages, home_position
+from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
+from strategy.objective import load_features, rate_weight
+from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.program import ActKind
+from strategy.sbp import NdSbp
+from strategy.signature import Signature, op_signatures, piece_specs
+from strategy.tensor import Rate, TensorSpec
+from strategy.units import to_ns
+
+Keep = Callable[[Op, Signature], bool]
+"""Whether a signature of an op may be chosen: how pins and rules restrict the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """One graph on one pipeline of equal meshes; `weights` say how much each stage's time counts."""
+
+    graph: Graph
+    stages: Stages
+    pipeline: Pipeline
+    cost: CostModel
+    converter: Converter
+    weights: tuple[int, ...]
+    keep: Keep
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """The mesh of every stage."""
+        return self.stages.placements[0].mesh
+
+    def weight(self, stage: int, rate: Rate) -> int:
+        """What one act of a stage counts in the weighted objective."""
+        return self.weights[stage] * rate_weight(rate, self.pipeline, len(self.stages.placements))
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutProblem:
+    """A problem, and how to read its answer: `classes[i]` are the ops that node i decides, with their signatures."""
+
+    problem: Problem
+    classes: tuple[tuple[tuple[str, ...], tuple[Signature, ...]], ...]
+
+    def signatures(self, choice: Sequence[int]) -> dict[str, Signature]:
+        """Op name -> chosen signature."""
+        return {
+            name: options[pick] for (names, options), pick in zip(self.classes, choice, strict=False) for name in names
+        }
+
+
+@dataclass(slots=True)
+class _Class:
+    """Ops of one template."""
+
+    index: int
+    ops: list[Op]
+    options: tuple[Signature, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """The class that decides a value's home; the position is among the layouts of its signatures."""
+
+    found: _Class
+    position: int
+
+    @property
+    def homes(self) -> list[NdSbp]:
+        """The home layout under each choice."""
+        return [option.layouts[self.position] for option in self.found.options]
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """Values of one template with alike writers and readers: where each instance is and goes."""
+
+    writer: _Writer | None
+    readers: tuple[tuple[_Class, tuple[int, ...]], ...]
+    spec: TensorSpec
+    instances: list[tuple[str, int, int]] = field(default_factory=list)
+    moves: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(home stage, reader's stage) -> how often a step of the pipeline makes that conversion."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Conversions whose tensors live alike: one of them, and what every step holds, by position of the source."""
+
+    source: Home
+    steps: tuple[BoxingStep, ...]
+    held: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: float = math.inf) -> LayoutProblem:
+    """The problem of a search space; with `limit`, memory per rank is bounded at every time.
+
+    Raises:
+        InfeasibleError: `keep` leaves an op without signature.
+        TimeoutError: `deadline` (time.monotonic) has passed.
+    """
+    return _Builder(space, limit, deadline).build()
+
+
+class _Builder:
+    def __init__(self, space: SearchSpace, limit: int | None, deadline: float) -> None:
+        self.space, self.limit, self.deadline = space, limit, deadline
+        self.graph = space.graph
+        self.lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
+        self.classes: list[_Class] = []
+        self.class_of: dict[str, _Class] = {}
+        self.held: dict[str, _Class] = {}
+        self.costs: list[list[int]] = []
+        self.usages: list[list[Usage]] = []
+        self.names: list[str] = []
+        self.edges: dict[tuple[int, int], list[int]] = {}
+        self.sizes: dict[tuple[TensorSpec, NdSbp], int] = {}
+
+    def build(self) -> LayoutProblem:
+        """Nodes for ops, then copies with their edges."""
+        self._classify()
+        for found in self.classes:
+            self._price_ops(found)
+        for name, home in self.space.stages.homes.items():
+            self._hold(name, home)
+        for bundle in self._bundles():
+            self._copies(bundle)
+        nodes = tuple(
+            Node(name, tuple(costs), tuple(usages))
+            for name, costs, usages in zip(self.names, self.costs, self.usages, strict=True)
+        )
+        edges = tuple(Edge(tail, head, tuple(costs)) for (tail, head), costs in self.edges.items())
+        classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes)
+        return LayoutProblem(Problem("layout", nodes, edges, self.limit), classes)
+
+    def _classify(self) -> None:
+        mesh = self.space.mesh
+        by_template: dict[str, list[_Class]] = {}
+        for op in self.graph.ops:
+            options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
+            if not options:
+                raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
+            known = by_template.setdefault(template_name(op.name, op.layer), [])
+            found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
+            if found is None:
+                found = _Class(len(self.classes), [], options)
+                known.append(found)
+                self.classes.append(found)
+            found.ops.append(op)
+            self.class_of[op.name] = found
+
+    def _alike(self, one: Op, other: Op) -> bool:
+        """Whether two ops of a template cost the same under every signature; layers may differ in width."""
+        shapes = [self.graph.specs((*op.inputs, *op.outputs, *op.updates)) for op in (one, other)]
+        return (one.kind, one.attrs, shapes[0]) == (other.kind, other.attrs, shapes[1])
+
+    def _add_node(self, name: str, costs: list[int], usages: list[Usage]) -> int:
+        self.names.append(name)
+        self.costs.append(costs)
+        self.usages.append(usages)
+        return len(self.names) - 1
+
+    def _op_rate(self, op: Op) -> Rate:
+        micro = any(self.graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
+        return Rate.MICRO_BATCH if micro else Rate.STEP
+
+    def _price_ops(self, found: _Class) -> None:
+        space, first = self.space, found.ops[0]
+        seconds = [space.cost.op_seconds(self.graph, first, option, space.mesh) for option in found.options]
+        weight = sum(space.weight(space.stages.stage_of[op.name], self._op_rate(op)) for op in found.ops)
+        usages: list[Usage] = []
+        if self.limit is not None:
+            for op in found.ops:
+                stage = space.stages.stage_of[op.name]
+                for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
+                    decides = deciding_op(self.graph, name) is op and name not in space.stages.homes
+                    if decides and position == home_position(op, name):
+                        layouts = [option.layouts[position] for option in found.options]
+                        usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
+        template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
+        self._add_node(template, [weight * to_ns(s) for s in seconds], usages)
+
+    def _hold(self, name: str, home: Home) -> None:
+        """What lives where it lives: a node of one choice."""
+        self.held[name] = _Class(len(self.names), [], (Signature((home.layout,), ()),))
+        self.classes.append(self.held[name])
+        lifetime = self.lifetimes.home(name, home.stage)
+        usages = [] if self.limit is None else [self._usage(name, home.stage, lifetime, [home.layout])]
+        self._add_node(f"{name}@home", [0], usages)
+
+    def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
+        spec = self.graph.values[value].spec
+        begin, end = self._on_axis(stage, lifetime)
+        return Usage(begin, end, tuple(self._nbytes(spec, nd) * lifetime.blocks for nd in layouts))
+
+    def _on_axis(self, stage: int, lifetime: Lifetime) -> tuple[int, int]:
+        """Stages lie one after another on the problem's time axis."""
+        offset = stage * self.lifetimes.horizon
+        return offset + lifetime.begin, offset + lifetime.end
+
+    def _nbytes(self, spec: TensorSpec, layout: NdSbp | None) -> int:
+        if layout is None:
+            return 0
+        if (spec, layout) not in self.sizes:
+            self.sizes[spec, layout] = piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+        return self.sizes[spec, layout]
+
+    def _bundles(self) -> list[_Bundle]:
+        bundles: dict[object, _Bundle] = {}
+        stage_of = self.space.stages.stage_of
+        for name, value in self.graph.values.items():
+            writer = self._writer(name)
+            by_stage: dict[int, dict[int, tuple[_Class, tuple[int, ...]]]] = {}
+            for op in self.graph.consumers[name]:
+                reader = self.class_of[op.name]
+                found = by_stage.setdefault(stage_of[op.name], {})
+                known = found[reader.index][1] if reader.index in found else ()
+                positions = {i for i, read in enumerate(op.inputs) if read == name}
+                found[reader.index] = (reader, tuple(sorted(positions.union(known))))
+            decider = deciding_op(self.graph, name)
+            home = -1 if decider is None else stage_of[decider.name]
+            if name in self.held:
+                home = self.space.stages.homes[name].stage
+            for stage, readers in by_stage.items():
+                wanted = tuple((index, positions) for index, (_, positions) in readers.items())
+                source = None if writer is None else (writer.found.index, writer.position)
+                key = (source, wanted, home == stage, value.spec, value.role)
+                bundle = bundles.setdefault(key, _Bundle(writer, tuple(readers.values()), value.spec))
+                bundle.instances.append((name, home, stage))
+                times = rate_weight(value.rate, self.space.pipeline, len(self.space.stages.placements))
+                bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + times
+        return list(bundles.values())
+
+    def _writer(self, name: str) -> _Writer | None:
+        if name in self.held:
+            return _Writer(self.held[name], 0)
+        op = deciding_op(self.graph, name)
+        return None if op is None else _Writer(self.class_of[op.name], home_position(op, name))
+
+    def _copies(self, bundle: _Bundle) -> None:
+        wanted = dict.fromkeys(
+            option.inputs[p] for reader, positions in bundle.readers for option in reader.options for p in positions
+        )
+        for layout in wanted:
+            if time.monotonic() > self.deadline:
+                raise TimeoutError("the layout problem was not built in time")
+            if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
+                self._link(bundle, bundle.writer, layout)
+            else:
+                self._copy_node(bundle, layout)
+
+    def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
+        total, weights = 0, self.space.weights
+        for (home, stage), times in bundle.moves.items():
+            leaving, arriving = self.space.converter.prices_ns(bundle.spec, Home(home, source), stage, layout)
+            if leaving + arriving == float("inf"):
+                return FORBIDDEN
+            total += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
+        return total
+
+    def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
+        return [any(option.inputs[p] == layout for p in positions) for option in reader.options]
+
+    def _link(self, bundle: _Bundle, writer: _Writer, layout: NdSbp) -> None:
+        """A copy that one class alone can want: an edge from its writer."""
+        reader, positions = bundle.readers[0]
+        prices = self._prices(bundle, writer.homes, layout)
+        reads = self._reads(reader, positions, layout)
+        self._add_edge(writer.found.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
+
+    def _prices(self, bundle: _Bundle, homes: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(homes)}
+        return [known[source] for source in homes]
+
+    def _copy_node(self, bundle: _Bundle, layout: NdSbp) -> None:
+        """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
+        name = f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
+        if bundle.writer is None:
+            node = self._loaded(bundle, layout, name)
+        elif self.limit is None:
+            prices = self._prices(bundle, bundle.writer.homes, layout)
+            node = self._add_node(name, [0, 0], [])
+            self._add_edge(bundle.writer.found.index, node, lambda w, used: prices[w] if used else 0)
+        else:
+            node = self._copy_with_memory(bundle, bundle.writer, layout, name)
+        for reader, positions in bundle.readers:
+            reads = self._reads(reader, positions, layout)
+            self._add_edge(reader.index, node, _needs(reads))
+
+    def _loaded(self, bundle: _Bundle, layout: NdSbp, name: str) -> int:
+        cost, usages = 0, []
+        for value, _, stage in bundle.instances:
+            seconds = self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh))
+            cost += self.space.weight(stage, Rate.MICRO_BATCH) * to_ns(seconds)
+            if self.limit is not None:
+                lifetime = self.lifetimes.copy(value, stage, arrives=True)
+                usages.append(self._usage(value, stage, lifetime, [None, layout]))
+        return self._add_node(name, [0, cost], usages)
+
+    def _copy_with_memory(self, bundle: _Bundle, writer: _Writer, layout: NdSbp, name: str) -> int:
+        homes = writer.homes
+        sources = list(dict.fromkeys(homes))
+        prices = [self._price(bundle, source, layout) for source in sources]
+        legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
+        usages: list[Usage] = []
+        conversions: dict[tuple[int, int], list[_Alike]] = {}
+        for value, home, stage in bundle.instances:
+            if (home, stage) not in conversions:
+                conversions[home, stage] = self._conversions(bundle, [s for s, _ in legal], home, stage, layout)
+            amounts: dict[tuple[int, int], list[int]] = {}
+            for alike in conversions[home, stage]:
+                chain = held_by_conversion(self.lifetimes, Copy(value, stage, layout), alike.source, alike.steps)
+                for step, (at, _, lifetime, _) in enumerate(chain):
+                    held = amounts.setdefault(self._on_axis(at, lifetime), [0] * (len(legal) + 1))
+                    for position, nbytes in alike.held.items():
+                        held[position + 1] += nbytes[step] * lifetime.blocks
+            usages += [Usage(begin, end, tuple(held)) for (begin, end), held in amounts.items()]
+        node = self._add_node(name, [0, *(price for _, price in legal)], usages)
+        origin = [None, *(source for source, _ in legal)]
+        self._add_edge(writer.found.index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
+        return node
+
+    def _conversions(
+        self, bundle: _Bundle, sources: Sequence[NdSbp], home: int, stage: int, layout: NdSbp
+    ) -> list[_Alike]:
+        """The conversions to one copy; those whose transfers lie at the same steps hold memory at the same times."""
+        found: dict[tuple[bool, ...], _Alike] = {}
+        for position, source in enumerate(sources):
+            if (home, source) == (stage, layout):
+                continue
+            steps = self.space.converter.steps(bundle.spec, Home(home, source), stage, layout)
+            shape = tuple(step.kind is ActKind.TRANSFER for step in steps)
+            alike = found.setdefault(shape, _Alike(Home(home, source), steps))
+            alike.held[position] = tuple(self._nbytes(bundle.spec, step.target) for step in steps)
+        return list(found.values())
+
+    def _add_edge(self, tail: int, head: int, cost: Callable[[int, int], int]) -> None:
+        """Add a table to the pair; an edge from a node to itself is part of the node's own cost."""
+        rows, columns = len(self.costs[tail]), len(self.costs[head])
+        if tail == head:
+            for pick in range(rows):
+                self.costs[tail][pick] = min(self.costs[tail][pick] + cost(pick, pick), FORBIDDEN)
+            return
+        table = [cost(t, h) for t in range(rows) for h in range(columns)]
+        known = self.edges.get((tail, head))
+        self.edges[tail, head] = (
+            table if known is None else [min(a + b, FORBIDDEN) for a, b in zip(known, table, strict=True)]
+        )
+
+
+def _needs(reads: Sequence[bool]) -> Callable[[int, int], int]:
+    return lambda r, used: FORBIDDEN if reads[r] and not used else 0
+
+
+def free(op: Op, signature: Signature) -> bool:
+    """Keep every signature."""
+    return True
+
+
+def all_of(rules: Mapping[str, Keep]) -> Keep:
+    """Keep what every rule keeps."""
+    return lambda op, signature: all(rule(op, signature) for rule in rules.values())

@@ -1,0 +1,200 @@
+"""Search: which degrees of parallelism, which micro-batches, which signature for every op.
+
+For every candidate, the layout problem is solved exactly; candidates are taken best bound first, and one whose bound is
+no better than the best objective found is left out. The leading candidates are then simulated, by a function that is
+passed in, and the fastest is the answer.
+
+More micro-batches on a single stage add acts and save nothing, so there a candidate's bound holds for all multiples of
+its number of micro-batches, and only memory asks for more of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from strategy.errors import InfeasibleError, InputError, SbplanError
+from strategy.plan import Plan, PlanConfig
+from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
+from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns
+from strategy.search.infeasibility import nothing_fits
+from strategy.search.simulated_plan import SearchStatus, Simulate, simulated_plan
+from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
+
+BY_HAND_SHARE = 0.3
+"""Share of the time limit for a first plan by hand, where memory is so scarce that the search may find none in time."""
+
+COMPETITORS = 3
+"""Plans that are simulated at least, if need be with some laid out by hand."""
+
+SOLVING_SHARE = 0.9
+"""Share of the time limit after which nothing more is solved, so that there is time to simulate."""
+
+Watch = Callable[[int, int, PlanConfig], None]
+"""(number of the candidate, candidates in all, the candidate): for progress bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The answer, and what it was compared with."""
+
+    plan: Plan
+    status: SearchStatus
+    runners_up: tuple[tuple[PlanConfig, float], ...]
+    num_candidates: int
+    search_time_s: float
+
+
+def search(
+    request: Request,
+    *,
+    simulate: Simulate,
+    time_limit_s: float = 55.0,
+    simulated: int = 6,
+    watch: Watch | None = None,
+) -> SearchResult:
+    """The fastest plan found, with its bound.
+
+    Args:
+        request: what is searched for.
+        simulate: gives the simulated time of a program.
+        time_limit_s: wall time; most of it for solving, the rest for simulating, at least one plan.
+        simulated: how many leading candidates are simulated.
+        watch: is told of every candidate before it is solved.
+
+    Raises:
+        InputError: the pins leave no candidate.
+        InfeasibleError: no candidate fits the memory limit (names the smallest limit that would do) or its pins.
+        OutOfTimeError: the time ran out before there was any plan.
+    """
+    start = time.monotonic()
+    deadline = start + SOLVING_SHARE * time_limit_s
+    candidates = _best_bound_first(request)
+    known = _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
+    _solve_all(request, candidates, known, deadline, watch)
+    if not known.solved:
+        raise _without_plan(request, candidates, known, deadline, time_limit_s)
+    known.solved += solved_by_hand(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
+    plans = _simulated(request, known, simulate, most=simulated, deadline=start + time_limit_s)
+    status = _status(plans[0], known)
+    chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
+    runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
+    return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a search has found out so far.
+
+    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees, a number of
+    micro-batches and the bound, memory aside, of all its multiples.
+    """
+
+    solved: list[Solved] = field(default_factory=list)
+    beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
+    bounds_ns: list[int] = field(default_factory=list)
+    settled: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
+    conflict: InfeasibleError | None = None
+    complete: bool = True
+
+    @property
+    def best_ns(self) -> int | None:
+        """The best objective."""
+        return min((one.objective_ns for one in self.solved), default=None)
+
+    @property
+    def beaten_best_first(self) -> list[PlanConfig]:
+        """Candidates that were proved no better than another, best bound first."""
+        return [config for _, config in sorted(self.beaten, key=lambda pair: pair[0])]
+
+    def settled_bound_ns(self, config: PlanConfig) -> int:
+        """What a candidate with fewer micro-batches says of this one; 0 where nothing is settled."""
+        count, bound_ns = self.settled.get((config.pp, config.dp, config.tp), (1, 0))
+        return 0 if config.num_micro_batches % count else bound_ns
+
+    def leave_out(self, bound_ns: int) -> None:
+        """Take note of a candidate that there was no time for."""
+        self.complete = False
+        self.bounds_ns.append(bound_ns)
+
+    def learn(self, config: PlanConfig, verdict: Verdict, quick_ns: int) -> None:
+        """Take note of a solved candidate that had the bound `quick_ns` before."""
+        if config.pp == 1:
+            self.settled.setdefault(
+                (config.pp, config.dp, config.tp), (config.num_micro_batches, verdict.free_bound_ns)
+            )
+        if verdict.bound_ns is None:
+            return
+        self.bounds_ns.append(max(quick_ns, verdict.bound_ns))
+        if verdict.solved is not None:
+            self.solved.append(verdict.solved)
+        else:
+            self.beaten.append((verdict.bound_ns, config))
+
+
+def _best_bound_first(request: Request) -> list[PlanConfig]:
+    found = list(candidates_of(request))
+    if not found:
+        raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
+    return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
+
+
+def _first_by_hand(request: Request, candidates: Sequence[PlanConfig], deadline: float) -> list[Solved]:
+    """One candidate laid out by hand, where the state of the training does not fit on one device; else none."""
+    if state_bytes(request) <= request.memory_limit_bytes:
+        return []
+    return solved_by_hand(request, likely_first(request, candidates), 1, deadline)
+
+
+def _solve_all(
+    request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, watch: Watch | None
+) -> None:
+    """Solve every candidate that may be better than the best so far, while there is time."""
+    for number, config in enumerate(candidates):
+        quick_ns = max(quick_bound_ns(request, config), known.settled_bound_ns(config))
+        best_ns = known.best_ns
+        if best_ns is not None and quick_ns >= best_ns:
+            known.bounds_ns.append(quick_ns)
+            continue
+        if time.monotonic() >= deadline:
+            known.leave_out(quick_ns)
+            continue
+        if watch is not None:
+            watch(number, len(candidates), config)
+        try:
+            verdict = examine(request, config, FREE, deadline, best_ns)
+        except OutOfTimeError:
+            known.leave_out(quick_ns)
+        except InfeasibleError as error:
+            known.conflict = error
+        else:
+            known.learn(config, verdict, quick_ns)
+            known.complete = known.complete and time.monotonic() < deadline
+
+
+def _without_plan(
+    request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, time_limit_s: float
+) -> SbplanError:
+    """Why there is no plan: no time, pins that contradict each other, or too little memory."""
+    if not known.complete:
+        return OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
+    return known.conflict or nothing_fits(request, candidates, deadline)
+
+
+def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int, deadline: float) -> list[Plan]:
+    """The plans of the leading candidates, fastest first: `most` at most, one at least."""
+    leading = sorted(known.solved, key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
+    bound_ns = min((*known.bounds_ns, leading[0].objective_ns))
+    plans: list[Plan] = []
+    for one in leading[:most]:
+        if plans and time.monotonic() >= deadline:
+            break
+        plans.append(simulated_plan(request, one, simulate, bound_ns=bound_ns))
+    return sorted(plans, key=lambda plan: plan.claims.step_time_s)
+
+
+def _status(plan: Plan, known: _Known) -> SearchStatus:
+    if not known.complete:
+        return SearchStatus.LIMIT
+    return SearchStatus.OPTIMAL if plan.claims.gap == 0 else SearchStatus.FEASIBLE

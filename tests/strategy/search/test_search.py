@@ -1,0 +1,70 @@
+"""The search: deterministic, consistent, bound by its pins, never worse than the rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.errors import InfeasibleError, InputError
+from strategy.lowering.schedule import Schedule
+from strategy.passes.training import Training
+from strategy.plan import plan_text
+from strategy.sbp import B, Split
+from strategy.search.by_hand import BY_HAND, plan_by_rule
+from strategy.search.candidates import Pins, Request, candidates_of
+from strategy.search.search import SearchResult, search
+from strategy.verify import verify
+from tests.small_plans import request, simulated
+
+
+def found_with(asked: Request) -> SearchResult:
+    return search(asked, simulate=simulated, time_limit_s=120)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Request:
+    return request(2, Training(global_batch=4))
+
+
+@pytest.fixture(scope="module")
+def answer(asked: Request) -> SearchResult:
+    return found_with(asked)
+
+
+def test_the_answer_is_a_legal_plan_and_says_so(answer: SearchResult) -> None:
+    assert verify(answer.plan) == []
+    claims = answer.plan.claims
+    assert claims.status == str(answer.status)
+    assert 0 < claims.lower_bound_s <= claims.objective_s
+    assert claims.gap == pytest.approx((claims.objective_s - claims.lower_bound_s) / claims.objective_s)
+    assert (claims.gap == 0) == (claims.status == "optimal")
+    assert max(claims.peak_memory_bytes) <= claims.memory_limit_bytes
+    assert all(time_s >= claims.step_time_s for _, time_s in answer.runners_up)
+
+
+def test_same_request_same_bytes(asked: Request, answer: SearchResult) -> None:
+    assert plan_text(found_with(asked).plan) == plan_text(answer.plan)
+
+
+def test_never_worse_than_the_rules(asked: Request, answer: SearchResult) -> None:
+    for config in candidates_of(asked):
+        try:
+            by_hand = plan_by_rule(asked, config, BY_HAND, simulated)
+        except InfeasibleError:
+            continue
+        assert answer.plan.claims.lower_bound_s <= by_hand.claims.objective_s
+        if config == answer.plan.config:
+            assert answer.plan.claims.objective_s <= by_hand.claims.objective_s
+
+
+def test_pins_hold(asked: Request) -> None:
+    pins = Pins(dp=1, tp=2, pp=1, micro_batch=2, schedule=Schedule.GPIPE, layouts={"*.fc1.weight": (B, Split(1))})
+    plan = found_with(replace(asked, pins=pins)).plan
+    config = plan.config
+    assert (config.dp, config.tp, config.pp, config.micro_batch, config.schedule) == (1, 2, 1, 2, Schedule.GPIPE)
+    assert plan.layout.signatures["layers.1.mlp.fc1.weight:adamw"].updates[0] == (B, Split(1))
+    with pytest.raises(InputError, match="degrees"):
+        found_with(replace(asked, pins=Pins(dp=3)))
+    with pytest.raises(InputError, match="pin matches no value"):
+        found_with(replace(asked, pins=Pins(dp=2, layouts={"nothing": (B, B)})))

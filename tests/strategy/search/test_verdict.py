@@ -1,0 +1,59 @@
+"""Verdicts: the bound is below the objective, memory is kept to, and what is cut off is proved no better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from strategy.passes.training import Training
+from strategy.plan import PlanConfig
+from strategy.search.by_hand import BY_HAND
+from strategy.search.candidates import Request
+from strategy.search.verdict import OutOfTimeError, Solved, examine, solve_candidate
+from tests.small_plans import config_of, request
+
+STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)
+RANKS = config_of(Training(global_batch=4, num_micro_batches=2), tp=2)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Request:
+    return request(2, Training(global_batch=4))
+
+
+def solved(asked: Request, config: PlanConfig) -> Solved:
+    found = solve_candidate(asked, config, rules=BY_HAND)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("config", [STAGES, RANKS])
+def test_the_bound_is_below_the_objective(asked: Request, config: PlanConfig) -> None:
+    found = solved(asked, config)
+    assert 0 < found.bound_ns <= found.objective_ns
+    assert len(found.peaks) == config.pp
+
+
+@pytest.mark.parametrize("config", [STAGES, RANKS])
+def test_no_layout_is_better_than_the_best(asked: Request, config: PlanConfig) -> None:
+    best_ns = solved(asked, config).bound_ns
+    verdict = examine(asked, config, BY_HAND, math.inf, best_ns)
+    assert verdict.bound_ns == best_ns
+
+
+def test_a_limit_changes_no_free_bound_and_is_kept_to(asked: Request) -> None:
+    free = examine(asked, RANKS, BY_HAND, math.inf, None)
+    assert free.solved is not None
+    limit = max(free.solved.peaks)
+    same = examine(replace(asked, memory_limit_bytes=limit), RANKS, BY_HAND, math.inf, None)
+    assert same.solved is not None
+    assert max(same.solved.peaks) <= limit
+    nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, BY_HAND, math.inf, None)
+    assert (nothing.free_bound_ns, nothing.bound_ns, nothing.solved) == (free.free_bound_ns, None, None)
+
+
+def test_no_time_no_verdict(asked: Request) -> None:
+    with pytest.raises(OutOfTimeError):
+        solve_candidate(asked, RANKS, rules=BY_HAND, time_limit_s=0)
