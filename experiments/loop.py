@@ -24,6 +24,7 @@ from experiments.ranks import rank_argv
 from experiments.refinement import Observation, predict_s, refine_by
 from strategy.calibrate import Calibration, read_calibration, write_calibration
 from strategy.cluster import Cluster
+from strategy.config import PlanConfig
 from strategy.cost import CostModel
 from strategy.errors import RunError
 from strategy.files import read_json
@@ -32,7 +33,7 @@ from strategy.measurement import Measurement
 from strategy.models import find_model
 from strategy.observe import act_overhead_s, features_by_action, observe
 from strategy.passes.training import Training
-from strategy.plan import Plan, PlanConfig, write_plan
+from strategy.plan import Plan, write_plan
 from strategy.search.by_hand import plan_by_rule
 from strategy.search.candidates import Request, space_log10
 from strategy.search.search import SearchResult, search

@@ -18,6 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
+from strategy.config import PlanConfig
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -27,7 +28,8 @@ from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.ops.learning_rate import Decay
-from strategy.passes.training import Training, training_graph
+from strategy.passes.planned import planned_graph
+from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.placement import Placement
 from strategy.program import ActKind
@@ -40,23 +42,6 @@ INPUTS = ("model", "training", "cluster", "calibration")
 LARGEST = 2**63 - 1
 LONGEST_S = 1e6
 """No latency, and no time per FLOP or byte, is longer: sums of them stay finite."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanConfig:
-    """The degrees of parallelism that people talk about. Data times tensor times pipeline is the number of devices."""
-
-    dp: int
-    tp: int
-    pp: int
-    micro_batch: int
-    num_micro_batches: int
-    schedule: Schedule
-    cp: int = 1
-    ep: int = 1
-    virtual_stages: int = 1
-    recompute: str = "none"
-    zero_stage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +75,7 @@ class Plan:
     @cached_property
     def graph(self) -> Graph:
         """The training graph that the plan lays out."""
-        return training_graph(self.model, self.training)
+        return planned_graph(self.model, self.training, self.config)
 
     @property
     def pipeline(self) -> Pipeline:

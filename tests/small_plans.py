@@ -19,6 +19,7 @@ from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
 from simulator.simulate import simulate
 from strategy.cluster import Cluster, Device, Link
+from strategy.config import PlanConfig
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
@@ -34,7 +35,7 @@ from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
-from strategy.plan import Plan, PlanConfig
+from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import AXES, Request
 from strategy.search.deduce import deduce

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,8 +51,7 @@ def test_imports_keep_to_the_layers() -> None:
 )
 def test_a_wrong_import_is_caught(tmp_path: Path, package: str, imports: str) -> None:
     for name in ("strategy", "simulator", "executor", "experiments"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").touch()
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
     assert lint_imports(tmp_path).returncode == 0
     (tmp_path / package / "wrong.py").write_text(f"import {imports}\n")

@@ -18,8 +18,9 @@ from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from strategy.calibrate import Calibration
+    from strategy.config import PlanConfig
     from strategy.models import Model
-    from strategy.plan import Plan, PlanConfig
+    from strategy.plan import Plan
     from strategy.search.candidates import Request
     from strategy.search.search import SearchResult, Watch
 

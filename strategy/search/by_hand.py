@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError
-from strategy.plan import Plan, PlanConfig
+from strategy.plan import Plan
 from strategy.search.candidates import Request
 from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import Simulate, simulated_plan

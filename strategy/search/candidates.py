@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
+from strategy.config import PlanConfig
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import report
@@ -23,9 +24,9 @@ from strategy.lowering.lower import products_flop
 from strategy.lowering.schedule import Schedule
 from strategy.measurement import Features
 from strategy.models import Model
+from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
-from strategy.plan import PlanConfig
 from strategy.sbp import B, NdSbp
 from strategy.search.deduce import Deduction
 from strategy.search.layout_problem import Keep, SearchSpace
@@ -158,7 +159,7 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
         InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline.
         InfeasibleError: the mesh does not allow the pinned layouts; names every op.
     """
-    graph = training_graph(request.model, request.training_with(config))
+    graph = planned_graph(request.model, request.training_with(config), config)
     size, mesh = config.dp * config.tp, (config.dp, config.tp)
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))
     pins = request.pins

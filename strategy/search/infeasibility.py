@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Sequence
 
+from strategy.config import PlanConfig
 from strategy.convert import lay_out
 from strategy.errors import InfeasibleError
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.memory import memory_peak, peak_memory_bytes
-from strategy.plan import PlanConfig
 from strategy.search.candidates import FREE, Request, space_of
 from strategy.search.layout_problem import layout_problem
 from strategy.solve import PeakLimitError, smallest_limit

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError, InputError, SbplanError
-from strategy.plan import Plan, PlanConfig
+from strategy.plan import Plan
 from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
 from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns
 from strategy.search.infeasibility import nothing_fits

@@ -10,7 +10,7 @@ from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import peak_memory_bytes
 from strategy.lowering.traffic import sent_bytes_per_step
-from strategy.passes.training import training_graph
+from strategy.passes.planned import planned_graph
 from strategy.plan import Claims, Plan
 from strategy.program import Program
 from strategy.search.candidates import Request
@@ -42,7 +42,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     `bound_ns` bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
     """
     training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
-    graph = training_graph(request.model, training)
+    graph = planned_graph(request.model, training, solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
     peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))

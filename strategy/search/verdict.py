@@ -15,13 +15,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from strategy.config import PlanConfig
 from strategy.convert import lay_out
 from strategy.errors import InfeasibleError, SbplanError
 from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.memory import memory_peak
 from strategy.objective import stage_times_ns
-from strategy.plan import PlanConfig
 from strategy.search.candidates import Request, quick_bound_ns, space_of
 from strategy.search.deduce import Deduction, deduce
 from strategy.search.layout_problem import SearchSpace, layout_problem

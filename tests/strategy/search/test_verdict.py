@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.config import PlanConfig
 from strategy.passes.training import Training
-from strategy.plan import PlanConfig
 from strategy.search.by_hand import BY_HAND
 from strategy.search.candidates import Request
 from strategy.search.verdict import OutOfTimeError, Solved, examine, solve_candidate

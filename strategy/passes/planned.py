@@ -1,0 +1,18 @@
+"""Planned graph: the training graph of a model after the passes that a plan's config asks for."""
+
+from __future__ import annotations
+
+from strategy.config import PlanConfig
+from strategy.graph import Graph
+from strategy.models.base import Model
+from strategy.passes.training import Training, training_graph
+
+
+def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
+    """The graph that a plan lays out.
+
+    Raises:
+        InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
+        GraphError: the model's graph does not compose.
+    """
+    return training_graph(model, training)
