@@ -63,7 +63,7 @@ class Worker:
     """One rank of a program.
 
     Args:
-        program: what all ranks do; it has been admitted.
+        program: what all ranks do; it has been admitted, and its blocks are placed.
         graph: the ops that its tasks name.
         rank: this rank.
         transport: this rank's, with the lanes of `program`.
@@ -73,7 +73,6 @@ class Worker:
         reports: names of registers of this rank whose last piece of each step is copied for `on_step`.
         hooks: what to call on the way.
         first_step: the training step that the first act belongs to; a resumed run goes on counting.
-        lives: which registers may share memory, and when each is alive (see `Registers`).
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
@@ -92,7 +91,6 @@ class Worker:
         reports: Sequence[str] = (),
         hooks: Hooks | None = None,
         first_step: int = 0,
-        lives: Mapping[str, tuple[int, int]] | None = None,
         shared: Mapping[str, Array] | None = None,
         stall_s: float = 60.0,
         record: bool = True,
@@ -100,7 +98,7 @@ class Worker:
         self.program = program
         self.rank = rank
         self.transport = transport
-        self.registers = Registers(program, rank, kernels, lives, shared)
+        self.registers = Registers(program, rank, kernels, shared)
         self.records: list[Record] = []
         self.steps_done = 0
         self._kernels = kernels

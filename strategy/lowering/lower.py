@@ -25,6 +25,7 @@ from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
 from strategy.levels import nodes_of
 from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline, arrange
+from strategy.lowering.memory import placed
 from strategy.lowering.schedule import chunk_order
 from strategy.measurement import Features
 from strategy.objective import action_features
@@ -48,9 +49,9 @@ from strategy.tensor import Box, Rate, box_shape
 
 
 def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0) -> Program:
-    """The program of one training step, every act priced by `cost`."""
+    """The program of one training step, every act priced by `cost` and every block in its place."""
     arrangement = arrange(graph, layout, pipeline)
-    return _Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step)
+    return placed(_Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step))
 
 
 def step_flop(graph: Graph, pipeline: Pipeline) -> int:
@@ -171,6 +172,7 @@ class _Lowering:
                 outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
                 input_boxes=tuple(self._box(t, rank) for t in action.reads),
                 output_boxes=tuple(self._box(t, rank) for t in written),
+                in_place=op_definition(self.graph.by_name[action.op].kind).in_place,
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:

@@ -9,7 +9,7 @@ node of its own:
 Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one op alone can
 want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it comes
 from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice is the
-weighted sum of `objective.stage_times_ns`, its peak that of `memory.memory_peak` on the rank with the largest pieces.
+weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_peak`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from strategy.errors import InfeasibleError
 from strategy.graph import Graph, Op, deciding_op, template_name
 from strategy.layout import Copy, Home, Stages, home_position
 from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
+from strategy.lowering.memory import aligned
 from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
@@ -227,7 +228,7 @@ class _Builder:
         if layout is None:
             return 0
         if (spec, layout) not in self.sizes:
-            self.sizes[spec, layout] = piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+            self.sizes[spec, layout] = aligned(piece_specs([spec], [layout], self.space.mesh)[0].nbytes)
         return self.sizes[spec, layout]
 
     def _bundles(self) -> list[_Bundle]:

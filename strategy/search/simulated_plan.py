@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from strategy.lowering.arrangement import arrange
+from strategy.errors import InfeasibleError
 from strategy.lowering.lower import lower
-from strategy.lowering.memory import peak_memory_bytes
+from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.planned import planned_graph
 from strategy.plan import Claims, Plan
@@ -40,12 +40,18 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     """The plan of a solved candidate, with the simulated time of its program.
 
     `bound_ns` bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
+
+    Raises:
+        InfeasibleError: its memory, as it is laid out, exceeds the limit.
     """
     training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
     graph = planned_graph(request.model, training, solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
-    peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))
+    peaks = memory_nbytes(program)
+    if max(peaks) > request.memory_limit_bytes:
+        needed = f"{max(peaks)} bytes per device needed, {request.memory_limit_bytes} are there"
+        raise InfeasibleError(f"the layout does not fit: {needed}", smallest_limit=max(peaks))
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(
