@@ -158,12 +158,14 @@ def _finish(
     timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded) if recorded else None
     sent = comm.gather(sum(trainer.worker.transport.bytes_sent.values()))
     registers = comm.gather(trainer.worker.registers.nbytes)
+    scratch = comm.gather(trainer.worker.scratch_nbytes)
     if run is None or sent is None:
         return
     steps = max(len(reports), 1)
     summary = _summary(plan, reports, trainer.step) | {
         "sent_bytes_per_step": [total // steps for total in sent],
         "register_bytes": registers,
+        "scratch_bytes": scratch,
         "run": str(folder),
     }
     write_plan(plan, folder / "plan.json")

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strategy.lowering.arena import Span, place, usage
-from strategy.lowering.occupancy import Block, Occupancy, Occupant
+from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program import Actor, OpTask, Program, Register
 
 ALIGNMENT = 64
@@ -60,7 +60,7 @@ def state_nbytes(registers: Sequence[Register]) -> int:
 
 def memory_nbytes(program: Program) -> tuple[int, ...]:
     """Bytes that every rank of a placed program allocates."""
-    registers: list[list[Register]] = [[] for _ in range(program.ranks)]
+    registers: list[list[Register]] = [[] for _ in range(num_ranks(program))]
     for register in program.registers:
         registers[register.rank].append(register)
     return tuple(pool_nbytes(mine) + state_nbytes(mine) for mine in registers)

@@ -8,7 +8,8 @@ import pytest
 
 from simulator.memory_timeline import memory_timelines, piece_lives
 from simulator.simulate import common, merged, simulate, step_figures
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.lowering.memory import placed
+from strategy.program import ActKind, Actor, OpTask, Port, Program, Register, Stream, Work
 from strategy.tensor import DType
 from strategy.timeline import Timeline, by_stream
 from tests.pipelines import pipeline
@@ -115,6 +116,23 @@ def test_state_is_always_live() -> None:
     memory = memory_timelines(program, simulate(program, steps=1).timeline)
     assert memory[0].nbytes == (408, 400)
     assert memory[1].nbytes == (8, 0)
+
+
+def test_what_is_written_in_place_counts_once() -> None:
+    """y takes the block of x, whose last reader writes it; the plan allocates what is live."""
+    registers = tuple(Register(name, 0, (16,), DType.FLOAT32) for name in ("x", "y"))
+    task = OpTask("f", (0,), (1,), ((),), ((),), in_place=(0,))
+    actors = (
+        Actor("load", 0, ActKind.COMPUTE, writes=(Port(0),), work=Work(10)),
+        Actor("f", 0, ActKind.COMPUTE, (Port(0),), (Port(1),), work=Work(10), task=task),
+        Actor("end", 0, ActKind.COMPUTE, (Port(1),), work=Work(10)),
+    )
+    program = Program(1, registers, actors, (Stream(0, "compute", (0, 1, 2)),))
+    for found, most in ((program, 128), (placed(program), 64)):
+        (memory,) = memory_timelines(found, simulate(found, steps=1).timeline)
+        assert memory.peak_nbytes == most
+        assert memory.allocated_nbytes == (64 if found is not program else 0)
+        assert sum(nbytes for _, nbytes in memory.tensors) == most
 
 
 def test_live_blocks_never_exceed_the_blocks() -> None:
