@@ -213,7 +213,7 @@ def train(
         thread.join()
     if hub.failure is not None:
         raise hub.failure
-    told = next(found for _, found in sorted(reports.items()) if found)
+    told = next((found for _, found in sorted(reports.items()) if found), [])
     return Trained(tuple(trainers), tuple(told), tuple(sum(t.bytes_sent.values()) for t in transports))
 
 
