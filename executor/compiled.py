@@ -19,7 +19,7 @@ from strategy.layout import Home, Layout, home_of
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import lower
 from strategy.lowering.schedule import Schedule
-from strategy.nn.module import Tensor
+from strategy.nn.tracer import Tensor
 from strategy.ops import REGISTRY
 from strategy.program import LoadTask, Program
 from strategy.protocol import admit

@@ -40,8 +40,9 @@ from strategy.errors import GraphError, InfeasibleError, InputError, report
 from strategy.graph import Graph as OpGraph
 from strategy.graph import Op, Phase, Role
 from strategy.layout import Home, Layout, Stages, assign_stages
-from strategy.nn.module import Module, Tensor, Tracer
+from strategy.nn.module import Module
 from strategy.nn.operators import Operators
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.training import Training, add_training
 from strategy.placement import Placement
 from strategy.sbp import NdSbp

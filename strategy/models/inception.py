@@ -16,7 +16,8 @@ from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ConvNorm, ImageModel
 from strategy.nn.layers import Dropout, Linear, Pair, avg_pool, global_avg_pool, max_pool
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.module import Layers, Module
+from strategy.nn.tracer import Tensor
 
 _EPSILON = 1e-3
 _SMALLEST_SIDE = 75

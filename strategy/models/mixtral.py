@@ -15,8 +15,9 @@ from strategy.models.llama import GroupedAttention, attention_parameters, check_
 from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.module import Layers, Module
 from strategy.nn.moe import Moe
+from strategy.nn.tracer import Tensor
 
 
 @dataclass(frozen=True, slots=True)

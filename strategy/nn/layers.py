@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from strategy.errors import InputError
 from strategy.graph import Attrs, Phase
-from strategy.nn.module import Module, Parameter, Tensor
+from strategy.nn.module import Module, Parameter
+from strategy.nn.tracer import Tensor
 
 Pair = tuple[int, int]
 

@@ -7,7 +7,7 @@ gathered (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 
 from __future__ import annotations
 
-from strategy.nn.module import Tensor
+from strategy.nn.tracer import Tensor
 
 IGNORE_INDEX = -100
 

@@ -15,17 +15,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final, overload
+from typing import final, overload
 
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError, did_you_mean
 from strategy.graph import Attrs, Role, Value
+from strategy.nn.module import Module
 from strategy.nn.operators import Operators, filled
 from strategy.sbp import Sbp
 from strategy.tensor import DType, Rate, Shape, TensorSpec
-
-if TYPE_CHECKING:
-    from strategy.nn.module import Module
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.eager import materialize, value_of
-from executor.global_tensor import GlobalTensor, broadcast, from_numpy, ones, partial_sum, placement, split
+from executor.global_tensor import (
+    GlobalTensor,
+    broadcast,
+    from_numpy,
+    materialize,
+    ones,
+    partial_sum,
+    placement,
+    split,
+    value_of,
+)
 from executor.graph import Graph
 from executor.world import World
 from strategy.errors import GraphError, InfeasibleError, InputError, RunError
 from strategy.nn.layers import LayerNorm, Linear
-from strategy.nn.module import Module, Parameter, Tensor
+from strategy.nn.module import Module, Parameter
+from strategy.nn.tracer import Tensor
 from strategy.ops.learning_rate import Decay
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer

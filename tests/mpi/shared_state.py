@@ -14,7 +14,8 @@ from executor.graph import Graph
 from executor.world import current_world
 from strategy.nn.layers import Linear
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Module, Tensor
+from strategy.nn.module import Module
+from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training
 from strategy.tensor import DType
 

@@ -15,7 +15,7 @@ from strategy.builder import GraphBuilder
 from strategy.errors import InputError
 from strategy.graph import Role, Value
 from strategy.nn.losses import cross_entropy, margin_softmax, mse_loss
-from strategy.nn.module import Tensor, Tracer
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.tensor import DType, Rate, TensorSpec
 
