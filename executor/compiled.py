@@ -93,7 +93,7 @@ class Compiled:
                 box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(self.world.rank))
                 self.worker.write(value.name, initial_piece(value, box, seed=seed))
                 piece = self.worker.registers.block(self.worker.registers.index(value.name), 0)
-            found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world)
+            found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world, is_state=True)
         return found
 
     def run(self, wholes: Sequence[NDArray[Any]], step: int) -> Any:

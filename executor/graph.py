@@ -11,7 +11,8 @@
             return loss
 
     train = Train(model, placement=placement([0, 1]), training=Training(global_batch=8), layouts={"ids": split(0)})
-    loss = train(ids, labels)                            one step; a global tensor
+    call = train(ids, labels)                            one step, behind the code that goes on (see `executor.calls`)
+    loss = call.result()                                 a global tensor
 
 Every rank makes the same calls with the same inputs (see `executor.world`). What is compiled is a plan's program: the
 graph is traced, laid out as pins and deduction (or a search) say, lowered, admitted, and driven by a `Worker`.
@@ -23,6 +24,7 @@ first made. So an evaluation sees what a training step wrote, without a copy.
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -31,6 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.calls import Call
 from executor.compiled import Compiled, Traced, mapped
 from executor.global_tensor import GlobalTensor, Layouts, full_layout, placement
 from executor.world import World, current_world
@@ -69,6 +72,7 @@ class Graph(Module):
         deduction: by which rule what is not pinned is deduced; None searches for the best.
         dtype: of parameters; by default that of the training, or float32.
         seed: of parameters that have no value yet.
+        output_buffers: how many calls may be under way on a rank; one more waits for the oldest.
     """
 
     def __init__(
@@ -81,7 +85,12 @@ class Graph(Module):
         deduction: Deduction | None = Deduction.MATCH_ALL,
         dtype: DType | None = None,
         seed: int = 0,
+        output_buffers: int = 2,
     ) -> None:
+        if output_buffers < 1:
+            raise InputError(
+                "a call needs a place for its output", got=f"output_buffers={output_buffers}", expected=">= 1"
+            )
         self._where = placement
         self._training = training
         self._layouts = dict(layouts or {})
@@ -93,6 +102,8 @@ class Graph(Module):
         self._own: dict[str, GlobalTensor] = {}
         self._minimized: tuple[str, str] | None = None
         self._steps = 0
+        self._output_buffers = output_buffers
+        self._under_way: deque[Call] = deque()
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Operators):
@@ -113,32 +124,37 @@ class Graph(Module):
         """In `build`: train every parameter that `loss` depends on. Both are sums; `loss` over `count` is the mean."""
         self._minimized = loss.name, count.name
 
-    def __call__(self, *inputs: NDArray[Any] | GlobalTensor) -> Any:
-        """Run once; the first call with inputs of these shapes and dtypes compiles.
+    def __call__(self, *inputs: NDArray[Any] | GlobalTensor) -> Call:
+        """Begin to run once, and return; the first call with inputs of these shapes and dtypes compiles.
 
         Args:
-            inputs: the whole of each, alike on every rank, or global tensors.
+            inputs: the whole of each, alike on every rank, or global tensors. They are copied.
 
         Returns:
-            Global tensors in the structure that `build` returns.
+            The call, whose result are global tensors in the structure that `build` returns.
 
         Raises:
             GraphError: with every problem of the graph.
             InputError: an input or a pin is wrong, or state lies where this graph does not run.
-            RunError: the ranks do not call the same graph with the same inputs, or one failed.
+            RunError: the ranks do not call the same graph with the same inputs, or a call of theirs failed before.
         """
         if "_compiled" not in vars(self):
             raise InputError("the graph is not set up", where=type(self).__name__, hint="call super().__init__(...)")
         world = current_world()
-        wholes = [given.numpy() if isinstance(given, GlobalTensor) else np.asarray(given) for given in inputs]
+        wholes = [given.numpy() if isinstance(given, GlobalTensor) else np.array(given) for given in inputs]
         specs = tuple(_spec(number, whole) for number, whole in enumerate(wholes))
         told = ", ".join(f"{spec.dtype}{list(spec.shape)}" for spec in specs)
         world.agree(f"{type(self).__name__}({told})")
         if specs not in self._compiled:
+            world.calls.settle()
             self._compiled[specs] = self._compile(world, specs)
-        found = self._compiled[specs].run(wholes, self._steps)
+        if len(self._under_way) == self._output_buffers:
+            self._under_way.popleft().wait()
+        step, compiled = self._steps, self._compiled[specs]
         self._steps += 1
-        return found
+        call = world.calls.begin(f"call {self._steps} of {type(self).__name__}", lambda: compiled.run(wholes, step))
+        self._under_way.append(call)
+        return call
 
     def state_dict(self) -> dict[str, GlobalTensor]:
         """Parameters and, once they are there, the optimiser's tensors, by name; they share the graph's memory."""

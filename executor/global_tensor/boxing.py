@@ -38,7 +38,8 @@ def converted(tensor: L, placement: Placement, layout: NdSbp) -> L:
             world.finish(act())
             piece = target
         before = step.target
-    return replace(tensor, placement=placement, sbp=layout, piece=piece)
+    is_state = tensor.is_state and piece is tensor.piece
+    return replace(tensor, placement=placement, sbp=layout, piece=piece, is_state=is_state)
 
 
 def _moved(

@@ -21,13 +21,22 @@ Layouts = Sbp | Sequence[Sbp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Laid:
-    """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out."""
+    """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out.
+
+    `is_state`: graphs that hold it write to the piece; whoever reads it waits for their calls.
+    """
 
     spec: TensorSpec
     placement: Placement
     sbp: NdSbp
     piece: NDArray[Any] | None
     world: World
+    is_state: bool = False
+
+    def settle(self) -> None:
+        """Wait until nobody writes to it."""
+        if self.is_state:
+            self.world.calls.settle()
 
     def __str__(self) -> str:
         spec = self.spec

@@ -35,7 +35,7 @@ def materialize(
             world.agree(f"materialize({path} {dtype}{list(spec.shape)} on {list(placement.devices)})")
             whole = tuple((0, size) for size in spec.shape)
             piece = initial_piece(value, whole, seed=seed) if world.rank in placement.devices else None
-            world.state[parameter] = GlobalTensor(spec, placement, layout, piece, world)
+            world.state[parameter] = GlobalTensor(spec, placement, layout, piece, world, is_state=True)
 
 
 def value_of(parameter: Parameter) -> GlobalTensor:

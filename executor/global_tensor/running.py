@@ -40,6 +40,8 @@ def run_op(kind: str, inputs: Sequence[L], attrs: Attrs) -> tuple[L, ...]:
     inputs[0].world.agree(f"{kind}({', '.join(map(str, inputs))}) {dict(attrs) or ''}".strip())
     graph = _graph_of(kind, inputs, attrs)
     (op,) = graph.ops
+    for operand in inputs:
+        operand.settle()
     signature = _deduced(graph, op, inputs)
     operands = [converted(t, t.placement, nd) for t, nd in zip(inputs, signature.inputs, strict=True)]
     return _run(graph, op, signature, operands)
@@ -102,6 +104,6 @@ def _run(graph: Graph, op: Op, signature: Signature, operands: Sequence[L]) -> t
         op_definition(op.kind).run(call)
         pieces = list(written)
     return tuple(
-        replace(operands[0], spec=spec, sbp=nd, piece=piece)
+        replace(operands[0], spec=spec, sbp=nd, piece=piece, is_state=False)
         for spec, nd, piece in zip(specs, signature.outputs, pieces, strict=True)
     )

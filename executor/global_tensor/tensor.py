@@ -65,6 +65,7 @@ class GlobalTensor(Laid, Operators):
         wanted = self.sbp if sbp is None and placement in (None, self.placement) else sbp
         layout = legal_layout(self.spec, there, wanted)
         self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {list(there.devices)})")
+        self.settle()
         return converted(self, there, layout)
 
     def pin(self, sbp: Layouts) -> GlobalTensor:
@@ -73,6 +74,7 @@ class GlobalTensor(Laid, Operators):
 
     def to_local(self) -> NDArray[Any] | None:
         """This rank's piece, which it shares; None on ranks that hold none."""
+        self.settle()
         return self.piece
 
     def numpy(self) -> NDArray[Any]:

@@ -79,7 +79,7 @@ def test_an_evaluation_sees_a_step_without_a_copy(deduction: Deduction | None) -
         evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, deduction=deduction, layouts={"x": split(0)})
         x, labels = features()
         train(x, labels)
-        before = evaluate(x).numpy()
+        before = evaluate(x).result().numpy()
         own, shared = train.state_dict(), evaluate.state_dict()
         assert own["model.one.weight"].sbp == (Split(1),)
         assert set(shared) == {name for name, _ in evaluate.parameters()}
@@ -93,7 +93,7 @@ def test_an_evaluation_sees_a_step_without_a_copy(deduction: Deduction | None) -
                 register = compiled.worker.registers.index(name)
                 assert np.shares_memory(compiled.worker.registers.block(register, 0), tensor.piece), (graph, name)
         train(x, labels)
-        after = evaluate(x).numpy()
+        after = evaluate(x).result().numpy()
         assert np.abs(after - before).max() > 1e-6
         np.testing.assert_allclose(after, by_hand(shared, x), atol=1e-12)
 
@@ -112,12 +112,12 @@ def test_an_evaluation_may_come_first_and_the_training_keeps_to_its_layout() -> 
         evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, layouts={"*.one.weight": split(1)})
         train = Train(model, placement=where, training=Training(BATCH, dtype=DType.FLOAT64))
         x, labels = features()
-        before = evaluate(x).numpy()
+        before = evaluate(x).result().numpy()
         pieces = {name: tensor.piece for name, tensor in evaluate.state_dict().items()}
         train(x, labels)
         assert train.state_dict()["model.one.weight"].sbp == (Split(1),)
         assert all(train.state_dict()[name].piece is piece for name, piece in pieces.items())
-        assert np.abs(evaluate(x).numpy() - before).max() > 1e-6
+        assert np.abs(evaluate(x).result().numpy() - before).max() > 1e-6
 
     on_ranks(2, code)
 
@@ -133,7 +133,7 @@ def test_a_module_that_was_trained_runs_line_by_line_too() -> None:
         assert value_of(model.one.weight).piece is first
         there = from_numpy(x, placement=where, sbp=split(0))
         evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64)
-        np.testing.assert_allclose(model(there).numpy(), evaluate(there).numpy(), atol=1e-12)
+        np.testing.assert_allclose(model(there).numpy(), evaluate(there).result().numpy(), atol=1e-12)
 
     on_ranks(2, code)
 
@@ -147,9 +147,9 @@ def test_it_is_compiled_once_per_input_signature() -> None:
     graph = Counted(Mlp(), placement=placement([0]), dtype=DType.FLOAT64)
     x, _ = features()
     for rows in (8, 8, 4, 8, 4):
-        assert graph(x[:rows]).shape == (rows, 3)
+        assert graph(x[:rows]).result().shape == (rows, 3)
     assert graph.builds == 2
-    np.testing.assert_array_equal(graph(x).numpy()[:4], graph(x[:4]).numpy())
+    np.testing.assert_array_equal(graph(x).result().numpy()[:4], graph(x[:4]).result().numpy())
 
 
 def test_steps_count_on_over_input_signatures() -> None:
@@ -173,7 +173,7 @@ def test_structure_of_what_build_returns_is_kept() -> None:
         def build(self, x: Tensor) -> Any:
             return {"sum": x + x, "both": (x.gelu(), [x @ x])}
 
-    found = Several(placement=placement([0]))(np.eye(4, dtype=np.float32))
+    found = Several(placement=placement([0]))(np.eye(4, dtype=np.float32)).result()
     assert set(found) == {"sum", "both"}
     assert found["sum"].numpy().trace() == 8
     assert found["both"][1][0].numpy().trace() == 4
@@ -186,7 +186,7 @@ def test_a_partial_result_is_reduced_when_it_is_looked_at() -> None:
 
     def code(world: World) -> None:
         graph = Product(placement=placement([0, 1]), layouts={"x": split(1), "y": split(0)})
-        found = graph(np.ones((4, 6), np.float32), np.ones((6, 4), np.float32))
+        found = graph(np.ones((4, 6), np.float32), np.ones((6, 4), np.float32)).result()
         assert found.sbp == (partial_sum,)
         np.testing.assert_array_equal(found.numpy(), np.full((4, 4), 6.0))
 
@@ -206,13 +206,13 @@ def test_code_pins_what_it_wants_traced_or_not() -> None:
         model, where = PinnedInCode(), placement([0, 1])
         graph = Evaluate(model, placement=where)
         x = np.ones((8, 4), np.float32)
-        found = graph(x)
+        found = graph(x).result()
         assert found.sbp == (Split(0),)
         whole = model(from_numpy(x, placement=where, sbp=broadcast))
         assert whole.sbp == (Split(0),)
         np.testing.assert_array_equal(whole.numpy(), found.numpy())
         other = Evaluate(model, placement=where, layouts={"*.gelu": split(1), "*.bias_add": split(1), "x": broadcast})
-        assert other(x).sbp == (Split(1),)
+        assert other(x).result().sbp == (Split(1),)
 
     on_ranks(2, code)
 
@@ -243,7 +243,7 @@ def test_ranks_without_a_part_look_on() -> None:
     def code(world: World) -> None:
         graph = Evaluate(Mlp(), placement=placement([1, 2]), dtype=DType.FLOAT64, layouts={"x": split(0)})
         x, _ = features()
-        found = graph(x)
+        found = graph(x).result()
         assert (found.piece is None) == (world.rank in (0, 3))
         assert found.numpy().shape == (8, 3)
 
