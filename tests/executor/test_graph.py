@@ -23,6 +23,7 @@ from executor.graph import Graph
 from executor.world import World
 from strategy.errors import GraphError, InfeasibleError, InputError, RunError
 from strategy.nn.layers import LayerNorm, Linear
+from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Module, Parameter
 from strategy.nn.tracer import Tensor
 from strategy.ops.learning_rate import Decay
@@ -191,6 +192,36 @@ def test_a_partial_result_is_reduced_when_it_is_looked_at() -> None:
         np.testing.assert_array_equal(found.numpy(), np.full((4, 4), 6.0))
 
     on_ranks(2, code)
+
+
+class TwoHeads(Graph):
+    """A second head reads what lies between, as in Inception."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.one, self.two, self.other = Linear(4, 6, std=0.5), Linear(6, 3, std=0.5), Linear(6, 3, std=0.5)
+
+    def build(self, x: Tensor, labels: Tensor) -> Any:
+        hidden = self.one(x).gelu()
+        main, count = cross_entropy(self.two(hidden), labels, label="main")
+        other, _ = cross_entropy(self.other(hidden), labels, label="other")
+        self.minimize(main + 0.3 * other, count)
+        return main, other
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_losses_add_up(micro_batches: int) -> None:
+    training = Training(BATCH, num_micro_batches=micro_batches, lr=0.1, dtype=DType.FLOAT64)
+
+    def losses(where: Any, **options: Any) -> np.ndarray:
+        train = TwoHeads(placement=where, training=training, **options)
+        steps = [train(*features()).result() for _ in range(5)]
+        return np.array([[float(loss.numpy()) for loss in step] for step in steps])
+
+    alone = on_ranks(1, lambda world: losses([0]))[0]
+    assert (alone[-1] < 0.9 * alone[0]).all(), "both heads learn"
+    for found in on_ranks(2, lambda world: losses([0, 1], layouts={"x": split(0)})):
+        np.testing.assert_allclose(found, alone, rtol=1e-9)
 
 
 class PinnedInCode(Module):
