@@ -103,11 +103,9 @@ def _shape(occupancy: Occupancy, rank: int) -> Hashable:
         for index in program.streams[stream].sequence:
             actor_number.setdefault(index, len(actor_number))
     actors = [_use(program.actors[index], register_number) for index in actor_number]
-    registers = [program.registers[index] for index in mine]
-    touched = [[actor_number.get(actor, -1) for actor in occupancy.actors_of[index]] for index in mine]
+    registers = ((program.registers[index], index in occupancy.dynamic) for index in mine)
     return (
-        tuple((r.blocks, r.block_nbytes, str(r.dtype), r.initial) for r in registers),
-        tuple(map(tuple, touched)),
+        tuple((r.blocks, r.block_nbytes, r.dtype, r.initial, dynamic) for r, dynamic in registers),
         tuple(actors),
         tuple(tuple(actor_number[a] for a in program.streams[stream].sequence) for stream in streams),
     )

@@ -100,9 +100,10 @@ class Occupancy:
         return tuple(_Users(tuple(p), tuple(c)) for p, c in zip(producers, consumers, strict=True))
 
     @cached_property
-    def actors_of(self) -> tuple[tuple[int, ...], ...]:
-        """Register -> the actors that use it, the one that writes it first."""
-        return tuple(tuple(a for a, _ in (*users.producers, *users.consumers)) for users in self.users)
+    def dynamic(self) -> frozenset[int]:
+        """The registers that actors of dynamic streams use."""
+        actors = (self.program.actors[a] for s in self.program.streams if s.dynamic for a in s.sequence)
+        return frozenset(port.register for actor in actors for port in (*actor.reads, *actor.writes))
 
 
 class _Rank:
