@@ -136,6 +136,7 @@ class _Known:
     def refuse(self) -> None:
         """None of the solved candidates fits: go on without them; others may have been beaten by them alone."""
         self.refused += [one.config for one in self.solved]
+        self.cramped += [(one.bound_ns, one.config) for one in self.solved]
         self.solved, self.beaten = [], []
 
     def leave_out(self, bound_ns: int) -> None:

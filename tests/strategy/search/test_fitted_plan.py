@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.config import Recompute
 from strategy.errors import InfeasibleError
 from strategy.lowering.memory import memory_nbytes
 from strategy.passes.training import Training
@@ -18,6 +19,7 @@ from strategy.search.verdict import Solved, solve_candidate
 from tests.small_plans import config_of, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)
+PINS = Pins(dp=1, tp=2, pp=1, num_micro_batches=1, recompute=Recompute.NONE)
 
 
 def solved(asked: Request) -> Solved:
@@ -58,7 +60,7 @@ def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InfeasibleError):
         fitted_plan(asked, first, no_simulation)
     with pytest.raises(InfeasibleError) as caught:
-        search(asked, simulate=simulated, time_limit_s=60)
+        search(replace(asked, pins=PINS), simulate=simulated, time_limit_s=600)
     assert caught.value.smallest_limit is not None
     assert caught.value.smallest_limit > 10**6
 
@@ -66,10 +68,10 @@ def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layout_whose_lifetimes_exceed_the_limit_may_fit() -> None:
     """Blocks share memory better than lifetimes say: the last resort before nothing is said to fit."""
     training = replace(TRAINING, num_micro_batches=2)
-    asked = replace(request(1, training), pins=Pins(num_micro_batches=2))
+    asked = replace(request(1, training), pins=replace(PINS, tp=1, num_micro_batches=2))
     nearest, complete = infeasibility.tightest(asked, [config_of(training)])
     assert complete
     assert nearest is not None
     assert nearest.nbytes < max(nearest.solved.peaks)
-    plan = search(replace(asked, memory_limit_bytes=nearest.nbytes), simulate=simulated, time_limit_s=60).plan
+    plan = search(replace(asked, memory_limit_bytes=nearest.nbytes), simulate=simulated, time_limit_s=600).plan
     assert max(plan.claims.peak_memory_bytes) <= nearest.nbytes
