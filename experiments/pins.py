@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches")
-SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "recompute": "none", "zero_stage": 0}
+COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "zero_min_size")
+LARGEST_ZERO_STAGE = 3
+SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "recompute": "none"}
 """Keys of `config` that have one value in this version."""
 
 
@@ -68,7 +69,7 @@ def read_pins(path: Path) -> Pins:
     placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
     problems += placement_problems(placements)
     report(problems, where=str(path))
-    counts = {key: value for key, value in config.items() if key in (*COUNTS, "schedule")}
+    counts = {key: value for key, value in config.items() if key not in SINGLE_VALUED}
     return Pins(**counts, layouts=layouts, stages=stages, placements=placements)
 
 
@@ -97,11 +98,13 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "schedule", *SINGLE_VALUED)
+    known = (*COUNTS, "schedule", "zero_stage", *SINGLE_VALUED)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
+    if key == "zero_stage":
+        return _whole(value, f"{where} {key}", at_least=0, at_most=LARGEST_ZERO_STAGE)
     if key == "schedule":
         return _schedule(value, f"{where} {key}")
     only = SINGLE_VALUED[key]
@@ -118,10 +121,13 @@ def _devices(value: Any, where: str) -> tuple[int, ...]:
     return tuple(_whole(device, where, at_least=0) for device in value)
 
 
-def _whole(value: Any, where: str, *, at_least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise InputError("not a count", where=where, got=value, expected=f"a whole number >= {at_least}")
-    return value
+def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < at_least or (at_most is not None and value > at_most):
+        expected = f"a whole number >= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
+        raise InputError("not a count", where=where, got=value, expected=expected)
+    found: int = value
+    return found
 
 
 def _schedule(value: Any, where: str) -> Schedule:

@@ -33,15 +33,18 @@ from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
-from strategy.passes.training import Training, training_graph
+from strategy.passes.planned import planned_graph
+from strategy.passes.training import Training
 from strategy.placement import Placement
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import AXES, Request
 from strategy.search.deduce import deduce
+from strategy.search.layout_problem import Keep
 from strategy.search.rules import along_axes
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
 from strategy.search.verdict import Solved, solve_candidate
+from strategy.sharing import sharing
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType
 
@@ -73,10 +76,12 @@ def simulated(program: Program) -> SimulatedStep:
     return SimulatedStep(simulate(program).step_time_s, simulate(program, steps=1).makespan_lower_bound_s)
 
 
-def config_of(training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b") -> PlanConfig:
+def config_of(
+    training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b", **more: Any
+) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro = -(-training.micro_batch // dp)
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule))
+    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule), **more)
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -97,7 +102,7 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
 
     def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return _random_signatures(graph, stages, converter, rng)
+        return _random_signatures(graph, stages, converter, sharing(graph, config), rng)
 
     return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
 
@@ -118,7 +123,7 @@ def _plan_by(
     prices: CostModel,
 ) -> Plan:
     """The plan of chosen signatures; `prices` decide the steps of conversions."""
-    graph = training_graph(asked.model, asked.training)
+    graph = planned_graph(asked.model, asked.training, config)
     size = config.dp * config.tp
     placements = tuple(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
@@ -134,10 +139,14 @@ def _plan_by(
 
 
 def _random_signatures(
-    graph: Graph, stages: Stages, converter: Converter, rng: random.Random
+    graph: Graph, stages: Stages, converter: Converter, keep: Keep, rng: random.Random
 ) -> Mapping[str, Signature]:
+    legal = {
+        op.name: [s for s in op_signatures(graph, op, stages.placement(op.name).mesh) if keep(op, s)]
+        for op in graph.ops
+    }
     while True:
-        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {name: rng.choice(options) for name, options in legal.items()}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:

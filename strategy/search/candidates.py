@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import PlanConfig
+from strategy.config import SMALLEST_SHARED, PlanConfig
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import report
-from strategy.graph import Graph, Op, Phase, template_name
+from strategy.graph import Graph, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
@@ -29,10 +29,11 @@ from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp
 from strategy.search.deduce import Deduction
-from strategy.search.layout_problem import Keep, SearchSpace
+from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
-from strategy.signature import Signature, op_signatures
+from strategy.sharing import sharing
+from strategy.signature import op_signatures
 from strategy.tensor import Rate, Shape
 
 AXES = ("data", "tensor")
@@ -51,6 +52,8 @@ class Pins:
     micro_batch: int | None = None
     num_micro_batches: int | None = None
     schedule: Schedule | None = None
+    zero_stage: int | None = None
+    zero_min_size: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -115,7 +118,25 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
                 schedule = pins.schedule or Schedule.ONE_F_ONE_B
-                yield PlanConfig(dp, tp, pp, micro, count, schedule)
+                least = pins.zero_min_size or SMALLEST_SHARED
+                config = PlanConfig(dp, tp, pp, micro, count, schedule, zero_min_size=least)
+                yield from (replace(config, zero_stage=stage) for stage in _zero_stages(request, config))
+
+
+def _zero_stages(request: Request, config: PlanConfig) -> Sequence[int]:
+    """The stages of ZeRO to try: 0, under which layouts like stages 1 and 2 are found too; 3 where memory is scarce.
+
+    Stage 3 gathers parameters more often than the same layout without it, so only memory asks for it.
+    """
+    if request.pins.zero_stage is not None:
+        return [request.pins.zero_stage] if config.dp > 1 or request.pins.zero_stage == 0 else []
+    scarce = state_bytes(request) > request.memory_limit_bytes * config.tp * config.pp
+    return [0, 3] if scarce and config.dp > 1 else [0]
+
+
+def state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    return 16 * request.model.parameters
 
 
 def _divisors(number: int) -> list[int]:
@@ -171,20 +192,15 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
         cost=request.cost,
         converter=Converter(request.cost, placements),
         weights=(1,) * config.pp,
-        keep=_keep(graph, mesh, rules, pins),
+        keep=_keep(graph, mesh, config, rules, pins),
     )
 
 
-def _keep(graph: Graph, mesh: Shape, rules: Sequence[str], pins: Pins) -> Keep:
-    by_rule = along_axes(graph, mesh, rules)
-    if not pins.layouts:
-        return by_rule
-    by_pin = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
-
-    def keep(op: Op, signature: Signature) -> bool:
-        return by_rule(op, signature) and by_pin(op, signature)
-
-    return keep
+def _keep(graph: Graph, mesh: Shape, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
+    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config)}
+    if pins.layouts:
+        kept["pins"] = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
+    return all_of(kept)
 
 
 def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.plan import Plan
-from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
-from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns
+from strategy.search.by_hand import likely_first, solved_by_hand
+from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns, state_bytes
 from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import SearchStatus, Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
@@ -88,14 +88,16 @@ def search(
 class _Known:
     """What a search has found out so far.
 
-    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees, a number of
-    micro-batches and the bound, memory aside, of all its multiples.
+    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees and ZeRO stage, a
+    number of micro-batches and the bound, memory aside, of all its multiples; `free_bounds_ns` the bounds, memory
+    aside, of candidates without ZeRO, which hold for every stage: what a stage shares out could be gathered once.
     """
 
     solved: list[Solved] = field(default_factory=list)
     beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
     bounds_ns: list[int] = field(default_factory=list)
-    settled: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
+    settled: dict[tuple[int, int, int, int], tuple[int, int]] = field(default_factory=dict)
+    free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
 
@@ -110,9 +112,10 @@ class _Known:
         return [config for _, config in sorted(self.beaten, key=lambda pair: pair[0])]
 
     def settled_bound_ns(self, config: PlanConfig) -> int:
-        """What a candidate with fewer micro-batches says of this one; 0 where nothing is settled."""
-        count, bound_ns = self.settled.get((config.pp, config.dp, config.tp), (1, 0))
-        return 0 if config.num_micro_batches % count else bound_ns
+        """What candidates with fewer micro-batches or without ZeRO say of this one; 0 where nothing is settled."""
+        count, bound_ns = self.settled.get((config.pp, config.dp, config.tp, config.zero_stage), (1, 0))
+        without = self.free_bounds_ns.get(replace(config, zero_stage=0), 0)
+        return max(without, 0 if config.num_micro_batches % count else bound_ns)
 
     def leave_out(self, bound_ns: int) -> None:
         """Take note of a candidate that there was no time for."""
@@ -123,8 +126,10 @@ class _Known:
         """Take note of a solved candidate that had the bound `quick_ns` before."""
         if config.pp == 1:
             self.settled.setdefault(
-                (config.pp, config.dp, config.tp), (config.num_micro_batches, verdict.free_bound_ns)
+                (config.pp, config.dp, config.tp, config.zero_stage), (config.num_micro_batches, verdict.free_bound_ns)
             )
+        if config.zero_stage == 0:
+            self.free_bounds_ns[config] = verdict.free_bound_ns
         if verdict.bound_ns is None:
             return
         self.bounds_ns.append(max(quick_ns, verdict.bound_ns))

@@ -48,10 +48,13 @@ QUOTAS = {
     "mlp": 0.1,
     "frozen": 0.1,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
+    **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
 }
 WASTE = 1.1
 """Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
 STEPS = 3
+SHARED = 8
+"""Elements from which on ZeRO shares a tensor out here: the models are small."""
 RULES = (("data", "tensor"), ("mixed", "tensor"), ("samples split", "mixed"), ("data", "samples shared"))
 FREE = ("samples split", "samples shared")
 
@@ -88,7 +91,9 @@ def random_plan_case(seed: int) -> PlanCase:
         seed=seed,
         **_random_rule(rng, model),
     )
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
+    schedule = rng.choice(("gpipe", "1f1b"))
+    zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, zero_stage=zero, zero_min_size=SHARED)
     asked = request(dp * tp * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
@@ -142,6 +147,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["pipeline"] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
+    yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
     yield from ["mlp"] * isinstance(plan.model, MlpConfig)
     yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
