@@ -111,6 +111,12 @@ class Graph:
         return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
 
 
+def act_rate(graph: Graph, op: Op) -> Rate:
+    """How often an op acts: once per micro-batch if it reads or writes a value of that rate."""
+    micro = any(graph.values[name].rate is Rate.MICRO_BATCH for name in (*op.inputs, *op.outputs))
+    return Rate.MICRO_BATCH if micro else Rate.STEP
+
+
 def template_name(name: str, layer: int | None) -> str:
     """Name with its layer index starred: `layer.3.mlp.fc1` -> `layer.*.mlp.fc1`; ops of one template fold together."""
     if layer is None:

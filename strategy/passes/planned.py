@@ -7,6 +7,7 @@ from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
+from strategy.passes.zero import share_out
 
 
 def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
@@ -17,4 +18,5 @@ def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training)
-    return recompute(graph, config.recompute, config.recompute_values)
+    graph = recompute(graph, config.recompute, config.recompute_values)
+    return share_out(graph, config)
