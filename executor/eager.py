@@ -25,6 +25,7 @@ from strategy.layout import Home
 from strategy.nn.module import Module, Parameter
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.ops.halves import run_op
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import B, NdSbp, local_box
@@ -169,7 +170,7 @@ def _moved(
 
 def _empty(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> np.ndarray:
     box = local_box(spec.shape, layout, placement.mesh, placement.coords(rank))
-    return np.empty(box_shape(box), str(spec.dtype))
+    return np.empty(box_shape(box), spec.dtype.numpy)
 
 
 def _graph_of(kind: str, inputs: Sequence[GlobalTensor], attrs: Attrs) -> Graph:
@@ -228,7 +229,7 @@ def _run(
             workspace=Workspace(np),
             number=world.operations,
         )
-        op_definition(op.kind).run(call)
+        run_op(op_definition(op.kind), call)
         pieces = list(written)
     return tuple(
         GlobalTensor(spec, placement, nd, piece, world)

@@ -30,6 +30,7 @@ from strategy.ops import (
     rotary,
     shape,
     shift,
+    skip,
     softmax,
     split_attention,
 )
@@ -58,6 +59,7 @@ _FAMILIES = (
     shape,
     optimizer,
     learning_rate,
+    skip,
     lamb,
     muon,
     moe,

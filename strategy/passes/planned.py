@@ -5,14 +5,14 @@ from __future__ import annotations
 from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
-from strategy.passes.training import Training, training_graph
+from strategy.passes.training import Training, Watch, training_graph
 
 
-def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
-    """The graph that a plan lays out.
+def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
+    """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    return training_graph(model, training)
+    return training_graph(model, training, watch)
