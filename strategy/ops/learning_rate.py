@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from strategy.graph import Attrs
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, float_attr
-from strategy.ops.skip import STEP, step_of, without_step
+from strategy.ops.skip import step_of, without_step
 from strategy.tensor import DType, TensorSpec
 
 
@@ -74,7 +74,7 @@ def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 def _example(decay: Decay) -> Example:
     return Example(
-        (STEP,) if decay is Decay.COSINE else (),
+        (),
         attrs={
             "dtype": "float32",
             "decay": str(decay),
@@ -85,7 +85,6 @@ def _example(decay: Decay) -> Example:
             "power": 2.0,
             "factor": 0.5,
         },
-        ranges={0: (0, 9)},
     )
 
 
