@@ -12,7 +12,7 @@ import numpy.typing as npt
 from strategy.graph import Graph, Op, Role
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
-from strategy.ops.halves import run_op
+from strategy.ops.halves import run_act
 from strategy.tensor import Box, Rate, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -89,7 +89,7 @@ def _run_op(graph: Graph, op: Op, values: dict[str, Array], number: int, *, firs
     definition = op_definition(op.kind)
     if first_of_piece or not definition.accumulates:
         values.update({n: np.empty(graph.values[n].spec.shape, graph.values[n].spec.dtype.numpy) for n in op.outputs})
-    run_op(
+    run_act(
         definition,
         Call(
             xp=np,

@@ -17,7 +17,7 @@ _HALF_NBYTES = 2
 """No other dtype has elements of this size."""
 
 
-def run_op(definition: OpDef, call: Call) -> None:
+def run_act(definition: OpDef, call: Call) -> None:
     """Run one act of an op; figures beyond the range of a half become infinite, which is no error here."""
     arrays = (*call.inputs, *call.outputs, *call.updates)
     if all(array.dtype.itemsize != _HALF_NBYTES for array in arrays):

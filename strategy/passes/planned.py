@@ -5,6 +5,7 @@ from __future__ import annotations
 from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
+from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, Watch, training_graph
 
 
@@ -15,4 +16,8 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    return training_graph(model, training, watch)
+    graph = training_graph(model, training, watch)
+    repeated = recompute(graph, config.recompute, config.recompute_values)
+    if watch is not None and repeated is not graph:
+        watch("recompute", repeated)
+    return repeated

@@ -9,7 +9,7 @@ import pytest
 
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
-from strategy.ops.halves import run_op
+from strategy.ops.halves import run_act
 from strategy.tensor import DType
 
 HALVES = [DType.BFLOAT16, DType.FLOAT16]
@@ -30,7 +30,7 @@ def run(kind: str, inputs: list[Array], outputs: list[Array], **more: Any) -> No
     )
     for name, value in more.items():
         setattr(call, name, value)
-    run_op(op_definition(kind), call)
+    run_act(op_definition(kind), call)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
