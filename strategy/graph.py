@@ -45,7 +45,7 @@ class Value:
     rate: Rate = Rate.MICRO_BATCH
     role: Role = Role.COMPUTED
     init: str = ""
-    """How a variable starts: `"zeros"`, `"ones"` or `"normal(std)"`."""
+    """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
 
 
 @dataclass(frozen=True, slots=True)

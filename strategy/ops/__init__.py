@@ -32,6 +32,7 @@ from strategy.ops import (
     rotary,
     shape,
     shift,
+    skip,
     softmax,
     split_attention,
 )
@@ -62,6 +63,7 @@ _FAMILIES = (
     shape,
     optimizer,
     learning_rate,
+    skip,
     lamb,
     muon,
     moe,
