@@ -136,10 +136,11 @@ def deciding_op(graph: Graph, value: str) -> Op | None:
 
 
 def check_graph(graph: Graph) -> None:
-    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values.
+    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values, untimely ops.
 
     A variable is updated once and not read afterwards: the reader would get the new value by the order of the ops, and
-    the old one by the actors' credits.
+    the old one by the actors' credits. The forward pass is over when the backward pass begins: a micro-batch passes
+    through the stages as one run of ops forth and one back.
 
     Raises:
         GraphError: with one line per problem, each naming op and value.
@@ -148,7 +149,11 @@ def check_graph(graph: Graph) -> None:
     written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
     names: set[str] = set()
     updated: dict[str, str] = {}
+    turn = ""
     for op in graph.ops:
+        turn = turn or (op.name if op.phase is Phase.BACKWARD else "")
+        if turn and op.phase is Phase.FORWARD:
+            problems.append(f"op {op.name}: is of the forward pass, after op {turn} has begun the backward pass")
         if op.name in names:
             problems.append(f"op {op.name}: the name is used twice")
         names.add(op.name)
