@@ -16,6 +16,7 @@ from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_peak, peak_memory_bytes
+from strategy.lowering.schedule import schedule_problem
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.objective import stage_times_ns
 from strategy.plan import Plan
@@ -52,9 +53,13 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: mesh {placement.mesh}, but config has dp {config.dp} and tp {config.tp}"
         if placement.axes != ("data", "tensor"):
             yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
+    problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
+    if problem is not None:
+        yield f"config.schedule: {problem}"
     degrees = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
-        if field.default is not dataclasses.MISSING and degrees[field.name] != field.default:
+        single = field.default is not dataclasses.MISSING and field.name != "virtual_stages"
+        if single and degrees[field.name] != field.default:
             yield f"config.{field.name}: {degrees[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
@@ -72,6 +77,9 @@ def _signatures(plan: Plan) -> Iterator[str]:
             continue
         if not 0 <= stages.stage_of[op.name] < len(stages.placements):
             yield f"op {op.name}: stage {stages.stage_of[op.name]} of {len(stages.placements)}"
+            continue
+        if not 0 <= stages.lap_of(op.name) < plan.config.virtual_stages:
+            yield f"op {op.name}: lap {stages.lap_of(op.name)} of {plan.config.virtual_stages}"
             continue
         found = plan.layout.signatures[op.name]
         if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh):

@@ -6,6 +6,7 @@ from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.training import Training, training_graph
+from strategy.passes.weight_gradients import set_apart
 
 
 def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
@@ -15,4 +16,5 @@ def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    return training_graph(model, training)
+    graph = training_graph(model, training)
+    return set_apart(graph) if config.schedule.splits_backward else graph
