@@ -117,7 +117,7 @@ def chunk_order(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
     if schedule is Schedule.ZB_H1:
         return _zb_h1(stages, stage, num_micro_batches)
     if schedule is Schedule.ONEFLOW:
-        return iter(_oneflow(stages, num_micro_batches)[stage])
+        return iter(backward_first(stages, num_micro_batches, blocks=2 * stages + 1)[stage])
     ahead = num_micro_batches if schedule is Schedule.GPIPE and stages > 1 else stages - stage
     return _one_by_one(min(ahead, num_micro_batches), num_micro_batches)
 
@@ -195,12 +195,16 @@ class _Counted:
 
 
 @lru_cache(maxsize=16)
-def _oneflow(stages: int, m: int) -> tuple[tuple[Chunk, ...], ...]:
-    """Per stage: backward if there is one, else forward while there is a block, at each end of a chunk.
+def backward_first(stages: int, m: int, *, blocks: int, backward_time: int = 2) -> tuple[tuple[Chunk, ...], ...]:
+    """The order of each stage that acts as soon as it can: backward if there is one, else forward if a block is free.
 
-    The blocks of a stage are those of OneFlow's buffer, twice the stages, and the producer's own.
+    Args:
+        stages: of the pipeline.
+        m: micro-batches.
+        blocks: most micro-batches in flight on a stage; OneFlow's buffer has twice the stages, its producer one more.
+        backward_time: of a backward, in units of a forward.
     """
-    blocks, takes = 2 * stages + 1, {Phase.FORWARD: 1, Phase.BACKWARD: 2}
+    takes = {Phase.FORWARD: 1, Phase.BACKWARD: backward_time}
     found: list[list[Chunk]] = [[] for _ in range(stages)]
     done = {(phase, stage): 0 for phase in takes for stage in range(stages)}
     running: list[tuple[int, Chunk] | None] = [None] * stages
