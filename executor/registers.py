@@ -92,4 +92,4 @@ def _allocated(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:
 
 def _shaped(raw: Array, register: Register) -> Array:
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
-    return raw[: register.block_nbytes].view(str(register.dtype)).reshape(register.shape)
+    return raw[: register.block_nbytes].view(register.dtype.numpy).reshape(register.shape)
