@@ -4,7 +4,7 @@
 tp = 2
 schedule = "1f1b"
 
-[sbp]                         # value name or pattern -> one SBP per mesh axis: data, tensor
+[sbp]                         # value name or pattern -> one SBP per mesh axis: data, (context,) tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
 
 [stage]                       # op name or pattern -> pipeline stage, its backward and update ops included
@@ -27,14 +27,16 @@ from experiments.console import not_there_yet
 from strategy.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
-    from strategy.lowering.schedule import Schedule
+    from enum import StrEnum
+
     from strategy.sbp import NdSbp
     from strategy.search.candidates import Pins
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches")
-SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "recompute": "none", "zero_stage": 0}
+COUNTS = ("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches")
+CHOICES = ("schedule", "context")
+SINGLE_VALUED: Mapping[str, object] = {"ep": 1, "virtual_stages": 1, "recompute": "none", "zero_stage": 0}
 """Keys of `config` that have one value in this version."""
 
 
@@ -45,6 +47,7 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
         EnvironmentLacks: it asks for what this version does not have.
     """
+    from strategy.config import mesh_axes
     from strategy.search.candidates import Pins
     from strategy.search.pins import placement_problems
 
@@ -63,12 +66,13 @@ def read_pins(path: Path) -> Pins:
 
     problems += _unknown(document, SECTIONS, str(path))
     config = read("config", lambda key, value: _setting(key, value, f"{path}: [config]"))
-    layouts = read("sbp", lambda pattern, value: _layout(value, f"{path}: [sbp] {pattern!r}"))
+    axes = mesh_axes(config.get("cp", 1))
+    layouts = read("sbp", lambda pattern, value: _layout(value, axes, f"{path}: [sbp] {pattern!r}"))
     stages = read("stage", lambda pattern, value: _whole(value, f"{path}: [stage] {pattern!r}", at_least=0))
     placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
     problems += placement_problems(placements)
     report(problems, where=str(path))
-    counts = {key: value for key, value in config.items() if key in (*COUNTS, "schedule")}
+    counts = {key: value for key, value in config.items() if key in (*COUNTS, *CHOICES)}
     return Pins(**counts, layouts=layouts, stages=stages, placements=placements)
 
 
@@ -97,13 +101,13 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "schedule", *SINGLE_VALUED)
+    known = (*COUNTS, *CHOICES, *SINGLE_VALUED)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
-    if key == "schedule":
-        return _schedule(value, f"{where} {key}")
+    if key in CHOICES:
+        return _choice(key, value, f"{where} {key}")
     only = SINGLE_VALUED[key]
     if type(value) is not type(only):
         raise InputError("a wrong type", where=f"{where} {key}", got=value, expected=type(only).__name__)
@@ -124,19 +128,20 @@ def _whole(value: Any, where: str, *, at_least: int) -> int:
     return value
 
 
-def _schedule(value: Any, where: str) -> Schedule:
+def _choice(key: str, value: Any, where: str) -> StrEnum:
+    from strategy.config import Context
     from strategy.lowering.schedule import Schedule
 
-    names = [str(schedule) for schedule in Schedule]
+    options: type[StrEnum] = {"schedule": Schedule, "context": Context}[key]
+    names = [str(option) for option in options]
     if value not in names:
-        raise InputError("unknown schedule", where=where, got=value, hint=did_you_mean(str(value), names))
-    return Schedule(value)
+        raise InputError(f"unknown {key}", where=where, got=value, hint=did_you_mean(str(value), names))
+    return options(value)
 
 
-def _layout(value: Any, where: str) -> NdSbp:
+def _layout(value: Any, axes: tuple[str, ...], where: str) -> NdSbp:
     from strategy.sbp import parse_nd
-    from strategy.search.candidates import AXES
 
-    if not isinstance(value, list) or len(value) != len(AXES):
-        raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(AXES)}")
+    if not isinstance(value, list) or len(value) != len(axes):
+        raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(axes)}")
     return parse_nd(value, where=where)

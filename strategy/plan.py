@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig
+from strategy.config import Context, PlanConfig
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -325,7 +325,9 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         ),
         cluster=where,
         cost=cost,
-        config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
+        config=reader.record(
+            PlanConfig, config, "config", schedule=Schedule(config["schedule"]), context=Context(config["context"])
+        ),
         layout=_layout_of(reader, found),
         claims=reader.record(
             Claims,

@@ -19,7 +19,7 @@ from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
 from simulator.simulate import simulate
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig
+from strategy.config import Context, PlanConfig
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
@@ -33,11 +33,11 @@ from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
-from strategy.passes.training import Training, training_graph
-from strategy.placement import Placement
+from strategy.passes.planned import planned_graph
+from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
-from strategy.search.candidates import AXES, Request
+from strategy.search.candidates import Request, placements_of
 from strategy.search.deduce import deduce
 from strategy.search.rules import along_axes
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
@@ -73,10 +73,20 @@ def simulated(program: Program) -> SimulatedStep:
     return SimulatedStep(simulate(program).step_time_s, simulate(program, steps=1).makespan_lower_bound_s)
 
 
-def config_of(training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b") -> PlanConfig:
+def config_of(
+    training: Training,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    schedule: str = "1f1b",
+    context: str = "ring",
+) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro = -(-training.micro_batch // dp)
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule))
+    count = training.num_micro_batches
+    return PlanConfig(dp, tp, pp, micro, count, Schedule(schedule), cp=cp, context=Context(context))
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -118,11 +128,8 @@ def _plan_by(
     prices: CostModel,
 ) -> Plan:
     """The plan of chosen signatures; `prices` decide the steps of conversions."""
-    graph = training_graph(asked.model, asked.training)
-    size = config.dp * config.tp
-    placements = tuple(
-        Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
-    )
+    graph = planned_graph(asked.model, asked.training, config)
+    placements = placements_of(config)
     converter = Converter(prices, placements)
     stages = assign_stages(graph, placements)
     pipeline = Pipeline(config.num_micro_batches, config.schedule, asked.cost.cluster.overlaps)

@@ -167,7 +167,7 @@ def progress() -> Iterator[Watch | None]:
 def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
     return (
-        f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
+        f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}, "
         f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
     )
 

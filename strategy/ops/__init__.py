@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    attention_block,
     batch_matmul,
     batch_norm,
     binary,
@@ -16,6 +17,7 @@ from strategy.ops import (
     gather,
     group_norm,
     grouped_matmul,
+    hand_on,
     indexing,
     lamb,
     learning_rate,
@@ -31,7 +33,6 @@ from strategy.ops import (
     shape,
     shift,
     softmax,
-    split_attention,
 )
 from strategy.ops.base import OpDef
 
@@ -47,7 +48,8 @@ _FAMILIES = (
     group_norm,
     batch_norm,
     attention,
-    split_attention,
+    attention_block,
+    hand_on,
     rotary,
     conv,
     pool,

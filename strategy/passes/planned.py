@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from strategy.config import PlanConfig
+from strategy.config import Context, PlanConfig
+from strategy.errors import report
 from strategy.graph import Graph
 from strategy.models.base import Model
+from strategy.passes.ring_attention import attention_problems, ring_attention
 from strategy.passes.training import Training, training_graph
 
 
@@ -12,7 +14,14 @@ def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph
     """The graph that a plan lays out.
 
     Raises:
-        InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
+        InputError: a pattern of `training` or `config` matches nothing, nothing is left to train, or the model has no
+            sequences to split.
         GraphError: the model's graph does not compose.
     """
-    return training_graph(model, training)
+    graph = training_graph(model, training)
+    if config.cp == 1:
+        return graph
+    if config.context is Context.RING:
+        return ring_attention(graph, config.cp)
+    report(attention_problems(graph, config.cp), where="context parallelism")
+    return graph

@@ -18,7 +18,7 @@ from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.plan import Plan
 from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
-from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns
+from strategy.search.candidates import Request, candidates_of, free_rules, quick_bound_ns
 from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import SearchStatus, Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
@@ -164,7 +164,7 @@ def _solve_all(
         if watch is not None:
             watch(number, len(candidates), config)
         try:
-            verdict = examine(request, config, FREE, deadline, best_ns)
+            verdict = examine(request, config, free_rules(config), deadline, best_ns)
         except OutOfTimeError:
             known.leave_out(quick_ns)
         except InfeasibleError as error:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from strategy.passes.training import Training
-from strategy.search.by_hand import BY_HAND
 from strategy.search.candidates import Pins, Request, candidates_of, quick_bound_ns, space_log10
 from strategy.search.verdict import solve_candidate
 from tests.small_plans import request
@@ -35,6 +34,6 @@ def test_pins_leave_what_satisfies_them(asked: Request) -> None:
 
 def test_the_quick_bound_is_below_what_is_solved(asked: Request) -> None:
     for config in candidates_of(asked):
-        solved = solve_candidate(asked, config, rules=BY_HAND)
+        solved = solve_candidate(asked, config, rules=config.axes)
         assert solved is not None
         assert 0 < quick_bound_ns(asked, config) <= solved.bound_ns
