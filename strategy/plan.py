@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import Context, PlanConfig
+from strategy.config import Context, PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -326,7 +326,13 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         cluster=where,
         cost=cost,
         config=reader.record(
-            PlanConfig, config, "config", schedule=Schedule(config["schedule"]), context=Context(config["context"])
+            PlanConfig,
+            config,
+            "config",
+            schedule=Schedule(config["schedule"]),
+            recompute=Recompute(config["recompute"]),
+            recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            context=Context(config["context"]),
         ),
         layout=_layout_of(reader, found),
         claims=reader.record(

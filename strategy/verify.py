@@ -26,9 +26,9 @@ from strategy.signature import op_signatures
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
-CHOSEN = ("cp", "context")
-"""Keys of `config` that have a default and may have another value."""
 STATUSES = ("optimal", "feasible", "limit")
+PASSES = frozenset({"recompute", "recompute_values", "cp", "context"})
+"""Settings that act by way of the graph, which is checked op by op."""
 
 
 def verify(plan: Plan) -> list[str]:
@@ -57,8 +57,8 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
     values = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
-        open_to_choice = field.name in CHOSEN or field.default is dataclasses.MISSING
-        if not open_to_choice and values[field.name] != field.default:
+        fixed = field.default is not dataclasses.MISSING and field.name not in PASSES
+        if fixed and values[field.name] != field.default:
             yield f"config.{field.name}: {values[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):

@@ -79,14 +79,15 @@ def config_of(
     dp: int = 1,
     tp: int = 1,
     pp: int = 1,
-    cp: int = 1,
     schedule: str = "1f1b",
     context: str = "ring",
+    **more: Any,
 ) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro = -(-training.micro_batch // dp)
-    count = training.num_micro_batches
-    return PlanConfig(dp, tp, pp, micro, count, Schedule(schedule), cp=cp, context=Context(context))
+    return PlanConfig(
+        dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule), context=Context(context), **more
+    )
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -220,7 +221,7 @@ def train(
         thread.join()
     if hub.failure is not None:
         raise hub.failure
-    told = next(found for _, found in sorted(reports.items()) if found)
+    told = next((found for _, found in sorted(reports.items()) if found), [])
     return Trained(tuple(trainers), tuple(told), tuple(sum(t.bytes_sent.values()) for t in transports))
 
 

@@ -18,6 +18,7 @@ import pytest
 from executor.train import program_of
 from simulator.simulate import common, length_ns, merged, simulate
 from strategy.builder import GraphBuilder
+from strategy.config import Recompute
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
@@ -165,6 +166,18 @@ def test_training_round_a_ring_is_training_on_one_device(
 ) -> None:
     """Legal, the same losses and weights, the bytes and memory that it claims; seven and five positions are uneven."""
     assert list(check_training(plan_of(model, micro_batches=micro_batches, **degrees), steps=2)) == []
+
+
+@pytest.mark.parametrize(("kind", "model"), [("full", LLAMA), ("selective", GPT)])
+def test_blocks_are_computed_again(kind: str, model: Model) -> None:
+    """With their own way round the ring; they are clones of the blocks of the forward pass."""
+    training = in_float64(Training(global_batch=1))
+    config = config_of(training, cp=2, recompute=Recompute(kind))
+    plan = plan_by_rules(request(2, training, model=model), config, config.axes)
+    assert list(check_training(plan, steps=2)) == []
+    again = {op.name: op for op in plan.graph.ops if op.repeats and op.kind == "attention_block"}
+    assert len(again) == 2 * model.layers
+    assert all(plan.graph.by_name[op.repeats].attrs == op.attrs for op in again.values())
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

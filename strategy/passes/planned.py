@@ -6,6 +6,7 @@ from strategy.config import Context, PlanConfig
 from strategy.errors import report
 from strategy.graph import Graph
 from strategy.models.base import Model
+from strategy.passes.recompute import recompute
 from strategy.passes.ring_attention import attention_problems, ring_attention
 from strategy.passes.training import Training, training_graph
 
@@ -19,6 +20,7 @@ def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training)
+    graph = recompute(graph, config.recompute, config.recompute_values)
     if config.cp == 1:
         return graph
     if config.context is Context.RING:

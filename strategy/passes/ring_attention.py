@@ -1,16 +1,16 @@
 """Ring attention: attention in as many blocks as a ring has ranks, forward and backward.
 
 In block j every rank works on the keys and values of its j-th neighbour (Liu et al. 2023, arXiv:2310.01889). They come
-round in a chain of values, each handed on from the one before, so that a rank holds the block that it works on and the
+round in a chain of values, each copied from the one before, so that a rank holds the block that it works on and the
 one that arrives:
 
-    forward    k:0 = hand_on(k)      v:0 = hand_on(v)      rows:0 = block 0 (q, k:0, v:0)
-               k:1 = hand_on(k:0)    v:1 = hand_on(v:0)    rows:1 = block 1 (q, k:1, v:1, rows:0)    ...
+    forward    k:0 = copy(k)      v:0 = copy(v)      rows:0 = block 0 (q, k:0, v:0)
+               k:1 = copy(k:0)    v:1 = copy(v:0)    rows:1 = block 1 (q, k:1, v:1, rows:0)    ...
     backward   k and v once more; the parts of dq, dk and dv of all blocks, added up
 
-`k:j` is at home as S(1)+j. Block j and the handing on of `k:j`, which reads it as S(1)+(j+1), wait for nothing of each
-other: where collectives run beside computation, the one runs beside the other. A block's part of dk and dv is at home
-as S(1)+j, goes straight to those whose keys they are, and is added after the block that follows.
+`k:j` is at home as S(1)+j. Block j and the way of `k:j` to the next copy, which reads it as S(1)+(j+1), wait for
+nothing of each other: where collectives run beside computation, the one runs beside the other. A block's part of dk and
+dv is at home as S(1)+j, goes straight to those whose keys they are, and is added after the block that follows.
 
 Bytes that p ranks send of keys and values of k and v bytes in all: (p - 1) (k + v) forward, 2 (p - 1) (k + v) backward.
 """
@@ -18,7 +18,7 @@ Bytes that p ranks send of keys and values of k and v bytes in all: (p - 1) (k +
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from strategy.builder import GraphBuilder
 from strategy.errors import InputError, report
@@ -84,7 +84,11 @@ class _Rewriter:
         attrs: Attrs | None = None,
         labels: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        return self.builder.add(name, kind, inputs, labels=labels, attrs=attrs, phase=like.phase, layer=like.layer)
+        """An op in the place of another; if that one repeats a third, it repeats what stands in place of the third."""
+        outputs = self.builder.add(name, kind, inputs, labels=labels, attrs=attrs, phase=like.phase, layer=like.layer)
+        if like.repeats:
+            self.builder.ops[-1] = replace(self.builder.ops[-1], repeats=name.replace(like.name, like.repeats, 1))
+        return outputs
 
     def _separate(self, op: Op, operands: Sequence[str]) -> tuple[str, str, str]:
         """Queries, keys and values, as values of their own."""
@@ -112,16 +116,16 @@ class _Rewriter:
         ring = {"rows": rows[1], "keys": keys[1], "chunks": self.ranks, "shift": shift}
         return {"causal": causal, "group": group, **ring}
 
-    def _handed_on(self, op: Op, label: str, x: str, shift: int) -> str:
+    def _next(self, op: Op, label: str, x: str, shift: int) -> str:
         attrs = {"shift": shift, "chunks": self.ranks}
-        return self._add(op, f"{op.name}:{label}{shift}", "hand_on", (x,), attrs)[0]
+        return self._add(op, f"{op.name}:{label}{shift}", "copy", (x,), attrs)[0]
 
     def _forward(self, op: Op) -> None:
         q, k, v = self._separate(op, op.inputs)
         mask = op.inputs[-1:] if is_masked(len(op.inputs)) else ()
         rows: tuple[str, ...] = ()
         for shift in range(self.ranks):
-            k, v = self._handed_on(op, "k", k, shift), self._handed_on(op, "v", v, shift)
+            k, v = self._next(op, "k", k, shift), self._next(op, "v", v, shift)
             name = op.name if shift == self.ranks - 1 else f"{op.name}:block{shift}"
             attrs = self._block(op, q, k, shift)
             rows = self._add(op, name, "attention_block", (q, k, v, *mask, *rows), attrs, labels=("lse",))
@@ -133,7 +137,7 @@ class _Rewriter:
         names = [f"{op.name}:{label}" for label in _GRADIENTS] if is_packed(len(operands)) else list(op.outputs)
         dq, home, away = "", ("", ""), ("", "")
         for shift in range(self.ranks):
-            k, v = self._handed_on(op, "k", k, shift), self._handed_on(op, "v", v, shift)
+            k, v = self._next(op, "k", k, shift), self._next(op, "v", v, shift)
             attrs, inputs = self._block(op, q, k, shift), (q, k, v, *mask, out, lse, dout)
             name = f"{op.name}:block{shift}"
             part, *travelling = self._add(op, name, "attention_block_grad", inputs, attrs, labels=("dk", "dv"))

@@ -90,8 +90,8 @@ def shared_samples_axis(graph: Graph) -> AxisRule:
 def position_axis(graph: Graph) -> AxisRule:
     """Positions are split along the axis; everything else is free. This is what makes an axis a context axis.
 
-    Where the graph has attention in blocks, keys and values go round a ring, and what is handed on has been there
-    since before the block that it is for; else positions are exchanged for heads.
+    Where the graph has attention in blocks, keys and values go round a ring, and what arrives for a
+    block has been on its way since the one before; else positions are exchanged for heads.
     """
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
@@ -102,7 +102,7 @@ def position_axis(graph: Graph) -> AxisRule:
             return sbp == B
         if op.kind in _BLOCKS and name in op.inputs[:2]:
             return isinstance(sbp, Split) and sbp.dim == 1
-        if op.kind == "hand_on":
+        if op.kind == "copy" and "shift" in op.attrs:
             return sbp == Split(1, int_attr(op.attrs, "shift"))
         return op.kind not in _WHOLE_ATTENTION or name != op.inputs[0] or sbp == Split(2)
 

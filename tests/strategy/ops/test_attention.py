@@ -173,8 +173,8 @@ REFUSED: dict[str, tuple[str, list[tuple[int, ...]], Attrs]] = {
         [(2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 2, 3), (2, 3, 2, 3)],
         {"causal": 0, "group": 1, "rows": 3, "keys": 3, "chunks": 2, "shift": 1},
     ),
-    "nothing to rotate": ("hand_on", [(2,)], {"shift": 0, "chunks": 2}),
-    "a rotation round the ring": ("hand_on", [(2, 3)], {"shift": 2, "chunks": 2}),
+    "nothing to rotate": ("copy", [(2,)], {"shift": 0, "chunks": 2}),
+    "a rotation round the ring": ("copy", [(2, 3)], {"shift": 2, "chunks": 2}),
     "odd heads": ("rotary", [(2, 3, 2, 3)], {"base": 1e4, "reverse": 0}),
 }
 
