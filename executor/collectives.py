@@ -14,6 +14,7 @@ Bytes handed over to other ranks by the whole group, for p ranks and a tensor of
     reduce_scatter   P -> S(d)     T (p - 1)        each rank T less its own target piece
     all_gather       S(d) -> B     T (p - 1)        each rank its own piece x (p - 1)
     all_to_all       S(i) -> S(j)  T (p - 1) / p    where both cuts are even; each rank its piece less what it keeps
+    rotate           S(d) -> S(d)+1   T                each rank its own piece
     slice            B -> S, B -> P, S -> P: 0
     transfer         the boxes of the messages whose two ends are different ranks
 
@@ -352,6 +353,7 @@ _FLAT: Mapping[ActKind, Callable[[_Part], Start]] = {
     ActKind.REDUCE_SCATTER: _reduce_scatter,
     ActKind.ALL_GATHER: _all_gather,
     ActKind.ALL_TO_ALL: _all_to_all,
+    ActKind.ROTATE: _all_to_all,
 }
 _TWO_LEVELS: Mapping[ActKind, Callable[[_Part], Start]] = {
     ActKind.ALL_REDUCE: _two_level_all_reduce,

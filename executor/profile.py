@@ -141,6 +141,7 @@ def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
         (ActKind.REDUCE_SCATTER, (P,), (Split(0),)),
         (ActKind.ALL_GATHER, (Split(0),), (B,)),
         (ActKind.ALL_TO_ALL, (Split(0),), (Split(1),)),
+        *([(ActKind.ROTATE, (Split(0),), (Split(0, 1),))] if ranks > 1 else []),
     ]
     cases: list[CollectiveCase] = []
     for rows in COLLECTIVE_ROWS:

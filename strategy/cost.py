@@ -31,7 +31,7 @@ from strategy.units import to_ns
 FLOP_BOUND = frozenset(
     {
         *("matmul", "matmul_nt", "matmul_tn", "batch_matmul", "conv2d", "conv2d_dx", "conv2d_dw"),
-        *("attention", "attention_grad", "attention_max", "attention_terms", "attention_terms_grad"),
+        *("attention", "attention_grad", "attention_block", "attention_block_grad"),
         *("grouped_matmul", "grouped_matmul_tn", "muon_direction"),
     }
 )
@@ -156,7 +156,8 @@ def step_features(
         local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
     most = most_sent_nbytes(step.kind, task, itemsize)
-    return Features(step.kind, 0, most, len(task.group) - 1, slowest_level(cluster, placement, step.axes))
+    hops = 1 if step.kind is ActKind.ROTATE else len(task.group) - 1
+    return Features(step.kind, 0, most, hops, slowest_level(cluster, placement, step.axes))
 
 
 def two_level_features(

@@ -82,6 +82,7 @@ class ActKind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
     ALL_TO_ALL = "all_to_all"
+    ROTATE = "rotate"
     TRANSFER = "transfer"
 
     @property

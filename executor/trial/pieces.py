@@ -32,8 +32,8 @@ def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) -> l
         return [array.copy()]
     sbp, parts = nd_sbp[0], mesh[0]
     match sbp:
-        case Split(dim):
-            pieces = np.array_split(array, parts, axis=dim)
+        case Split(dim) as split:
+            pieces = split.of(np.array_split(array, parts, axis=dim))
         case Broadcast():
             pieces = [array] * parts
         case Partial(reduce):
@@ -77,8 +77,8 @@ def join(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
     stride = math.prod(mesh[1:])
     parts = [join(pieces[i * stride : (i + 1) * stride], nd_sbp[1:], mesh[1:]) for i in range(mesh[0])]
     match nd_sbp[0]:
-        case Split(dim):
-            return np.concatenate(parts, axis=dim)
+        case Split(dim, shift):
+            return np.concatenate([parts[(i - shift) % len(parts)] for i in range(len(parts))], axis=dim)
         case Broadcast():
             if not all(close(part, parts[0]) for part in parts):
                 raise ValueError("copies differ")

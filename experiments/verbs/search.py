@@ -168,7 +168,7 @@ def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     return (
-        f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
+        f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}, "
         f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}"
     )
 

@@ -22,7 +22,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan, plan_text, read_plan
 from strategy.program import ActKind
-from strategy.sbp import format_nd, parse_nd
+from strategy.sbp import Split, format_nd, parse_nd
 from strategy.tensor import DType
 from strategy.verify import verify
 from tests.campaigns.outcome import Outcome
@@ -63,7 +63,7 @@ def other_target(plan: Plan, entry: dict[str, Any], at: int, rng: random.Random)
 def regrouped(plan: Plan, entry: dict[str, Any], at: int, rng: random.Random) -> Steps | None:
     """Among the ranks of other axes."""
     choices = [[], [0], [1], [0, 1], [1, 0]]
-    choices.remove(entry["steps"][at]["axes"])
+    choices = [axes for axes in choices if axes != entry["steps"][at]["axes"]]
     return _with(entry, at, {"axes": rng.choice(choices)})
 
 
@@ -114,7 +114,8 @@ def _with(entry: dict[str, Any], at: int, change: Step) -> Steps:
 def _layouts(plan: Plan, entry: dict[str, Any]) -> list[list[str]]:
     spec = plan.graph.values[entry["value"]].spec
     mesh = plan.layout.stages.placements[0].mesh
-    return [format_nd(nd) for nd in layouts_of(spec, mesh)]
+    turned = [[Split(0, 1), *(Split(1, shift) for shift in range(1, parts))] if parts > 1 else [] for parts in mesh]
+    return [format_nd(nd) for nd in layouts_of(spec, mesh, rotated=turned)]
 
 
 def _step(source: list[str], target: list[str]) -> Step | None:
@@ -157,12 +158,20 @@ def mutable_plan(seed: int) -> Plan:
 
 
 def mutants(
-    plan: Plan, seed: int, *, names: Sequence[str] = tuple(MUTATIONS), most: int = MUTANTS_PER_PLAN
+    plan: Plan,
+    seed: int,
+    *,
+    names: Sequence[str] = tuple(MUTATIONS),
+    most: int = MUTANTS_PER_PLAN,
+    values: Sequence[str] = (),
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """(mutation, what is wrong with its refusal or acceptance, what it exercised) of some mutants of a plan."""
+    """(mutation, what is wrong with its refusal or acceptance, what it exercised) of some mutants of a plan.
+
+    Conversions of `values` alone are changed, if any are named.
+    """
     rng = random.Random(seed)
     base = json.loads(plan_text(plan))
-    pools = _pools(base["boxing"])
+    pools = _pools([entry if entry["value"] in values or not values else {"steps": []} for entry in base["boxing"]])
     found = 0
     for _ in range(8 * most):
         name = rng.choice(names)

@@ -55,9 +55,10 @@ def one_each(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
 
 
 def every_step(
-    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,)
+    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,), shifts: Iterable[int] = (1,)
 ) -> Iterator[tuple[NdSbp, BoxingStep]]:
-    layouts = layouts_of(spec, mesh, reduces=reduces)
+    """Among the layouts in order, and those that are rotated along dim 0."""
+    layouts = layouts_of(spec, mesh, reduces=reduces, rotated=[[Split(0, shift) for shift in shifts]] * len(mesh))
     for source, target in itertools.product(layouts, repeat=2):
         step = step_between(source, target)
         if step is not None:
@@ -117,7 +118,10 @@ def test_chains_are_cheapest_by_another_method() -> None:
     for seed in range(3):
         boxing = Boxing(mesh_of(mesh), prices(seed))
         layouts = layouts_of(spec, mesh)
-        edges = [(source, step.target, prices(seed)(spec, source, step)) for source, step in every_step(spec, mesh)]
+        edges = [
+            (source, step.target, prices(seed)(spec, source, step))
+            for source, step in every_step(spec, mesh, shifts=())
+        ]
         for source in layouts:
             best = dict.fromkeys(layouts, math.inf) | {source: 0.0}
             for _ in layouts:
@@ -139,6 +143,7 @@ TOTALS: dict[ActKind, Callable[[int, int], float]] = {
     ActKind.REDUCE_SCATTER: lambda total, parts: total * (parts - 1),
     ActKind.ALL_REDUCE: lambda total, parts: 2 * total * (parts - 1),
     ActKind.ALL_TO_ALL: lambda total, parts: total * (parts - 1) / parts,
+    ActKind.ROTATE: lambda total, parts: total,
     ActKind.SLICE: lambda total, parts: 0,
 }
 """Bytes that a group sends in all, T being the bytes of the tensor that the group holds together."""
@@ -251,6 +256,42 @@ def test_a_split_below_a_later_split_of_the_same_dim_moves_with_it() -> None:
         found = step_between(both, (Split(0), other))
         assert found is not None
         assert found.axes == (1,)
+
+
+def test_a_rotation_is_one_step_from_any_other() -> None:
+    """Of an uneven dim too; below a later split of the same dim, pieces of several axes move."""
+    for one, other in itertools.permutations(range(3), 2):
+        source, target = (Split(1, one),), (Split(1, other),)
+        assert step_between(source, target) == BoxingStep(ActKind.ROTATE, (0,), target)
+        task = boxing_task(TensorSpec((4, 7)), source, BoxingStep(ActKind.ROTATE, (0,), target), mesh_of((3,)), 0)
+        assert sum(sent_nbytes(ActKind.ROTATE, task, rank, 4) for rank in range(3)) == 4 * 7 * 4
+    both = (Split(0, 1), Split(0))
+    assert step_between(both, (Split(0), Split(0))) == BoxingStep(ActKind.ALL_TO_ALL, (0, 1), (Split(0), Split(0)))
+
+
+@pytest.mark.parametrize("mesh", [(3,), (3, 2)], ids=str)
+def test_rotated_splits_are_joined_with_all_layouts(mesh: Shape) -> None:
+    """By the cheapest chain; two rotations of one split by one step of their bytes."""
+    spec, placement = TensorSpec((7, 8)), mesh_of(mesh)
+    boxing, rng = Boxing(placement, most_sent_on(placement)), np.random.default_rng(0)
+    whole = rng.standard_normal(spec.shape)
+    ordered = layouts_of(spec, mesh)
+    turned = [
+        nd for nd in layouts_of(spec, mesh, rotated=[(Split(0, 2),)] + [()] * (len(mesh) - 1)) if nd not in ordered
+    ]
+    pairs = [
+        *itertools.product(turned, ordered),
+        *itertools.product(ordered, turned),
+        *itertools.product(turned, turned),
+    ]
+    for source, target in pairs:
+        pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
+        here = source
+        for step in boxing.chain(spec, source, target):
+            pieces = carry_out(pieces, spec, here, step, placement)
+            here = step.target
+        assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole), (source, target)
+    assert [step.kind for step in boxing.chain(spec, turned[0], (Split(0, 1), *turned[0][1:]))] == [ActKind.ROTATE]
 
 
 def test_axes_of_one_kind_are_one_group() -> None:
