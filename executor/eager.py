@@ -24,13 +24,14 @@ from strategy.graph import Attrs, Graph, Op, Role, Value
 from strategy.layout import Home
 from strategy.nn.module import Module, Parameter
 from strategy.ops import op_definition
-from strategy.ops.base import Call, Workspace
+from strategy.ops.base import Array, Call, Workspace
 from strategy.placement import Placement
 from strategy.program import ActKind
+from strategy.rows import piece_of
 from strategy.sbp import B, NdSbp, local_box
 from strategy.search.deduce import Deduction, Fit, pick
 from strategy.signature import Signature, op_signatures
-from strategy.tensor import DType, Rate, TensorSpec, box_shape
+from strategy.tensor import DType, Rate, TensorSpec
 
 _LABELS = tuple(str(number) for number in range(1, 9))
 
@@ -167,9 +168,9 @@ def _moved(
     return arrived
 
 
-def _empty(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> np.ndarray:
+def _empty(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> Array:
     box = local_box(spec.shape, layout, placement.mesh, placement.coords(rank))
-    return np.empty(box_shape(box), str(spec.dtype))
+    return piece_of(np, spec, box)
 
 
 def _graph_of(kind: str, inputs: Sequence[GlobalTensor], attrs: Attrs) -> Graph:

@@ -29,6 +29,7 @@ from strategy.errors import InputError, SbpError
 from strategy.graph import Attrs
 from strategy.nn.operators import Operators
 from strategy.placement import Placement
+from strategy.rows import Rows
 from strategy.sbp import B, NdSbp, P, Partial, Sbp, Split, check_layout, format_nd, has_partial, local_box
 from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape
 
@@ -46,12 +47,15 @@ partial_sum = P
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class GlobalTensor(Operators):
-    """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out."""
+    """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out.
+
+    Pieces are arrays, or `Rows` where the tensor is ragged.
+    """
 
     spec: TensorSpec
     placement: Placement
     sbp: NdSbp
-    piece: NDArray[Any] | None
+    piece: Any
     world: World
 
     @property
@@ -105,7 +109,7 @@ class GlobalTensor(Operators):
         """The same tensor in this layout: what traced code asks for, done at once."""
         return self.to_global(sbp=sbp)
 
-    def to_local(self) -> NDArray[Any] | None:
+    def to_local(self) -> Any:
         """This rank's piece, which it shares; None on ranks that hold none."""
         return self.piece
 
@@ -113,7 +117,8 @@ class GlobalTensor(Operators):
         """A copy of the whole, on every rank of the world."""
         whole = self.to_global(placement=placement(range(self.world.size)), sbp=B)
         assert whole.piece is not None, "every rank is in it"
-        return whole.piece.copy()
+        array: NDArray[Any] = whole.piece.dense() if isinstance(whole.piece, Rows) else whole.piece.copy()
+        return array
 
 
 def placement(devices: Sequence[int] | Sequence[Sequence[int]]) -> Placement:

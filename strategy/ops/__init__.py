@@ -11,6 +11,7 @@ from strategy.ops import (
     batch_norm,
     binary,
     conv,
+    dropless,
     dropout,
     elementwise,
     gather,
@@ -61,6 +62,7 @@ _FAMILIES = (
     lamb,
     muon,
     moe,
+    dropless,
     grouped_matmul,
 )
 
