@@ -61,6 +61,8 @@ class Op:
     phase: Phase = Phase.FORWARD
     layer: int | None = None
     """Index of the repeated layer that the op belongs to; None outside of layers."""
+    repeats: str = ""
+    """The forward op whose work it does again: its FLOPs are the hardware's, not the model's."""
 
 
 @dataclass(frozen=True)

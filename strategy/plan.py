@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig
+from strategy.config import PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -325,7 +325,14 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         ),
         cluster=where,
         cost=cost,
-        config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
+        config=reader.record(
+            PlanConfig,
+            config,
+            "config",
+            schedule=Schedule(config["schedule"]),
+            recompute=Recompute(config["recompute"]),
+            recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+        ),
         layout=_layout_of(reader, found),
         claims=reader.record(
             Claims,

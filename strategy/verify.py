@@ -27,6 +27,8 @@ from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
 STATUSES = ("optimal", "feasible", "limit")
+PASSES = frozenset({"recompute", "recompute_values"})
+"""Settings that act by way of the graph, which is checked op by op."""
 
 
 def verify(plan: Plan) -> list[str]:
@@ -54,7 +56,8 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
     degrees = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
-        if field.default is not dataclasses.MISSING and degrees[field.name] != field.default:
+        fixed = field.default is not dataclasses.MISSING and field.name not in PASSES
+        if fixed and degrees[field.name] != field.default:
             yield f"config.{field.name}: {degrees[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):

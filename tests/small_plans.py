@@ -33,7 +33,8 @@ from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
-from strategy.passes.training import Training, training_graph
+from strategy.passes.planned import planned_graph
+from strategy.passes.training import Training
 from strategy.placement import Placement
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
@@ -73,10 +74,12 @@ def simulated(program: Program) -> SimulatedStep:
     return SimulatedStep(simulate(program).step_time_s, simulate(program, steps=1).makespan_lower_bound_s)
 
 
-def config_of(training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b") -> PlanConfig:
+def config_of(
+    training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b", **more: Any
+) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro = -(-training.micro_batch // dp)
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule))
+    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule), **more)
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -118,7 +121,7 @@ def _plan_by(
     prices: CostModel,
 ) -> Plan:
     """The plan of chosen signatures; `prices` decide the steps of conversions."""
-    graph = training_graph(asked.model, asked.training)
+    graph = planned_graph(asked.model, asked.training, config)
     size = config.dp * config.tp
     placements = tuple(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
@@ -213,7 +216,7 @@ def train(
         thread.join()
     if hub.failure is not None:
         raise hub.failure
-    told = next(found for _, found in sorted(reports.items()) if found)
+    told = next((found for _, found in sorted(reports.items()) if found), [])
     return Trained(tuple(trainers), tuple(told), tuple(sum(t.bytes_sent.values()) for t in transports))
 
 

@@ -53,19 +53,23 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
     return _Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step)
 
 
-def step_flop(graph: Graph, pipeline: Pipeline) -> int:
-    """FLOPs of the matrix products of one step on the logical tensors: what model-FLOP utilisation counts."""
-    return sum(products_flop(graph).values()) * pipeline.num_micro_batches
+def model_flop(graph: Graph, pipeline: Pipeline) -> int:
+    """FLOPs of the matrix products of one step on the logical tensors, each product once: what MFU counts."""
+    return pipeline.num_micro_batches * sum(products_flop(graph).values())
 
 
-def products_flop(graph: Graph) -> dict[str, int]:
-    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind."""
+def hardware_flop(graph: Graph, pipeline: Pipeline) -> int:
+    """FLOPs of the matrix products of one step, those that are computed again included: what HFU counts."""
+    return pipeline.num_micro_batches * sum(products_flop(graph, repeated=True).values())
+
+
+def products_flop(graph: Graph, *, repeated: bool = False) -> dict[str, int]:
+    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind; with `repeated` also of clones."""
     found: dict[str, int] = {}
     for op in graph.ops:
-        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE:
-            flop = op_definition(op.kind).flop(
-                expected(graph.specs(op.inputs)), expected(graph.specs(op.outputs)), op.attrs
-            )
+        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE and (repeated or not op.repeats):
+            read, written = expected(graph.specs(op.inputs)), expected(graph.specs(op.outputs))
+            flop = op_definition(op.kind).flop(read, written, op.attrs)
             found[op.kind] = found.get(op.kind, 0) + flop
     return found
 
@@ -88,7 +92,6 @@ class _Lowering:
         self._make_registers()
         for index, action in enumerate(self.arrangement.actions):
             self.actors_of[index] = list(self._make_actors(action))
-        flop = step_flop(self.graph, self.pipeline)
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
             ranks=ranks,
@@ -98,8 +101,8 @@ class _Lowering:
             resources=port_rates(self.cost.cluster, ranks),
             num_micro_batches=self.pipeline.num_micro_batches,
             tokens_per_step=tokens_per_step,
-            model_flop_per_step=flop,
-            hardware_flop_per_step=flop,
+            model_flop_per_step=model_flop(self.graph, self.pipeline),
+            hardware_flop_per_step=hardware_flop(self.graph, self.pipeline),
         )
 
     def _box(self, tensor: int, rank: int) -> Box:

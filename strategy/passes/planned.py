@@ -5,6 +5,7 @@ from __future__ import annotations
 from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
+from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 
 
@@ -15,4 +16,5 @@ def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    return training_graph(model, training)
+    graph = training_graph(model, training)
+    return recompute(graph, config.recompute, config.recompute_values)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import PlanConfig
+from strategy.config import PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
-from strategy.errors import report
+from strategy.errors import GraphError, report
 from strategy.graph import Graph, Op, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.lowering.arrangement import Pipeline
@@ -25,6 +25,7 @@ from strategy.lowering.schedule import Schedule
 from strategy.measurement import Features
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
+from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp
@@ -51,6 +52,8 @@ class Pins:
     micro_batch: int | None = None
     num_micro_batches: int | None = None
     schedule: Schedule | None = None
+    recompute: Recompute | None = None
+    recompute_values: tuple[str, ...] = ()
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -114,8 +117,41 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 micro = batch // dp // count
                 if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
-                schedule = pins.schedule or Schedule.ONE_F_ONE_B
-                yield PlanConfig(dp, tp, pp, micro, count, schedule)
+                yield PlanConfig(
+                    dp,
+                    tp,
+                    pp,
+                    micro,
+                    count,
+                    schedule=pins.schedule or Schedule.ONE_F_ONE_B,
+                    recompute=pins.recompute or Recompute.NONE,
+                    recompute_values=pins.recompute_values,
+                )
+
+
+def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory."""
+    if request.pins.recompute is None and config.recompute is Recompute.NONE:
+        for kind in recomputable(request.model):
+            again = replace(config, recompute=kind)
+            if not request.pins.numbered_stages or _keeps_layers_whole(request, again):
+                yield again
+
+
+def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
+    """Whether no pinned stage cuts a layer through what is computed again."""
+    try:
+        space_of(request, config, FREE)
+    except GraphError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def recomputable(model: Model) -> tuple[Recompute, ...]:
+    """The kinds of recomputing that find something to drop in a model, cheapest first."""
+    graph = training_graph(model, Training(global_batch=1))
+    return tuple(kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind))
 
 
 def _divisors(number: int) -> list[int]:

@@ -15,6 +15,7 @@ from executor.initialize import initial_piece
 from executor.registers import ALIGNMENT
 from executor.synthetic import BatchLoader
 from executor.train import program_of
+from strategy.config import Recompute
 from strategy.errors import InfeasibleError
 from strategy.graph import Role
 from strategy.layout import home_of
@@ -48,6 +49,9 @@ QUOTAS = {
     "float32": 0.1,
     "mlp": 0.1,
     "frozen": 0.1,
+    "selective recompute": 0.1,
+    "full recompute": 0.1,
+    "recompute by name": 0.1,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
 }
 WASTE = 1.1
@@ -89,7 +93,8 @@ def random_plan_case(seed: int) -> PlanCase:
         seed=seed,
         **_random_rule(rng, model),
     )
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
+    schedule = rng.choice(("gpipe", "1f1b"))
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **_random_memory(random.Random(seed), model))
     asked = request(dp * tp * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
@@ -129,6 +134,17 @@ def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
     }
 
 
+def _random_memory(rng: random.Random, model: Model) -> dict[str, Any]:
+    """What is computed again."""
+    mlp = isinstance(model, MlpConfig)
+    kinds = (Recompute.FULL,) if mlp else (Recompute.FULL, Recompute.SELECTIVE)
+    values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.1.*norm*", "*.gelu", "*residual*")
+    return {
+        "recompute": rng.choice(kinds) if rng.random() < 0.45 else Recompute.NONE,
+        "recompute_values": (rng.choice(values),) if rng.random() < 0.25 else (),
+    }
+
+
 def _degrees(most: int) -> list[tuple[int, int, int]]:
     sizes = range(1, most + 1)
     return [(dp, tp, pp) for dp in sizes for tp in sizes for pp in sizes if dp * tp * pp <= most and pp <= 3]
@@ -144,6 +160,8 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
     yield from ["frozen"] * bool(plan.training.frozen)
+    yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
+    yield from ["recompute by name"] * bool(plan.config.recompute_values)
     yield from ["mlp"] * isinstance(plan.model, MlpConfig)
     yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
     shapes: dict[str, set[tuple[int, ...]]] = {}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
+from strategy.config import Recompute
 from strategy.errors import EnvironmentLacks, InputError
 from strategy.lowering.schedule import Schedule
 from strategy.sbp import B, Split
@@ -35,7 +36,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     cp = 1
     ep = 1
     virtual_stages = 1
-    recompute = "none"
+    recompute = "selective"
+    recompute_values = ["*.gelu"]
     zero_stage = 0
     [sbp]
     "*.mlp.fc1.weight" = ["B", "S(1)"]
@@ -49,6 +51,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         micro_batch=1,
         num_micro_batches=4,
         schedule=Schedule.GPIPE,
+        recompute=Recompute.SELECTIVE,
+        recompute_values=("*.gelu",),
         layouts={"*.mlp.fc1.weight": (B, Split(1))},
         stages={"layers.0.*": 0},
     )
@@ -66,7 +70,10 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ('[config]\nschedule = "1f1c"', "[config] schedule: unknown schedule (got '1f1c'); did you mean '1f1b'?"),
         ("[config]\nschedule = 1", "[config] schedule: unknown schedule (got 1)"),
         ("[config]\nzero_stage = true", "[config] zero_stage: a wrong type (got True, expected int)"),
-        ("[config]\nrecompute = 0", "[config] recompute: a wrong type (got 0, expected str)"),
+        ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),
+        ('[config]\nrecompute = "ful"', "[config] recompute: unknown recompute (got 'ful'); did you mean 'full'?"),
+        ('[config]\nrecompute_values = "*"', "[config] recompute_values: not a list of patterns (got '*', expected"),
+        ("[config]\nrecompute_values = [1]", "[config] recompute_values: not a list of patterns (got [1]"),
         ("config = 2", "[config]: not a table (got 2"),
         ('[sbp]\n"*" = "B"', "[sbp] '*': not a layout (got 'B', expected one SBP per mesh axis: data, tensor)"),
         ('[sbp]\n"*" = ["B"]', "[sbp] '*': not a layout (got ['B']"),
@@ -83,7 +90,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["cp = 2", "ep = 2", "virtual_stages = 2", 'recompute = "full"', "zero_stage = 1"])
+@pytest.mark.parametrize("line", ["cp = 2", "ep = 2", "virtual_stages = 2", "zero_stage = 1"])
 def test_what_is_not_there_yet_says_so(tmp_path: Path, line: str) -> None:
     with pytest.raises(EnvironmentLacks, match="is not there yet in this version") as caught:
         read(tmp_path, f"[config]\n{line}")
