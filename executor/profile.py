@@ -121,8 +121,8 @@ def _random(kernels: Kernels, spec: TensorSpec, rng: np.random.Generator, vocabu
         rows.hold(xp.asarray(cells))[...] = xp.asarray(rng.uniform(0.1, 2.0, spec.expected.shape))
         return rows
     if not spec.dtype.is_float:
-        return xp.asarray(rng.integers(0, vocabulary, spec.shape).astype(spec.dtype))
-    return xp.asarray(rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype))
+        return xp.asarray(rng.integers(0, vocabulary, spec.shape).astype(spec.dtype.numpy))
+    return xp.asarray(rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype.numpy))
 
 
 def _median_seconds(act: Callable[[], object]) -> float:

@@ -122,4 +122,4 @@ def _shaped(raw: Array, register: Register, kernels: Kernels) -> Array:
     if register.ragged is not None:
         return Rows(kernels.xp, raw, register.spec, register.box)
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
-    return raw.view(str(register.dtype)).reshape(register.shape)
+    return raw.view(register.dtype.numpy).reshape(register.shape)

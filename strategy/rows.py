@@ -47,7 +47,7 @@ class Rows:
         most = self.spec.most_rows
         data = INDEX_NBYTES * (1 + most)
         object.__setattr__(self, "_index", self.raw[:data].view("int64"))
-        object.__setattr__(self, "_data", self.raw[data:].view(str(self.spec.dtype)).reshape(most, -1))
+        object.__setattr__(self, "_data", self.raw[data:].view(self.spec.dtype.numpy).reshape(most, -1))
 
     @property
     def count(self) -> int:
@@ -92,13 +92,13 @@ class Rows:
         return self._data[: len(cells)]
 
     def put(self, parts: Sequence[tuple[Array, Array, tuple[int, int]]]) -> None:
-        """Hold the sum of (cells, rows, [begin, end) of the width in logical indices)."""
+        """Hold the sum of (cells, rows, [begin, end) of the width in logical indices), of halves rounded once."""
         xp, origin = self.xp, self.box[-1][0]
         cells = xp.unique(xp.concatenate([self._index[:0], *(part[0] for part in parts)]))
-        held = self.hold(cells)
-        held[...] = 0
+        total = xp.zeros((len(cells), self.shape[-1]), self.spec.dtype.wide.numpy)
         for found, rows, (begin, end) in parts:
-            held[xp.searchsorted(cells, found), begin - origin : end - origin] += rows
+            total[xp.searchsorted(cells, found), begin - origin : end - origin] += rows
+        self.hold(cells)[...] = total
 
     def expert_bounds(self) -> Array:
         """Where the rows of each expert of the box begin, and where those of the last one end."""
@@ -155,4 +155,4 @@ def piece_of(xp: ArrayModule, spec: TensorSpec, box: Box, raw: Array | None = No
         raw = xp.zeros(local.nbytes, "uint8")
     if local.ragged is not None:
         return Rows(xp, raw, local, box)
-    return raw.view(str(local.dtype)).reshape(local.shape)
+    return raw.view(local.dtype.numpy).reshape(local.shape)

@@ -99,11 +99,11 @@ def draw_operand(
     if not spec.dtype.is_float:
         if bounds is None:
             raise InputError("an integer operand of an example has no range", where=f"position {position}")
-        return rng.integers(int(bounds[0]), int(bounds[1]), spec.shape, spec.dtype)
+        return rng.integers(int(bounds[0]), int(bounds[1]), spec.shape, spec.dtype.numpy)
     low, high = bounds or _DEFAULT_RANGE
     shift = (_GOLDEN * (position + 1)) % 1.0
     steps = (rng.permutation(spec.size) + shift) / spec.size
-    return np.asarray((low + (high - low) * steps).reshape(spec.shape), spec.dtype)
+    return np.asarray((low + (high - low) * steps).reshape(spec.shape), spec.dtype.numpy)
 
 
 def _drawn(subject: Subject, rng: np.random.Generator, kernels: Kernels) -> Drawn:
@@ -209,7 +209,7 @@ class OneRank:
         found = []
         for piece in (*self._outputs, *self._updates):
             array = piece.dense() if isinstance(piece, Rows) else piece
-            host = np.empty(array.shape, str(array.dtype))
+            host = np.empty(array.shape, array.dtype)
             self._kernels.download(array, host)
             found.append(host)
         return tuple(found)

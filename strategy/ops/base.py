@@ -129,6 +129,8 @@ class OpDef:
     """Its output is a step value made of micro-batch inputs: every act after the first of a step adds to it."""
     ragged: bool = False
     """Its operands may be ragged: `Rows` in a call, and as many rows as are expected where FLOPs and bytes count."""
+    repeats: bool = False
+    """Its output is a micro-batch value made of step inputs: every act of a step gives it anew."""
     examples: tuple[Example, ...] = ()
 
 

@@ -13,13 +13,23 @@ from executor.collectives import prepare
 from executor.transport.base import Transport, TransportError, wait
 from executor.trial.pieces import cut, join
 from strategy.boxing import BoxingStep, boxing_task, layouts_of, step_between, transfer_task
+from strategy.builder import GraphBuilder
+from strategy.convert import Converter, lay_out
+from strategy.cost import CostModel
+from strategy.graph import Role, Value
+from strategy.layout import assign_stages
+from strategy.lowering.arrangement import Pipeline
 from strategy.ops.base import Workspace
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask, TransferTask
 from strategy.rows import Rows, piece_of
 from strategy.sbp import B, NdSbp, Split, local_box, local_boxes
-from strategy.tensor import DType, Ragged, Shape, TensorSpec
+from strategy.signature import op_signatures
+from strategy.tensor import DType, Ragged, Rate, Shape, TensorSpec
+from tests.campaigns import layouts
 from tests.executor.cases import on_threads
+from tests.small_plans import cluster
+from tests.whole_graphs import Operand, WholeCase
 
 Array = npt.NDArray[Any]
 DIMS = (5, 4, 4)
@@ -164,3 +174,42 @@ def test_more_rows_than_there_is_room_for_are_refused() -> None:
 
     with pytest.raises(TransportError, match="24 rows are to come where there is room for 16"):
         on_threads(2, play)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("experts", [(0, 5), (4, 5), (-1, 0)], ids=["any", "the last", "none"])
+def test_experts_on_ranks_of_their_own(ranks: int, choices: int, experts: tuple[int, int]) -> None:
+    """Tokens by group, experts by rank: to the experts and back, wherever the tokens want to go."""
+    builder, operands = GraphBuilder(), {}
+    specs = {
+        "x": TensorSpec((4, 3, 6), DType.FLOAT64),
+        "chosen": TensorSpec((4, 3, choices), DType.INT32),
+        "weights": TensorSpec((4, 3, choices), DType.FLOAT64),
+        "w": TensorSpec((5, 6, 7), DType.FLOAT64),
+    }
+    for position, (name, spec) in enumerate(specs.items()):
+        builder.declare(Value(name, spec, Rate.MICRO_BATCH, Role.INPUT))
+        operands[name] = Operand(spec, experts if name == "chosen" else None, position)
+    builder.add("rows", "dropless_dispatch", ("x", "chosen"), attrs={"experts": 5, "imbalance": 1.0})
+    builder.add("up", "grouped_matmul", ("rows", "w"), attrs={"transpose": 0})
+    builder.add("act", "gelu", ("up",))
+    builder.add("y", "dropless_combine", ("act", "chosen", "weights"))
+    graph, placement, cost = builder.build(), line(ranks), CostModel(cluster(ranks), {})
+    wanted = {
+        "rows": (Split(0), Split(1)),
+        "up": (Split(0), Split(0)),
+        "act": (Split(0), Split(0)),
+        "y": (Split(1), Split(0)),
+    }
+    signatures = {
+        op.name: next(
+            s for s in op_signatures(graph, op, (ranks,)) if (s.inputs[0][0], s.outputs[0][0]) == wanted[op.name]
+        )
+        for op in graph.ops
+    }
+    layout = lay_out(graph, assign_stages(graph, (placement,)), signatures, Converter(cost, (placement,)))
+    moved = [step.kind for conversion in layout.conversions for step in conversion.steps]
+    assert moved == [ActKind.ALL_TO_ALL] * 2
+    case = WholeCase(0, graph, (), {}, operands, layout, Pipeline(2), cost, DType.FLOAT64)
+    assert list(layouts.check(case)) == []
