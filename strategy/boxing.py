@@ -20,6 +20,9 @@ with what another needs; chains convert before and after that transfer (`convert
 
 Bytes sent, over all p ranks of a group that holds a tensor of T bytes: all-gather T(p-1), reduce-scatter T(p-1),
 all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan et al. 2021, table 2); rotation T.
+
+Of a ragged tensor the same steps move the rows that there are, each with its place (`strategy.rows`); the bytes stated
+are those expected.
 """
 
 from __future__ import annotations
@@ -147,7 +150,7 @@ def layouts_of(
     """
     options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
     if partial:
-        options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec.dtype, reduce)]
+        options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec, reduce)]
     more = rotated or [()] * len(mesh)
     per_axis = [[*options, *splits] if parts > 1 else [B] for parts, splits in zip(mesh, more, strict=True)]
     return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
@@ -354,16 +357,16 @@ def meeting_ranks(messages: Sequence[Message]) -> list[tuple[int, ...]]:
     return [tuple(ranks) for _, ranks in sorted(components.items())]
 
 
-def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> int:
-    """Bytes that `rank` sends to other ranks in one act."""
-    return sum(part_nbytes(kind, task, rank, itemsize))
+def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> int:
+    """Bytes that `rank` sends to other ranks in one act; expected ones where the tensor is ragged."""
+    return sum(part_nbytes(kind, task, rank, spec))
 
 
-def most_sent_nbytes(kind: ActKind, task: BoxingTask, itemsize: int) -> int:
-    """Bytes that the busiest rank of a group sends to others in one act on one level."""
+def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
+    """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
     if kind is ActKind.ALL_TO_ALL:
-        return _most_exchanged(task) * itemsize
-    return max(_sent_size(kind, task, rank) for rank in task.group) * itemsize
+        return spec.sent_nbytes(_most_exchanged(task))
+    return spec.sent_nbytes(max(_sent_size(kind, task, rank) for rank in task.group))
 
 
 def _most_exchanged(task: BoxingTask) -> int:
@@ -379,11 +382,11 @@ def _most_exchanged(task: BoxingTask) -> int:
     return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
 
 
-def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> tuple[int, ...]:
+def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> tuple[int, ...]:
     """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
     if isinstance(task, BoxingTask) and task.nodes:
-        return tuple(size * itemsize for size in part_sizes(kind, task)[rank])
-    return (_sent_size(kind, task, rank) * itemsize,)
+        return tuple(spec.sent_nbytes(size) for size in part_sizes(kind, task)[rank])
+    return (spec.sent_nbytes(_sent_size(kind, task, rank)),)
 
 
 def _sent_size(kind: ActKind, task: BoxingTask | TransferTask, rank: int) -> int:

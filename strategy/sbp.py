@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from strategy.errors import SbpError
-from strategy.tensor import Box, DType, Shape
+from strategy.tensor import Box, Shape, TensorSpec
 
 _Piece = TypeVar("_Piece")
 
@@ -198,9 +198,14 @@ def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shap
     return tuple(end - begin for begin, end in local_box(shape, nd_sbp, mesh, coords))
 
 
-def may_be_partial(dtype: DType, reduce: Reduce) -> bool:
-    """Whether tensors of a dtype may be partial: floats under every reduction, integers under max and min."""
-    return dtype.is_float or reduce is not Reduce.SUM
+def may_be_partial(spec: TensorSpec, reduce: Reduce) -> bool:
+    """Whether a tensor may be partial: floats under every reduction, integers under max and min, ragged ones as sums.
+
+    A row that is not there counts as zero, which is neutral in sums alone.
+    """
+    if spec.ragged is not None:
+        return reduce is Reduce.SUM
+    return spec.dtype.is_float or reduce is not Reduce.SUM
 
 
 def reductions(nd_sbp: NdSbp) -> frozenset[Reduce]:

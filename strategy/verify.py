@@ -138,7 +138,7 @@ def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
             yield f"step {number}, {step.kind} along axes {step.axes}, does not turn {_change(layout, step.target)}"
             return
         layout = step.target
-        terms = all(may_be_partial(spec.dtype, reduce) for reduce in reductions(layout))
+        terms = all(may_be_partial(spec, reduce) for reduce in reductions(layout))
         if not terms or not is_legal_layout(spec.shape, layout, placements[stage].mesh):
             yield f"step {number} leaves {format_nd(layout)}, which {spec.dtype} {spec.shape} does not allow"
             return

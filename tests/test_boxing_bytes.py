@@ -47,7 +47,7 @@ def test_what_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     around = conversion(replace(case, target=(Split(0),))) + conversion(replace(case, source=(Split(0),)))
     assert list(check(case, around, 0)) == []
     assert any("the table says" in line for line in check(case, around + conversion(back) + around[1:], 0))
-    monkeypatch.setattr(campaign, "part_nbytes", lambda kind, task, rank, itemsize: (1,))
+    monkeypatch.setattr(campaign, "part_nbytes", lambda kind, task, rank, spec: (1,))
     assert any("bytes, not 1" in line for line in check(case, [act], 0))
 
 

@@ -24,10 +24,14 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2
 _FLOOR = 1e-3
 """Where all elements are smaller, errors are measured against this: terms of partial tensors are of the order of 1."""
 _NEUTRAL_SHARE = 0.25
+_LACKING_SHARE = 0.3
 
 
-def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) -> list[Array]:
-    """The piece of every rank; the terms of a partial tensor are random and differ from rank to rank."""
+def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator, *, ragged: bool = False) -> list[Array]:
+    """The piece of every rank; the terms of a partial tensor are random and differ from rank to rank.
+
+    Of a `ragged` tensor, written out, terms have none but its rows, and lack some of those.
+    """
     if not mesh:
         return [array.copy()]
     sbp, parts = nd_sbp[0], mesh[0]
@@ -37,15 +41,18 @@ def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) -> l
         case Broadcast():
             pieces = [array] * parts
         case Partial(reduce):
-            pieces = _terms(array, reduce, parts, rng)
-    return [piece for part in pieces for piece in cut(part, nd_sbp[1:], mesh[1:], rng)]
+            pieces = _terms(array, reduce, parts, rng, ragged=ragged)
+    return [piece for part in pieces for piece in cut(part, nd_sbp[1:], mesh[1:], rng, ragged=ragged)]
 
 
-def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator) -> list[Array]:
+def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator, *, ragged: bool) -> list[Array]:
     """Arrays that reduce to `array`. For max and min some are the neutral element, as boxing from B makes them."""
     if reduce is Reduce.SUM:
         if not np.issubdtype(array.dtype, np.integer):
             terms = [rng.standard_normal(array.shape).astype(array.dtype) for _ in range(parts - 1)]
+            if ragged:
+                there = (array != 0).any(axis=-1, keepdims=True)
+                terms = [term * (there & (rng.random(there.shape) > _LACKING_SHARE)) for term in terms]
         else:
             terms = [rng.integers(-9, 10, array.shape, array.dtype) for _ in range(parts - 1)]
         return [*terms, np.asarray(array - sum(terms))]

@@ -13,6 +13,7 @@ from strategy.ops import (
     binary,
     conv,
     copy,
+    dropless,
     dropout,
     elementwise,
     gather,
@@ -67,6 +68,7 @@ _FAMILIES = (
     lamb,
     muon,
     moe,
+    dropless,
     grouped_matmul,
 )
 

@@ -24,6 +24,7 @@ from strategy.ops.base import (
     picks_from,
 )
 from strategy.ops.gradient import GradientBuilder
+from strategy.ops.on_rows import on_rows, ragged_spec
 from strategy.sbp import Split
 from strategy.tensor import DType, TensorSpec
 
@@ -63,6 +64,7 @@ _EXAMPLES = (
     Example((TensorSpec((7, 5)),)),
     Example((TensorSpec((4, 6), DType.INT32),), ranges={0: (0, 9)}),
     Example((TensorSpec((5, 7, 4)),), attrs={"shift": 1, "chunks": 3}),
+    Example((ragged_spec((5, 4, 4, 7), 2),)),
 )
 
-OPS = (OpDef("copy", _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES),)
+OPS = (OpDef("copy", _infer, _flop, _signatures, on_rows(_run), _gradient, ragged=True, examples=_EXAMPLES),)

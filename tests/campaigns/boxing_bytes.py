@@ -214,7 +214,7 @@ def bytes_on(where: Placement) -> Price:
         total = 0
         for group in where.groups(*step.axes):
             task = boxing_task(spec, source, step, where, group[0])
-            total += sum(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank in group)
+            total += sum(sent_nbytes(step.kind, task, rank, spec) for rank in group)
         return float(total)
 
     return price
@@ -232,7 +232,7 @@ def conversion(case: Case) -> list[Act]:
             if case.per_node:
                 return cost.transfer_seconds(spec, left, here, right, there)
             task = transfer_task(spec, left, here, right, there)
-            return float(sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec.dtype.nbytes) for rank in here.devices))
+            return float(sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec) for rank in here.devices))
 
         steps = cross(spec, case.source, home, case.target, away, moving).steps
     acts, where, layout = [], here, case.source
@@ -265,7 +265,7 @@ def check(case: Case, acts: list[Act], seed: int) -> Iterator[str]:
     transports = on_threads(ranks, lambda t: after.update(play(acts, pieces, t)), tamper=carried)
     for number, act in enumerate(acts):
         for rank, task in act.tasks.items():
-            stated = part_nbytes(act.kind, task, rank, spec.dtype.nbytes)
+            stated = part_nbytes(act.kind, task, rank, spec)
             found = carried.levels(number, rank)
             if sum(found.values()) != sum(stated):
                 yield f"{act.kind} of rank {rank} sends {sum(found.values())} bytes, not {sum(stated)}"

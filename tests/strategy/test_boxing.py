@@ -161,7 +161,7 @@ def test_bytes_sent_are_those_of_the_table(mesh: Shape, shape: Shape) -> None:
             boxes = {*task.source_boxes, *task.target_boxes}
             hull = tuple((min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*boxes, strict=True))
             total = math.prod(box_shape(hull)) * spec.dtype.nbytes
-            sent = sum(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank in group)
+            sent = sum(sent_nbytes(step.kind, task, rank, spec) for rank in group)
             if step.kind is not ActKind.ALL_TO_ALL or (shape in ((12, 12), (36,)) and len(step.axes) == 1):
                 assert sent == TOTALS[step.kind](total, len(group)), (source, step)
             seen.add(step.kind)
@@ -181,7 +181,7 @@ def test_one_each_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None
                 for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
                     kept = intersect(before, after)
                     lacking += math.prod(box_shape(after)) - (math.prod(box_shape(kept)) if kept else 0)
-                sent = sum(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
+                sent = sum(sent_nbytes(step.kind, task, rank, spec) for rank in task.group)
                 assert sent == 4 * lacking
                 checked += 1
     assert checked >= 8
@@ -193,8 +193,8 @@ def test_the_busiest_rank_is_found(mesh: Shape, shape: Shape) -> None:
     spec, placement, seen = TensorSpec(shape), mesh_of(mesh, first=3), set()
     for source, step in every_step(spec, mesh):
         task = boxing_task(spec, source, step, placement, placement.devices[0])
-        wanted = max(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
-        assert most_sent_nbytes(step.kind, task, 4) == wanted, (source, step)
+        wanted = max(sent_nbytes(step.kind, task, rank, spec) for rank in task.group)
+        assert most_sent_nbytes(step.kind, task, spec) == wanted, (source, step)
         seen.add(step.kind)
     assert seen == set(TOTALS)
 
@@ -315,7 +315,7 @@ def most_sent_on(placement: Placement) -> Price:
     def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
         tasks = (boxing_task(spec, source, step, placement, rank) for rank in placement.devices)
         pairs = zip(placement.devices, tasks, strict=True)
-        return 1.0 + max(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank, task in pairs)
+        return 1.0 + max(sent_nbytes(step.kind, task, rank, spec) for rank, task in pairs)
 
     return price
 
@@ -330,7 +330,7 @@ def test_a_regrouped_mesh_sends_only_what_ranks_lack() -> None:
     for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
         lacking += len(cells(after) - cells(before)) * 4
     assert lacking == 4 * 3 * 2 * 4
-    assert sum(sent_nbytes(step.kind, task, rank, 4) for rank in task.group) == lacking
+    assert sum(sent_nbytes(step.kind, task, rank, spec) for rank in task.group) == lacking
 
 
 def test_nested_terms_of_another_reduction_are_combined_first() -> None:
@@ -422,7 +422,7 @@ def test_a_transfer_sends_nothing_that_its_receiver_holds(shape: Shape) -> None:
                     own = task.source_boxes.get(rank)
                     kept = intersect(own, wanted) if own is not None else None
                     lacking += math.prod(box_shape(wanted)) - (math.prod(box_shape(kept)) if kept is not None else 0)
-                sent = sum(sent_nbytes(ActKind.TRANSFER, task, rank, 4) for rank in here.devices)
+                sent = sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec) for rank in here.devices)
                 assert sent == 4 * lacking
 
 
