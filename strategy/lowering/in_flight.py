@@ -21,7 +21,7 @@ from strategy.lowering.schedule import Schedule, chunk_order, position_of
 
 PHASES = tuple(Phase)
 ROUNDS = 8
-"""Micro-batches, per stage and lap, after which nothing new happens."""
+"""Micro-batches, per stage, after which nothing new happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class UnitRun:
 @lru_cache(maxsize=64)
 def unit_run(schedule: Schedule, stages: int, num_micro_batches: int, laps: int = 1) -> UnitRun:
     """Run the chunks of all stages, each in one unit of time."""
-    count = min(num_micro_batches, ROUNDS * stages * laps)
+    count = min(num_micro_batches, ROUNDS * stages)
     orders = [list(chunk_order(schedule, stages, stage, count, laps)) for stage in range(stages)]
     ends: dict[tuple[Phase, int], list[int]] = {}
     begins: dict[Leg, list[int]] = {}

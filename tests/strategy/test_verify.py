@@ -124,6 +124,9 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     yield "status", {**base, "status": "splendid"}
     for name in ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "cp", "ep", "virtual_stages", "zero_stage"):
         yield "config", {**base, "config": {**base["config"], name: base["config"][name] + 1}}
+    for schedule in ("zbv", "interleaved"):
+        laps = base["config"]["virtual_stages"] + (schedule == "interleaved") * 2
+        yield "config", {**base, "config": {**base["config"], "schedule": schedule, "virtual_stages": laps}}
     yield "config.recompute", {**base, "config": {**base["config"], "recompute": "full"}}
     for name, value in (("global_batch", 8), ("num_micro_batches", 4)):
         yield "config", {**base, "training": {**base["training"], name: value}}
@@ -135,6 +138,7 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     for name in rng.sample(sorted(base["ops"]), 4):
         for stage in (-1, 7):
             yield f"op {name}", {**base, "ops": {**base["ops"], name: {**base["ops"][name], "stage": stage}}}
+            yield f"op {name}", {**base, "ops": {**base["ops"], name: {**base["ops"][name], "lap": stage}}}
         without = {other: entry for other, entry in base["ops"].items() if other != name}
         yield f"op {name}", {**base, "ops": without}
         yield "op stray", {**base, "ops": {**base["ops"], "stray": base["ops"][name]}}
