@@ -92,7 +92,7 @@ def assign_stages(
 ) -> Stages:
     """Repeated layers in equal runs along the pipeline; what precedes them first, what follows them last.
 
-    A backward op runs where its forward op does; an update where the variable is first used.
+    A backward op runs where its forward op does; an update where the variable is first used; a repeat where it is read.
 
     Args:
         graph: the training graph.
@@ -119,6 +119,8 @@ def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]
     stage_of: dict[str, int] = {}
     seen_layer = False
     for op in graph.ops:
+        if op.kind == "repeat":
+            continue
         if op.phase is not Phase.FORWARD:
             stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
         elif op.layer is not None:
@@ -127,6 +129,8 @@ def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]
         else:
             stage_of[op.name] = count - 1 if seen_layer else 0
         stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
+        repeats = (graph.producer[name] for name in op.inputs if name in graph.producer)
+        stage_of.update({r.name: stage_of[op.name] for r in repeats if r.kind == "repeat" and r.name not in stage_of})
     if pinned:
         _check_order(graph, stage_of)
     return stage_of

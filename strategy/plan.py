@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig
+from strategy.config import PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -28,6 +28,7 @@ from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.ops.learning_rate import Decay
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
@@ -323,11 +324,19 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),
             decay=Decay(training["decay"]),
+            precision=Precision(training["precision"]),
             frozen=reader.texts(training["frozen"], "training.frozen"),
         ),
         cluster=where,
         cost=cost,
-        config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
+        config=reader.record(
+            PlanConfig,
+            config,
+            "config",
+            schedule=Schedule(config["schedule"]),
+            recompute=Recompute(config["recompute"]),
+            recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+        ),
         layout=_layout_of(reader, found),
         claims=reader.record(
             Claims,

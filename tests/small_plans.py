@@ -40,9 +40,11 @@ from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import AXES, Request
 from strategy.search.deduce import deduce
+from strategy.search.layout_problem import Keep
 from strategy.search.rules import along_axes
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
 from strategy.search.verdict import Solved, solve_candidate
+from strategy.sharing import sharing
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType
 
@@ -75,12 +77,19 @@ def simulated(program: Program) -> SimulatedStep:
 
 
 def config_of(
-    training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b", laps: int | None = None
+    training: Training,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    schedule: str = "1f1b",
+    laps: int | None = None,
+    **more: Any,
 ) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro, order = -(-training.micro_batch // dp), Schedule(schedule)
     laps = laps or order.default_laps
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps)
+    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps, **more)
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -101,7 +110,7 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
 
     def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return _random_signatures(graph, stages, converter, rng)
+        return _random_signatures(graph, stages, converter, sharing(graph, config), rng)
 
     return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
 
@@ -138,10 +147,14 @@ def _plan_by(
 
 
 def _random_signatures(
-    graph: Graph, stages: Stages, converter: Converter, rng: random.Random
+    graph: Graph, stages: Stages, converter: Converter, keep: Keep, rng: random.Random
 ) -> Mapping[str, Signature]:
+    legal = {
+        op.name: [s for s in op_signatures(graph, op, stages.placement(op.name).mesh) if keep(op, s)]
+        for op in graph.ops
+    }
     while True:
-        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {name: rng.choice(options) for name, options in legal.items()}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:
@@ -217,7 +230,7 @@ def train(
         thread.join()
     if hub.failure is not None:
         raise hub.failure
-    told = next(found for _, found in sorted(reports.items()) if found)
+    told = next((found for _, found in sorted(reports.items()) if found), [])
     return Trained(tuple(trainers), tuple(told), tuple(sum(t.bytes_sent.values()) for t in transports))
 
 

@@ -15,6 +15,7 @@ from executor.initialize import initial_piece
 from executor.registers import ALIGNMENT
 from executor.synthetic import BatchLoader
 from executor.train import program_of
+from strategy.config import Recompute
 from strategy.errors import InfeasibleError
 from strategy.graph import Role
 from strategy.layout import home_of
@@ -24,7 +25,7 @@ from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
 from strategy.ops.learning_rate import Decay
-from strategy.passes.training import REPORT, Training
+from strategy.passes.training import REPORT, Training, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.plan import Plan
 from strategy.program import LoadTask, Register
@@ -48,12 +49,18 @@ QUOTAS = {
     "float32": 0.1,
     "mlp": 0.1,
     "frozen": 0.1,
+    "selective recompute": 0.1,
+    "full recompute": 0.1,
+    "recompute by name": 0.1,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
+    **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
     **{str(schedule): 0.03 for schedule in Schedule},
 }
 WASTE = 1.1
 """Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
 STEPS = 3
+SHARED = 8
+"""Elements from which on ZeRO shares a tensor out here: the models are small."""
 RULES = (("data", "tensor"), ("mixed", "tensor"), ("samples split", "mixed"), ("data", "samples shared"))
 FREE = ("samples split", "samples shared")
 
@@ -93,7 +100,9 @@ def random_plan_case(seed: int) -> PlanCase:
         seed=seed,
         **_random_rule(rng, model),
     )
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule)
+    zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
+    memory = {"zero_stage": zero, "zero_min_size": SHARED, **_random_memory(random.Random(seed), model)}
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **memory)
     asked = request(dp * tp * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
@@ -133,6 +142,17 @@ def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
     }
 
 
+def _random_memory(rng: random.Random, model: Model) -> dict[str, Any]:
+    """What is computed again."""
+    mlp = isinstance(model, MlpConfig)
+    kinds = (Recompute.FULL,) if mlp else (Recompute.FULL, Recompute.SELECTIVE)
+    values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.1.*norm*", "*.gelu", "*residual*")
+    return {
+        "recompute": rng.choice(kinds) if rng.random() < 0.45 else Recompute.NONE,
+        "recompute_values": (rng.choice(values),) if rng.random() < 0.25 else (),
+    }
+
+
 def _degrees(most: int) -> list[tuple[int, int, int]]:
     sizes = range(1, most + 1)
     return [(dp, tp, pp) for dp in sizes for tp in sizes for pp in sizes if dp * tp * pp <= most and pp <= 3]
@@ -147,7 +167,10 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["pipeline", str(plan.config.schedule)] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
+    yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
+    yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
+    yield from ["recompute by name"] * bool(plan.config.recompute_values)
     yield from ["mlp"] * isinstance(plan.model, MlpConfig)
     yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
     shapes: dict[str, set[tuple[int, ...]]] = {}
@@ -177,8 +200,8 @@ def check(plan: Plan, *, steps: int = STEPS) -> Iterator[str]:
 
 
 def on_one_device(plan: Plan, *, steps: int) -> tuple[dict[str, Array], list[float]]:
-    """Variables after some steps of the plan's graph on one device, and the mean loss of every step."""
-    graph, training = plan.graph, plan.training
+    """Variables after some steps on one device, and the mean loss of every step; no pass of the plan is in it."""
+    graph, training = training_graph(plan.model, plan.training), plan.training
     variables = {
         value.name: initial_piece(value, tuple((0, size) for size in value.spec.shape), seed=training.seed)
         for value in graph.with_role(Role.VARIABLE)
