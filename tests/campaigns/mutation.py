@@ -18,6 +18,7 @@ from typing import Any
 from strategy.boxing import layouts_of, step_between
 from strategy.errors import InputError
 from strategy.layout import wanted_copies
+from strategy.lowering.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan, plan_text, read_plan
@@ -146,14 +147,15 @@ def mutable_plan(seed: int) -> Plan:
     model = GptConfig(
         layers=2, width=heads * 4, heads=heads, sequence=rng.randint(3, 6), vocabulary=rng.randint(12, 24)
     )
-    micro_batches = rng.choice((1, 2, 3))
+    schedule = random.Random(f"schedule {seed}").choice(list(Schedule))
+    micro_batches = pp if schedule is Schedule.INTERLEAVED and pp > 1 else rng.choice((1, 2, 3))
     training = Training(
         global_batch=micro_batches * dp * rng.choice((1, 2)),
         num_micro_batches=micro_batches,
         dtype=DType.FLOAT64,
         seed=seed,
     )
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule)
     return random_plan(request(dp * tp * pp, training, model=model), config, rng)
 
 
