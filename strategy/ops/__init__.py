@@ -29,9 +29,11 @@ from strategy.ops import (
     optimizer,
     pool,
     reduction,
+    repeat,
     rotary,
     shape,
     shift,
+    skip,
     softmax,
 )
 from strategy.ops.base import OpDef
@@ -44,6 +46,7 @@ _FAMILIES = (
     binary,
     shift,
     reduction,
+    repeat,
     softmax,
     norm,
     group_norm,
@@ -60,6 +63,7 @@ _FAMILIES = (
     shape,
     optimizer,
     learning_rate,
+    skip,
     lamb,
     muon,
     moe,

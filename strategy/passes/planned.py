@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from strategy.config import Context, PlanConfig
-from strategy.errors import report
+from collections.abc import Callable
+
+from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
-from strategy.passes.ring_attention import attention_problems, ring_attention
-from strategy.passes.training import Training, training_graph
+from strategy.passes.ring_attention import split_sequences
+from strategy.passes.training import Training, Watch, training_graph
+from strategy.passes.weight_gradients import set_apart
+from strategy.passes.zero import share_out
 
 
-def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
-    """The graph that a plan lays out.
+def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
+    """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
         InputError: a pattern of `training` or `config` matches nothing, nothing is left to train, or the model has no
             sequences to split.
         GraphError: the model's graph does not compose.
     """
-    graph = training_graph(model, training)
-    graph = recompute(graph, config.recompute, config.recompute_values)
-    if config.cp == 1:
-        return graph
-    if config.context is Context.RING:
-        return ring_attention(graph, config.cp)
-    report(attention_problems(graph, config.cp), where="context parallelism")
+    graph = training_graph(model, training, watch)
+    passes: dict[str, Callable[[Graph], Graph]] = {
+        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "context": lambda graph: split_sequences(graph, config),
+        "zero": lambda graph: share_out(graph, config),
+        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+    }
+    for name, transform in passes.items():
+        before, graph = graph, transform(graph)
+        if watch is not None and graph is not before:
+            watch(name, graph)
     return graph
