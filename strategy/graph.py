@@ -45,7 +45,7 @@ class Value:
     rate: Rate = Rate.MICRO_BATCH
     role: Role = Role.COMPUTED
     init: str = ""
-    """How a variable starts: `"zeros"`, `"ones"` or `"normal(std)"`."""
+    """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,12 @@ class Graph:
     def num_layers(self) -> int:
         """How many repeated layers the graph holds."""
         return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
+
+
+def act_rate(graph: Graph, op: Op) -> Rate:
+    """How often an op acts: once per micro-batch if it reads or writes a value of that rate."""
+    micro = any(graph.values[name].rate is Rate.MICRO_BATCH for name in (*op.inputs, *op.outputs))
+    return Rate.MICRO_BATCH if micro else Rate.STEP
 
 
 def template_name(name: str, layer: int | None) -> str:

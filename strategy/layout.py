@@ -78,7 +78,7 @@ class Layout:
 def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapping[str, int] | None = None) -> Stages:
     """Repeated layers in equal runs over the stages; what precedes them first, what follows them last.
 
-    A backward op runs where its forward op does; an update where the variable is first used.
+    A backward op runs where its forward op does; an update where the variable is first used; a repeat where it is read.
 
     Args:
         graph: the training graph.
@@ -95,6 +95,8 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapp
     stage_of: dict[str, int] = {}
     seen_layer = False
     for op in graph.ops:
+        if op.kind == "repeat":
+            continue
         if op.phase is not Phase.FORWARD:
             stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
         elif op.layer is not None:
@@ -103,6 +105,8 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapp
         else:
             stage_of[op.name] = count - 1 if seen_layer else 0
         stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
+        repeats = (graph.producer[name] for name in op.inputs if name in graph.producer)
+        stage_of.update({r.name: stage_of[op.name] for r in repeats if r.kind == "repeat" and r.name not in stage_of})
     if pinned:
         _check_order(graph, stage_of)
     return Stages(placements, stage_of)

@@ -28,6 +28,7 @@ from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.ops.learning_rate import Decay
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
@@ -321,6 +322,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),
             decay=Decay(training["decay"]),
+            precision=Precision(training["precision"]),
             frozen=reader.texts(training["frozen"], "training.frozen"),
         ),
         cluster=where,

@@ -22,13 +22,14 @@ from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.protocol import admit
 from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
+from strategy.sharing import sharing
 from strategy.signature import op_signatures
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
+ALIKE = ("cp", "ep", "virtual_stages")
+"""What is the same in the configs of all plans."""
 STATUSES = ("optimal", "feasible", "limit")
-PASSES = frozenset({"recompute", "recompute_values"})
-"""Settings that act by way of the graph, which is checked op by op."""
 
 
 def verify(plan: Plan) -> list[str]:
@@ -56,8 +57,7 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
     degrees = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
-        fixed = field.default is not dataclasses.MISSING and field.name not in PASSES
-        if fixed and degrees[field.name] != field.default:
+        if field.name in ALIKE and degrees[field.name] != field.default:
             yield f"config.{field.name}: {degrees[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
@@ -69,6 +69,7 @@ def _stages(plan: Plan) -> Iterator[str]:
 
 def _signatures(plan: Plan) -> Iterator[str]:
     stages = plan.layout.stages
+    keep = sharing(plan.graph, plan.config)
     for op in plan.graph.ops:
         if op.name not in plan.layout.signatures:
             yield f"op {op.name}: the plan gives it no signature"
@@ -80,6 +81,9 @@ def _signatures(plan: Plan) -> Iterator[str]:
         if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh):
             written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
             yield f"op {op.name} ({op.kind}): {written} is no legal signature on mesh {stages.placement(op.name).mesh}"
+        elif not keep(op, found):
+            written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
+            yield f"op {op.name}: {written} is not how stage {plan.config.zero_stage} of ZeRO shares out"
     known = {op.name for op in plan.graph.ops}
     yield from (f"op {name}: the model has no such op" for name in plan.layout.signatures if name not in known)
 

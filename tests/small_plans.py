@@ -40,9 +40,11 @@ from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import AXES, Request
 from strategy.search.deduce import deduce
+from strategy.search.layout_problem import Keep
 from strategy.search.rules import along_axes
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
 from strategy.search.verdict import Solved, solve_candidate
+from strategy.sharing import sharing
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType
 
@@ -100,7 +102,7 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
 
     def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return _random_signatures(graph, stages, converter, rng)
+        return _random_signatures(graph, stages, converter, sharing(graph, config), rng)
 
     return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
 
@@ -137,10 +139,14 @@ def _plan_by(
 
 
 def _random_signatures(
-    graph: Graph, stages: Stages, converter: Converter, rng: random.Random
+    graph: Graph, stages: Stages, converter: Converter, keep: Keep, rng: random.Random
 ) -> Mapping[str, Signature]:
+    legal = {
+        op.name: [s for s in op_signatures(graph, op, stages.placement(op.name).mesh) if keep(op, s)]
+        for op in graph.ops
+    }
     while True:
-        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {name: rng.choice(options) for name, options in legal.items()}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:

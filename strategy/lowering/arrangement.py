@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strategy.boxing import BoxingStep
-from strategy.graph import Graph, Op, Phase, Role, Value
+from strategy.graph import Graph, Op, Phase, Role, Value, act_rate
 from strategy.layout import Conversion, Copy, Home, Layout, Stages, home_of, wanted_copies
 from strategy.lowering.schedule import Schedule, in_flight
 from strategy.program import ActKind
@@ -280,14 +280,13 @@ class _Arranger:
         stage = self.layout.stages.stage_of[op.name]
         layouts = self.layout.signatures[op.name].inputs
         reads = tuple(self.held[Copy(n, stage, nd)] for n, nd in zip(op.inputs, layouts, strict=True))
-        micro = any(self.graph.values[n].rate is Rate.MICRO_BATCH for n in op.inputs)
         self.actions.append(
             Action(
                 name=op.name,
                 kind=ActKind.COMPUTE,
                 stage=stage,
                 phase=op.phase,
-                rate=Rate.MICRO_BATCH if micro else Rate.STEP,
+                rate=act_rate(self.graph, op),
                 time=time,
                 reads=reads,
                 writes=tuple(self.homes[n] for n in op.outputs),

@@ -87,7 +87,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     rate, seed = float_attr(attrs, "rate"), int_attr(attrs, "seed")
     expect(0 <= rate < 1, "not a dropout rate", got=rate, expected="a figure in [0, 1)")
     expect(0 <= seed < _WORD, "not a seed", got=seed, expected="0 to 2^64 - 1")
-    expect(inputs[0].dtype.is_float, "not a tensor of floats", got=inputs[0].dtype, expected="float32 or float64")
+    expect(inputs[0].dtype.is_float, "not a tensor of floats", got=inputs[0].dtype, expected="a dtype of floats")
     return (inputs[0],)
 
 

@@ -6,15 +6,24 @@ from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
-from strategy.passes.training import Training, training_graph
+from strategy.passes.training import Training, Watch, training_graph
+from strategy.passes.zero import share_out
 
 
-def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
-    """The graph that a plan lays out.
+def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
+    """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    graph = training_graph(model, training)
-    return recompute(graph, config.recompute, config.recompute_values)
+    graph = training_graph(model, training, watch)
+    passes = {
+        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "zero": lambda graph: share_out(graph, config),
+    }
+    for name, transform in passes.items():
+        before, graph = graph, transform(graph)
+        if watch is not None and graph is not before:
+            watch(name, graph)
+    return graph

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import PlanConfig, Recompute
+from strategy.config import SMALLEST_SHARED, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import GraphError, report
-from strategy.graph import Graph, Op, Phase, template_name
+from strategy.graph import Graph, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
@@ -30,10 +30,11 @@ from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp
 from strategy.search.deduce import Deduction
-from strategy.search.layout_problem import Keep, SearchSpace
+from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
-from strategy.signature import Signature, op_signatures
+from strategy.sharing import sharing
+from strategy.signature import op_signatures
 from strategy.tensor import Rate, Shape
 
 AXES = ("data", "tensor")
@@ -54,6 +55,8 @@ class Pins:
     schedule: Schedule | None = None
     recompute: Recompute | None = None
     recompute_values: tuple[str, ...] = ()
+    zero_stage: int | None = None
+    zero_min_size: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -117,6 +120,8 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 micro = batch // dp // count
                 if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
+                if pins.zero_stage and dp == 1:
+                    continue
                 yield PlanConfig(
                     dp,
                     tp,
@@ -126,16 +131,25 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     schedule=pins.schedule or Schedule.ONE_F_ONE_B,
                     recompute=pins.recompute or Recompute.NONE,
                     recompute_values=pins.recompute_values,
+                    zero_stage=pins.zero_stage or 0,
+                    zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )
 
 
 def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
-    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory."""
-    if request.pins.recompute is None and config.recompute is Recompute.NONE:
-        for kind in recomputable(request.model):
-            again = replace(config, recompute=kind)
-            if not request.pins.numbered_stages or _keeps_layers_whole(request, again):
-                yield again
+    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory.
+
+    Parameters gathered per use (stage 3 of ZeRO; layouts like stages 1 and 2 are in the candidate's own space),
+    activations computed again, and both.
+    """
+    shares = request.pins.zero_stage is None and config.dp > 1
+    again = (Recompute.NONE, *recomputable(request.model)) if request.pins.recompute is None else (config.recompute,)
+    for kind in again:
+        for stage in (0, 3) if shares else (config.zero_stage,):
+            smaller = replace(config, recompute=kind, zero_stage=stage)
+            cuts = kind is not Recompute.NONE and request.pins.numbered_stages
+            if smaller != config and (not cuts or _keeps_layers_whole(request, smaller)):
+                yield smaller
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
@@ -152,6 +166,11 @@ def recomputable(model: Model) -> tuple[Recompute, ...]:
     """The kinds of recomputing that find something to drop in a model, cheapest first."""
     graph = training_graph(model, Training(global_batch=1))
     return tuple(kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind))
+
+
+def state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    return 16 * request.model.parameters
 
 
 def _divisors(number: int) -> list[int]:
@@ -207,20 +226,15 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
         cost=request.cost,
         converter=Converter(request.cost, placements),
         weights=(1,) * config.pp,
-        keep=_keep(graph, mesh, rules, pins),
+        keep=_keep(graph, mesh, config, rules, pins),
     )
 
 
-def _keep(graph: Graph, mesh: Shape, rules: Sequence[str], pins: Pins) -> Keep:
-    by_rule = along_axes(graph, mesh, rules)
-    if not pins.layouts:
-        return by_rule
-    by_pin = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
-
-    def keep(op: Op, signature: Signature) -> bool:
-        return by_rule(op, signature) and by_pin(op, signature)
-
-    return keep
+def _keep(graph: Graph, mesh: Shape, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
+    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config)}
+    if pins.layouts:
+        kept["pins"] = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
+    return all_of(kept)
 
 
 def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:

@@ -52,10 +52,13 @@ QUOTAS = {
     "full recompute": 0.1,
     "recompute by name": 0.1,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
+    **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
 }
 WASTE = 1.1
 """Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
 STEPS = 3
+SHARED = 8
+"""Elements from which on ZeRO shares a tensor out here: the models are small."""
 RULES = (("data", "tensor"), ("mixed", "tensor"), ("samples split", "mixed"), ("data", "samples shared"))
 FREE = ("samples split", "samples shared")
 
@@ -93,7 +96,9 @@ def random_plan_case(seed: int) -> PlanCase:
         **_random_rule(rng, model),
     )
     schedule = rng.choice(("gpipe", "1f1b"))
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **_random_memory(random.Random(seed), model))
+    zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
+    memory = {"zero_stage": zero, "zero_min_size": SHARED, **_random_memory(random.Random(seed), model)}
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **memory)
     asked = request(dp * tp * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
@@ -158,6 +163,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["pipeline"] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
+    yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
     yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
     yield from ["recompute by name"] * bool(plan.config.recompute_values)
