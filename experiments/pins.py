@@ -9,7 +9,8 @@ recompute_values = ["*.mlp.gelu"]
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
 
-[stage]                       # op name or pattern -> pipeline stage, its backward and update ops included
+[stage]                       # op name or pattern -> pipeline stage, its backward and update ops included;
+                              # where virtual_stages is above 1, the virtual stage: 0 to pp * virtual_stages - 1
 "layers.0.*" = 0
 
 [placement]                   # the same by the devices of the stage
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "zero_min_size")
+COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "zero_min_size")
 WORDS = ("schedule", "recompute")
 PATTERNS = ("recompute_values",)
 LARGEST_ZERO_STAGE = 3
-SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1}
+SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1}
 """Keys of `config` that have one value in this version."""
 
 

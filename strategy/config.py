@@ -35,7 +35,7 @@ class PlanConfig:
         schedule: in which order a stage runs its chunks.
         cp: context-parallel degree.
         ep: expert-parallel degree.
-        virtual_stages: runs of layers per device.
+        virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
         recompute_values: patterns of names of activations that it computes again besides.
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,

@@ -29,10 +29,14 @@ class Role(StrEnum):
 
 
 class Phase(StrEnum):
-    """Which part of a training step an op belongs to."""
+    """Which part of a training step an op belongs to.
+
+    Gradients of weights are part of the backward phase unless a pass sets them apart.
+    """
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHT = "weight"
     UPDATE = "update"
 
 

@@ -16,14 +16,15 @@ from operator import and_
 from strategy.config import SMALLEST_SHARED, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
-from strategy.errors import GraphError, report
+from strategy.errors import GraphError, InputError, report
 from strategy.graph import Graph, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
-from strategy.lowering.schedule import Schedule
+from strategy.lowering.schedule import Schedule, schedule_problem
 from strategy.measurement import Features
 from strategy.models import Model
+from strategy.objective import slots
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
@@ -45,7 +46,10 @@ FREE = ("samples split", "samples shared")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern)."""
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern).
+
+    Where micro-batches pass the stages on several laps, `stages` are virtual stages.
+    """
 
     dp: int | None = None
     tp: int | None = None
@@ -57,13 +61,32 @@ class Pins:
     recompute_values: tuple[str, ...] = ()
     zero_stage: int | None = None
     zero_min_size: int | None = None
+    virtual_stages: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Pattern of op names -> the devices of its stage, instead of the stage's number."""
 
     def __post_init__(self) -> None:
-        report(list(placement_problems(self.placements)), where="pins")
+        report([*placement_problems(self.placements), *self._schedule_problems()], where="pins")
+
+    def _schedule_problems(self) -> Iterator[InputError]:
+        """What no degrees can make good; micro-batches in groups only where both numbers are pinned."""
+        schedule, laps = self.schedule or Schedule.ONE_F_ONE_B, self.laps
+        stages, count = (self.pp, self.num_micro_batches) if self.pp and self.num_micro_batches else (1, 1)
+        problem = schedule_problem(schedule, stages, laps, count)
+        if problem is not None:
+            yield InputError("no such schedule", where="[config]", got=problem)
+        if self.placements and laps > 1:
+            hint = "pin virtual stages by their numbers, under [stage]"
+            yield InputError("devices do not tell virtual stages apart", where="[placement]", hint=hint)
+
+    @property
+    def laps(self) -> int:
+        """Virtual stages per device."""
+        if self.virtual_stages is not None:
+            return self.virtual_stages
+        return 1 if self.schedule is None else self.schedule.default_laps
 
     @property
     def devices_per_stage(self) -> int | None:
@@ -100,15 +123,17 @@ class Request:
 
     def pipeline_of(self, config: PlanConfig) -> Pipeline:
         """The pipeline of a candidate."""
-        return Pipeline(config.num_micro_batches, config.schedule, self.cost.cluster.overlaps)
+        overlaps = self.cost.cluster.overlaps
+        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
     for pp in _divisors(devices):
         last = max(pins.numbered_stages.values(), default=0)
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= last:
+        if pp * laps > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp * laps <= last:
             continue
         if pins.devices_per_stage not in (None, devices // pp):
             continue
@@ -122,13 +147,16 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     continue
                 if pins.zero_stage and dp == 1:
                     continue
+                if schedule_problem(schedule, pp, laps, count) is not None:
+                    continue
                 yield PlanConfig(
                     dp,
                     tp,
                     pp,
                     micro,
                     count,
-                    schedule=pins.schedule or Schedule.ONE_F_ONE_B,
+                    schedule=schedule,
+                    virtual_stages=laps,
                     recompute=pins.recompute or Recompute.NONE,
                     recompute_values=pins.recompute_values,
                     zero_stage=pins.zero_stage or 0,
@@ -179,13 +207,13 @@ def _divisors(number: int) -> list[int]:
 
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
-    cost, slots = request.cost, config.num_micro_batches + config.pp - 1
+    cost, times = request.cost, slots(request.pipeline_of(config), config.pp)
     least = _least_work(request.model, request.training.global_batch)
     once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
     seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
-    spread = seconds / request.devices * slots / config.num_micro_batches
+    spread = seconds / request.devices * times / config.num_micro_batches
     fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
-    return int((spread * 0.999 + fixed * slots) * 1e9)
+    return int((spread * 0.999 + fixed * times) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +249,9 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
     return SearchSpace(
         graph=graph,
-        stages=assign_stages(graph, placements, pins=pins.numbered_stages),
+        stages=assign_stages(
+            graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+        ),
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),

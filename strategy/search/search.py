@@ -168,7 +168,8 @@ def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
 def _best_bound_first(request: Request) -> list[PlanConfig]:
     found = list(candidates_of(request))
     if not found:
-        raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
+        hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
+        raise InputError("no plan has these degrees", got=request.pins, hint=hint)
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
 
 
