@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from executor.environment import find_mpiexec, find_rank
 from executor.heartbeat import Beat, process_state, read_heartbeats
-from executor.launch import find_mpiexec, find_rank, launch
+from executor.launch import launch
 from strategy.errors import EnvironmentLacks, InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = r"""
 import json, os, sys, threading, time
 from pathlib import Path
-from executor.launch import run_rank
+from executor.rank import run_rank
 from executor.watchdog import Limits
 
 def say(line):
@@ -44,7 +45,7 @@ def main():
     import numpy as np
     from mpi4py import MPI
     from executor.heartbeat import Heartbeat, heartbeat_path
-    from executor.launch import run_folder
+    from executor.environment import run_folder
     from executor.watchdog import write_actors
     from strategy.errors import RunError
     from strategy.program import ActKind, Actor, Program
@@ -344,7 +345,7 @@ def test_killing_the_launcher_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_rank_alone_needs_no_launcher(tmp_path: Path) -> None:
     code = (
-        "import sys; from executor.launch import run_rank, run_folder\n"
+        "import sys; from executor.environment import run_folder; from executor.rank import run_rank\n"
         "run_rank(lambda: print(run_folder()) or 'numpy' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
@@ -360,7 +361,7 @@ def test_a_rank_alone_needs_no_launcher(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leave", "code"), [("sys.exit(4)", 4), ("sys.exit('why')", 1), ("sys.exit()", 0), ("3", 3)])
 def test_the_exit_code_is_the_rank_s(tmp_path: Path, leave: str, code: int) -> None:
-    script = f"import sys; from executor.launch import run_rank; run_rank(lambda: {leave})"
+    script = f"import sys; from executor.rank import run_rank; run_rank(lambda: {leave})"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=20).returncode == code
 
@@ -370,7 +371,7 @@ def test_the_cause_of_an_earlier_job_is_forgotten(tmp_path: Path) -> None:
     old.write_text("{}")
     os.utime(old, (1, 1))
     script = (
-        "import sys; from pathlib import Path; from executor.launch import run_rank;"
+        "import sys; from pathlib import Path; from executor.rank import run_rank;"
         "run_rank(lambda: 0, folder=Path(sys.argv[1]))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
