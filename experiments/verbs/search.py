@@ -240,7 +240,7 @@ def utilisation(plan: Plan) -> tuple[float, float]:
     """FLOPs per second over those of the devices' data sheet: the model's, and all that are done."""
     from strategy.lowering.lower import hardware_flop, model_flop
 
-    peak_flop = plan.ranks * plan.cluster.device.flop_per_s * plan.claims.step_time_s
+    peak_flop = plan.ranks * plan.peak_flop_per_s * plan.claims.step_time_s
     return model_flop(plan.graph, plan.pipeline) / peak_flop, hardware_flop(plan.graph, plan.pipeline) / peak_flop
 
 

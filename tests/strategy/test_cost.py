@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from executor.train import program_of
 from simulator.conservation import act_alone_ns
 from simulator.engine import run
+from strategy.cluster import find_cluster
 from strategy.cost import Coefficients, CostModel, coefficient_key, port_rates
 from strategy.measurement import Features
+from strategy.models.gpt import GptConfig
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.program import ActKind, Actor, Program, Stream
 from strategy.units import to_ns
@@ -61,3 +64,26 @@ def test_transfers_of_a_stage_share_its_port() -> None:
             if took_ns > act_alone_ns(program, actor) + 1:
                 slower.add(actor.rank)
     assert 1 in slower
+
+
+def test_products_in_halves_have_a_price_of_their_own() -> None:
+    """Half the time by an A100's data sheet; a calibration of float32 says nothing of bfloat16."""
+    single, half = Features("matmul", 10**12, 10**6), Features("matmul", 10**12, 10**6, half="bfloat16")
+    assert coefficient_key(half) == "matmul:bfloat16" != coefficient_key(single)
+    cost = CostModel(find_cluster("dgx-a100"), {})
+    launch_s, memory_s = cost.cluster.device.launch_s, 10**6 / cost.cluster.device.memory_bytes_per_s
+    assert cost.seconds(half) - launch_s - memory_s == pytest.approx((cost.seconds(single) - launch_s - memory_s) / 2)
+    fitted = CostModel(cost.cluster, {"matmul": Coefficients(1.0, 0.0, 0.0)})
+    assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
+
+
+def test_a_plan_in_halves_is_faster_where_the_data_sheet_says_so() -> None:
+    model = GptConfig(layers=2, width=512, heads=8, sequence=128, vocabulary=512)
+    times = []
+    for precision in Precision:
+        training = Training(global_batch=8, precision=precision)
+        asked = replace(request(1, training, model=model), cost=CostModel(find_cluster("v100-ib100"), {}))
+        times.append(plan_by_rules(asked, config_of(training), ()).claims.objective_s)
+    full, bf16, fp16 = times
+    assert fp16 < 0.6 * full
+    assert bf16 > 0.9 * full, "a V100 has no units for it; what it saves in bytes, casts cost"
