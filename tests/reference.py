@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strategy.graph import Graph, Op, Role
+from strategy.graph import Graph, Op, Role, act_rate
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.ops.halves import run_act
@@ -73,7 +73,7 @@ def _by_rate(graph: Graph, num_micro_batches: int) -> tuple[list[Op], list[Op], 
     after: list[Op] = []
     waiting: set[str] = set()  # step values that are complete only after the last micro-batch
     for op in graph.ops:
-        if any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
+        if act_rate(graph, op) is Rate.MICRO_BATCH:
             assert not op.updates or num_micro_batches == 1, f"{op.name} updates once per micro-batch"
             each.append(op)
             waiting.update(name for name in op.outputs if graph.values[name].rate is Rate.STEP)

@@ -127,6 +127,8 @@ class OpDef:
     nbytes: Callable[[Specs, Specs, Attrs], int] | None = None
     accumulates: bool = False
     """Its output is a step value made of micro-batch inputs: every act after the first of a step adds to it."""
+    repeats: bool = False
+    """Its output is a micro-batch value made of step inputs: every act of a step gives it anew."""
     examples: tuple[Example, ...] = ()
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, Watch, training_graph
+from strategy.passes.weight_gradients import set_apart
+from strategy.passes.zero import share_out
 
 
 def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
@@ -17,7 +21,13 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training, watch)
-    repeated = recompute(graph, config.recompute, config.recompute_values)
-    if watch is not None and repeated is not graph:
-        watch("recompute", repeated)
-    return repeated
+    passes: dict[str, Callable[[Graph], Graph]] = {
+        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "zero": lambda graph: share_out(graph, config),
+        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+    }
+    for name, transform in passes.items():
+        before, graph = graph, transform(graph)
+        if watch is not None and graph is not before:
+            watch(name, graph)
+    return graph

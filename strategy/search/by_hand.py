@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError
 from strategy.plan import Plan
-from strategy.search.candidates import Request
+from strategy.search.candidates import Request, state_bytes
 from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
@@ -61,7 +61,8 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
     return sorted(
         candidates,
         key=lambda c: (
-            state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
+            state_bytes(request)
+            > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.dp if c.zero_stage == 3 else 1),
             c.tp > inside,
             c.micro_batch,
             c.dp,
@@ -69,8 +70,3 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
             c.num_micro_batches,
         ),
     )
-
-
-def state_bytes(request: Request) -> int:
-    """About what parameters, gradients and both moments take on one device, in single precision."""
-    return 16 * request.model.parameters

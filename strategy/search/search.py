@@ -20,8 +20,15 @@ from dataclasses import dataclass, field, replace
 from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.plan import Plan
-from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
-from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns, with_less_memory
+from strategy.search.by_hand import likely_first, solved_by_hand
+from strategy.search.candidates import (
+    FREE,
+    Request,
+    candidates_of,
+    quick_bound_ns,
+    state_bytes,
+    with_less_memory,
+)
 from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import SearchStatus, Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
@@ -94,9 +101,10 @@ def search(
 class _Known:
     """What a search has found out so far.
 
-    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees, a number of
-    micro-batches and the bound, memory aside, of all its multiples. `cramped` are candidates that would have a better
-    layout, or any at all, if there were more memory.
+    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by all but the micro-batches, their
+    number and the bound, memory aside, of all its multiples; `free_bounds_ns` the bounds, memory aside, of candidates
+    without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `cramped` are candidates
+    that would have a better layout, or any at all, if there were more memory.
     """
 
     solved: list[Solved] = field(default_factory=list)
@@ -104,6 +112,7 @@ class _Known:
     cramped: list[tuple[int, PlanConfig]] = field(default_factory=list)
     bounds_ns: list[int] = field(default_factory=list)
     settled: dict[PlanConfig, tuple[int, int]] = field(default_factory=dict)
+    free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
 
@@ -123,9 +132,10 @@ class _Known:
         return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
 
     def settled_bound_ns(self, config: PlanConfig) -> int:
-        """What a candidate with fewer micro-batches says of this one; 0 where nothing is settled."""
+        """What candidates with fewer micro-batches or without ZeRO say of this one; 0 where nothing is settled."""
         count, bound_ns = self.settled.get(_but_for_micro_batches(config), (1, 0))
-        return 0 if config.num_micro_batches % count else bound_ns
+        without = self.free_bounds_ns.get(replace(config, zero_stage=0), 0)
+        return max(without, 0 if config.num_micro_batches % count else bound_ns)
 
     def leave_out(self, bound_ns: int) -> None:
         """Take note of a candidate that there was no time for."""
@@ -137,6 +147,8 @@ class _Known:
         if config.pp == 1:
             settled = config.num_micro_batches, verdict.free_bound_ns
             self.settled.setdefault(_but_for_micro_batches(config), settled)
+        if config.zero_stage == 0:
+            self.free_bounds_ns[config] = verdict.free_bound_ns
         if verdict.bound_ns is None or verdict.bound_ns > verdict.free_bound_ns:
             self.cramped.append((verdict.free_bound_ns, config))
         if verdict.bound_ns is None:
@@ -156,7 +168,8 @@ def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
 def _best_bound_first(request: Request) -> list[PlanConfig]:
     found = list(candidates_of(request))
     if not found:
-        raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
+        hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
+        raise InputError("no plan has these degrees", got=request.pins, hint=hint)
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
 
 
