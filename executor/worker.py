@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, sleep
 
+import numpy as np
+
 from executor.acts import Acts, Load, Run, host_piece, memory
 from executor.collectives import Requests
 from executor.kernels.base import Kernels
@@ -135,7 +137,9 @@ class Worker:
         self._left.update((step, self._acts_in_step) for step in range(first, first + steps))
         self._look(self._protocol.streams, perf_counter_ns())
         try:
-            self._drive()
+            # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._drive()
         except (RankFault, PeerError, EnvironmentLacks):
             raise
         except Exception as error:

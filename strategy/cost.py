@@ -25,7 +25,7 @@ from strategy.placement import Placement
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import NdSbp
 from strategy.signature import Signature, piece_specs
-from strategy.tensor import TensorSpec
+from strategy.tensor import DType, TensorSpec
 from strategy.units import to_ns
 
 FLOP_BOUND = frozenset(
@@ -132,7 +132,8 @@ def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
 
 def coefficient_key(features: Features) -> str:
     """The name under which the constants of an act's kind are kept."""
-    return f"{features.kind}@{features.level}" if features.level else features.kind
+    kind = f"{features.kind}:{features.half}" if features.half else features.kind
+    return f"{kind}@{features.level}" if features.level else kind
 
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
@@ -145,7 +146,8 @@ def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...
         nbytes = definition.nbytes(inputs, outputs, op.attrs)
     else:
         nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
-    return Features(op.kind, definition.flop(inputs, outputs, op.attrs), nbytes)
+    half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
+    return Features(op.kind, definition.flop(inputs, outputs, op.attrs), nbytes, half=half)
 
 
 def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -198,5 +200,6 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     if features.level:
         link = cluster.link(features.level)
         return Coefficients(link.latency_s, 0.0, 1 / link.bytes_per_s)
-    s_per_flop = 1 / device.flop_per_s if features.kind in FLOP_BOUND else 0.0
+    rate = device.product_flop_per_s(DType(features.half) if features.half else DType.FLOAT32)
+    s_per_flop = 1 / rate if features.kind in FLOP_BOUND else 0.0
     return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)

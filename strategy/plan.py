@@ -90,6 +90,11 @@ class Plan:
         return sum(len(placement.devices) for placement in self.layout.stages.placements)
 
     @property
+    def peak_flop_per_s(self) -> float:
+        """Of one device, by its data sheet, for products in the training's precision."""
+        return self.cluster.device.product_flop_per_s(self.training.product_dtype)
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens of the global batch."""
         return self.training.global_batch * self.model.tokens_per_sample
@@ -253,13 +258,15 @@ class _Reader:
         return tuple(value)
 
     def rates_and_times(self, record: Any, key: str) -> None:
-        """Refuse rates below one per second, and times that are negative or endless."""
+        """Refuse rates below one per second, ratios that are not above zero, and times that are negative or endless."""
         for name in (field.name for field in dataclasses.fields(record)):
             value = getattr(record, name)
             if name.endswith("_per_s"):
                 legal = 1.0 <= value <= LARGEST
             elif name.endswith("_s") or name.startswith("s_per_"):
                 legal = 0.0 <= value <= LONGEST_S
+            elif name.endswith("_speedup"):
+                legal = 1 / LARGEST <= value <= LARGEST
             else:
                 continue
             if not legal:

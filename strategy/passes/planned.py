@@ -27,7 +27,7 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
         "context": lambda graph: split_sequences(graph, config),
         "zero": lambda graph: share_out(graph, config),
-        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+        "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
     for name, transform in passes.items():
         before, graph = graph, transform(graph)

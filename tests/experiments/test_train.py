@@ -27,13 +27,14 @@ from tests.mpi.plans import LAYOUTS, small_plan, write_small_plan
 
 pytestmark = pytest.mark.mpi
 STEPS = 20
-STEP_KEYS = {"step", "loss", "step_time_s", "tokens_per_s", "grad_norm"}
+STEP_KEYS = {"step", "loss", "skipped", "step_time_s", "tokens_per_s", "grad_norm"}
 SUMMARY_KEYS = {
     "steps",
     "predicted_step_time_s",
     "measured_step_time_s",
     "error",
     "final_loss",
+    "skipped_steps",
     "peak_memory_bytes",
     "plan_hash",
 }
