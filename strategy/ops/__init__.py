@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    attention_block,
     batch_matmul,
     batch_norm,
     binary,
     conv,
     copy,
+    dropless,
     dropout,
     elementwise,
     gather,
@@ -36,7 +38,6 @@ from strategy.ops import (
     skip,
     slicing,
     softmax,
-    split_attention,
 )
 from strategy.ops.base import OpDef
 
@@ -54,7 +55,7 @@ _FAMILIES = (
     group_norm,
     batch_norm,
     attention,
-    split_attention,
+    attention_block,
     rotary,
     conv,
     pool,
@@ -71,6 +72,7 @@ _FAMILIES = (
     lamb,
     muon,
     moe,
+    dropless,
     grouped_matmul,
 )
 
