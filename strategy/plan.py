@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig, Recompute
+from strategy.config import Context, PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -343,6 +343,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             schedule=Schedule(config["schedule"]),
             recompute=Recompute(config["recompute"]),
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            context=Context(config["context"]),
         ),
         layout=_layout_of(reader, found),
         claims=reader.record(

@@ -183,9 +183,10 @@ def progress() -> Iterator[Watch | None]:
 
 def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
+    laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     return (
-        f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
+        f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
         f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}"
     )
 

@@ -29,10 +29,7 @@ def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
     spec = graph.values[tensor.value].spec
     placement = stages.placements[tensor.stage]
     box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
-    size = spec.dtype.nbytes
-    for dim in box_shape(box):
-        size *= dim
-    return size * tensor.lifetime.blocks
+    return spec.piece(box_shape(box)).nbytes * tensor.lifetime.blocks
 
 
 def memory_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> MemoryPeak:

@@ -237,23 +237,11 @@ def packed_attention(qkv: Tensor, label: str, *, causal: bool, visible: Tensor |
 def attention(q: Tensor, k: Tensor, v: Tensor, label: str, *, causal: bool, visible: Tensor | None = None) -> Tensor:
     """Attention of q[b, s, h, d] over k, v[b, t, g, d], h a multiple of g: -> [b, s, h, d].
 
-    Over split positions, queries are split and keys and values gathered; see `split_key_attention` for the other way.
+    Over split positions, queries are split and keys and values gathered, or positions exchanged for heads; see
+    `passes.ring_attention` for keys and values that go round a ring.
     """
     mask = () if visible is None else (visible,)
     return q.tracer.apply(label, "attention", (q, k, v, *mask), _heads(q, k, causal), ("lse",))[0]
-
-
-def split_key_attention(
-    q: Tensor, k: Tensor, v: Tensor, label: str, *, causal: bool, visible: Tensor | None = None
-) -> Tensor:
-    """The same as `attention`, in steps between which keys and values may stay split over their positions."""
-    mask, attrs = () if visible is None else (visible,), _heads(q, k, causal)
-    top = q.apply(f"{label}.max", "attention_max", k, *mask, attrs=attrs)
-    terms = q.apply(f"{label}.terms", "attention_terms", k, v, *mask, top, attrs=attrs)
-    (b, s, h, wide) = terms.shape
-    sums = terms.apply(f"{label}.sums", "slice", attrs={"begin": (0, 0, 0, 0), "end": (b, s, h, wide - 1)})
-    total = terms.apply(f"{label}.total", "slice", attrs={"begin": (0, 0, 0, wide - 1), "end": (b, s, h, wide)})
-    return sums.apply(label, "div", total)
 
 
 def _heads(q: Tensor, k: Tensor, causal: bool) -> Attrs:

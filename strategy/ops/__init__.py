@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    attention_block,
     batch_matmul,
     batch_norm,
     binary,
     conv,
     copy,
+    dropless,
     dropout,
     elementwise,
     gather,
@@ -34,7 +36,6 @@ from strategy.ops import (
     shift,
     skip,
     softmax,
-    split_attention,
 )
 from strategy.ops.base import OpDef
 
@@ -52,7 +53,7 @@ _FAMILIES = (
     group_norm,
     batch_norm,
     attention,
-    split_attention,
+    attention_block,
     rotary,
     conv,
     pool,
@@ -67,6 +68,7 @@ _FAMILIES = (
     lamb,
     muon,
     moe,
+    dropless,
     grouped_matmul,
 )
 

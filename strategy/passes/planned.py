@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strategy.config import PlanConfig
+from strategy.config import Context, PlanConfig
+from strategy.errors import report
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
+from strategy.passes.ring_attention import attention_problems, ring_attention
 from strategy.passes.training import Training, Watch, training_graph
 from strategy.passes.weight_gradients import set_apart
 from strategy.passes.zero import share_out
@@ -17,12 +19,14 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
     """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
-        InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
+        InputError: a pattern of `training` or `config` matches nothing, nothing is left to train, or the model has no
+            sequences to split.
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "context": lambda graph: _split_positions(graph, config),
         "zero": lambda graph: share_out(graph, config),
         "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
@@ -30,4 +34,13 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
         before, graph = graph, transform(graph)
         if watch is not None and graph is not before:
             watch(name, graph)
+    return graph
+
+
+def _split_positions(graph: Graph, config: PlanConfig) -> Graph:
+    if config.cp == 1:
+        return graph
+    if config.context is Context.RING:
+        return ring_attention(graph, config.cp)
+    report(attention_problems(graph, config.cp), where="context parallelism")
     return graph

@@ -150,37 +150,6 @@ def test_gradients_of_attention_with_grouped_rotary_heads() -> None:
     assert_gradients(graph, gradients, {"x": x, "weights": weights}, start(graph, model))
 
 
-@pytest.mark.parametrize(("group", "causal", "masked"), [(1, True, False), (2, False, True), (3, True, True)])
-def test_attention_in_steps_is_attention(group: int, causal: bool, masked: bool) -> None:
-    """Values and gradients."""
-    shapes = ((2, 4, 2 * group, 3), (2, 4, 2, 3), (2, 4, 2, 3))
-    q, k, v, weights = drawn(*shapes, shapes[0])
-    inputs: Values = {"x": np.ones((1,)), "weights": weights}
-    if masked:
-        inputs["visible"] = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
-    results = []
-    for attention in (layers.attention, layers.split_key_attention):
-        held = Held(q=q.shape, k=k.shape, v=v.shape)
-
-        def forward(x: Tensor, *mask: Tensor, held: Held = held, attention: Any = attention) -> Tensor:
-            operands = [held.parameter(name, x) for name in "qkv"]
-            return attention(*operands, "y", causal=causal, visible=mask[0] if mask else None)
-
-        traced_inputs = {name: array for name, array in inputs.items() if name != "weights"}
-        graph, gradients = traced(Applied(forward, held=held), traced_inputs)
-        values = run_graph(graph, [inputs], {"held.q": q.copy(), "held.k": k.copy(), "held.v": v.copy()})
-        results.append([values["y"], *(values[gradients[f"held.{name}"]] for name in "qkv")])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
-
-
-class Held(Module):
-    """Parameters by name."""
-
-    def __init__(self, **shapes: tuple[int, ...]) -> None:
-        vars(self).update({name: layers.Parameter(shape, "ones") for name, shape in shapes.items()})
-
-
 def test_dropout_and_embedding() -> None:
     table, dropout, again = Embedding(7, 40), Dropout(0.25, seed=3), Dropout(0.25, seed=3)
     model = Applied(lambda ids: again(dropout(table(ids))), table=table, dropout=dropout, again=again)
