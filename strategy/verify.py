@@ -53,8 +53,8 @@ def _stages(plan: Plan) -> Iterator[str]:
         yield f"stages: {len(devices)} devices of a cluster of {plan.cluster.devices}"
     for index, placement in enumerate(placements):
         if placement.mesh != config.mesh:
-            degrees = f"dp {config.dp}, cp {config.cp} and tp {config.tp}"
-            yield f"stage {index}: mesh {placement.mesh}, but config has {degrees}"
+            meant = f"dp {config.dp}, cp {config.cp} and tp {config.tp}"
+            yield f"stage {index}: mesh {placement.mesh}, but config has {meant}"
         if placement.axes != config.axes:
             yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
     problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)

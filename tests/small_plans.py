@@ -88,8 +88,10 @@ def config_of(
 ) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro, order = -(-training.micro_batch // dp), Schedule(schedule)
-    more["virtual_stages"] = laps or order.default_laps
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, order, context=Context(context), **more)
+    laps = laps or order.default_laps
+    return PlanConfig(
+        dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps, context=Context(context), **more
+    )
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:

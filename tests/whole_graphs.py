@@ -372,7 +372,7 @@ class _Grower:
         """
         add = self.builder.add
         if micro_batches > 1:
-            count = add("count:sum", "accumulate", (count,), phase=Phase.BACKWARD)[0]
+            count = add("count:sum", "accumulate", (count,), phase=Phase.FORWARD)[0]
         squares = [
             add(f"{name}:square", "square_sum", (gradient,), phase=Phase.UPDATE)[0]
             for name, gradient in gradients.items()

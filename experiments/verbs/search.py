@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the plan, print; times count from here, imports included."""
     started = time.perf_counter()
     if args.cluster.partition(":")[0] == "local":
-        from executor.launch import rank_environment
+        from executor.environment import rank_environment
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 

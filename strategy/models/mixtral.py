@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.models.base import Family, Preset
-from strategy.models.llama import GroupedAttention, attention_parameters, check_heads
+from strategy.models.llama import attention_parameters, check_heads
 from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm
 from strategy.nn.losses import cross_entropy, joint_loss
 from strategy.nn.module import Layers, Module
 from strategy.nn.moe import Moe
 from strategy.nn.tracer import Tensor
+from strategy.nn.transformer import GroupedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,9 @@ class Block(Module):
     """Pre-norm transformer layer with a mixture of experts; a sample is a group of tokens."""
 
     def __init__(self, config: MixtralConfig) -> None:
-        c = config
+        c, std = config, 0.02 / math.sqrt(2 * config.layers)
         self.norm1 = RmsNorm(c.width)
-        self.attn = GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, layers=c.layers)
+        self.attn = GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, std_out=std)
         self.norm2 = RmsNorm(c.width)
         self.moe = Moe(
             c.width,
@@ -91,7 +92,7 @@ class Block(Module):
             choices=c.choices,
             capacity_factor=c.capacity_factor or None,
             gated=True,
-            std_out=0.02 / math.sqrt(2 * c.layers),
+            std_out=std,
             imbalance=c.imbalance,
         )
 

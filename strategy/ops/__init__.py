@@ -23,6 +23,7 @@ from strategy.ops import (
     lamb,
     learning_rate,
     loss,
+    margin,
     matmul,
     moe,
     muon,
@@ -35,6 +36,7 @@ from strategy.ops import (
     shape,
     shift,
     skip,
+    slicing,
     softmax,
 )
 from strategy.ops.base import OpDef
@@ -60,8 +62,10 @@ _FAMILIES = (
     gather,
     indexing,
     loss,
+    margin,
     dropout,
     shape,
+    slicing,
     optimizer,
     learning_rate,
     skip,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strategy.config import Context, PlanConfig
-from strategy.errors import report
+from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
-from strategy.passes.ring_attention import attention_problems, ring_attention
+from strategy.passes.ring_attention import split_sequences
 from strategy.passes.training import Training, Watch, training_graph
 from strategy.passes.weight_gradients import set_apart
 from strategy.passes.zero import share_out
@@ -26,7 +25,7 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
     graph = training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
-        "context": lambda graph: _split_positions(graph, config),
+        "context": lambda graph: split_sequences(graph, config),
         "zero": lambda graph: share_out(graph, config),
         "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
@@ -34,13 +33,4 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
         before, graph = graph, transform(graph)
         if watch is not None and graph is not before:
             watch(name, graph)
-    return graph
-
-
-def _split_positions(graph: Graph, config: PlanConfig) -> Graph:
-    if config.cp == 1:
-        return graph
-    if config.context is Context.RING:
-        return ring_attention(graph, config.cp)
-    report(attention_problems(graph, config.cp), where="context parallelism")
     return graph

@@ -21,19 +21,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.builder import GraphBuilder
+from strategy.config import Context, PlanConfig
 from strategy.errors import InputError, report
 from strategy.graph import Attrs, Graph, Op, Role
 from strategy.ops.heads import is_masked, is_packed
 from strategy.tensor import Shape
 
 
-def ring_attention(graph: Graph, ranks: int) -> Graph:
-    """The graph with every attention, and its gradient, in `ranks` blocks.
+def split_sequences(graph: Graph, config: PlanConfig) -> Graph:
+    """The graph for ranks that share out the positions: as it is, but for attention round a ring.
 
     Raises:
-        InputError: there is no attention, or a sequence is too short to be split among so many.
+        InputError: there is no attention, or a sequence is too short to be split among so many ranks.
     """
-    report(attention_problems(graph, ranks), where="context parallelism")
+    if config.cp > 1:
+        report(attention_problems(graph, config.cp), where="context parallelism")
+    return ring_attention(graph, config.cp) if config.cp > 1 and config.context is Context.RING else graph
+
+
+def ring_attention(graph: Graph, ranks: int) -> Graph:
+    """The graph with every attention, and its gradient, in `ranks` blocks; sequences are at least as long."""
     return _Rewriter(graph, ranks).run()
 
 

@@ -219,7 +219,7 @@ def _divisors(number: int) -> list[int]:
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
     cost, times = request.cost, slots(request.pipeline_of(config), config.pp)
-    least = _least_work(request.model, request.training.global_batch, _alone(config, request.training.global_batch))
+    least = _least_work(request.model, request.training.global_batch, config.cp, config.context)
     once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
     seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
     spread = seconds / request.devices * times / config.num_micro_batches
@@ -236,20 +236,15 @@ class _LeastWork:
 
 
 @lru_cache(maxsize=8)
-def _least_work(model: Model, global_batch: int, config: PlanConfig) -> _LeastWork:
-    graph = planned_graph(model, Training(global_batch), config)
+def _least_work(model: Model, global_batch: int, cp: int, context: Context) -> _LeastWork:
+    alone = PlanConfig(1, 1, 1, global_batch, 1, Schedule.GPIPE, cp=cp, context=context)
+    graph = planned_graph(model, Training(global_batch), alone)
     kinds: dict[int, Counter[str]] = {}
     for op in graph.ops:
         if op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
             kinds.setdefault(op.layer, Counter())[op.kind] += op.phase is not Phase.UPDATE
     acts = reduce(and_, kinds.values()) if kinds else Counter()
     return _LeastWork(tuple(products_flop(graph).items()), tuple(acts.items()))
-
-
-def _alone(config: PlanConfig, global_batch: int) -> PlanConfig:
-    """A candidate without what its graph does not depend on, or takes more work for."""
-    single = replace(config, dp=1, tp=1, pp=1, virtual_stages=1, zero_stage=0, schedule=Schedule.GPIPE)
-    return replace(single, micro_batch=global_batch, num_micro_batches=1)
 
 
 def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> SearchSpace:

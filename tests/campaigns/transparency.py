@@ -41,6 +41,7 @@ from tests.small_plans import Trained, config_of, corpus, plan_by_rules, random_
 QUOTAS = {
     "data": 0.3,
     "tensor": 0.3,
+    "context": 0.05,
     "pipeline": 0.15,
     "micro-batches": 0.3,
     "uneven": 0.1,
@@ -101,18 +102,27 @@ def random_plan_case(seed: int) -> PlanCase:
         seed=seed,
         **_random_rule(rng, model),
     )
+    more = _random_context(random.Random(f"context {seed}"), model, dp)
+    dp = 1 if more else dp
     zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
-    memory = {"zero_stage": zero, "zero_min_size": SHARED, **_random_memory(random.Random(seed), model)}
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **memory)
-    asked = request(dp * tp * pp, training, model=model)
+    more |= {"zero_stage": zero, "zero_min_size": SHARED, **_random_memory(random.Random(seed), model)}
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
+    asked = request(math.prod(config.mesh) * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
-        rules = rng.choice(RULES) if draw < 0.42 else FREE
+        rules = config.axes if config.cp > 1 else rng.choice(RULES) if draw < 0.42 else FREE
         try:
             return PlanCase(plan_by_rules(asked, config, rules), "free" if rules is FREE else "rules")
         except InfeasibleError:  # three heads on two ranks, one sample on two: only a random layout is legal
             pass
     return PlanCase(random_plan(asked, config, rng), "random layout")
+
+
+def _random_context(rng: random.Random, model: Model, ranks: int) -> dict[str, Any]:
+    """Now and then, the ranks of the data axis have positions of their own instead of samples."""
+    if not isinstance(model, GptConfig) or not 1 < ranks <= model.sequence or rng.random() < 0.65:
+        return {}
+    return {"cp": ranks, "context": rng.choice(("ring", "all_to_all"))}
 
 
 def _random_gpt(rng: random.Random, runs: int) -> GptConfig:
@@ -165,6 +175,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield case.made
     yield from ["data"] * (plan.config.dp > 1)
     yield from ["tensor"] * (plan.config.tp > 1)
+    yield from ["context"] * (plan.config.cp > 1)
     yield from ["pipeline", str(plan.config.schedule)] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)

@@ -349,28 +349,6 @@ native.puts(b"ours again")
     assert done.stderr == "chatter\n"
 
 
-def test_the_passes_are_dumped_in_their_order(command: Command, tmp_path: Path, cluster_file: Path) -> None:
-    pin = write(tmp_path / "pins.toml", PINS + 'recompute = "full"\n')
-    place = ("--cluster", cluster_file, "--pin", pin, "--out", tmp_path / "plan.json")
-    dump = ("--dump-passes", tmp_path / "passes", "--training", "precision=bf16")
-    for _ in range(2):
-        assert command("search", *SMALL, *place, *dump).code == 0
-        names = ["1-forward.txt", "2-mixed_precision.txt", "3-training.txt", "4-recompute.txt"]
-        assert sorted(path.name for path in (tmp_path / "passes").iterdir()) == names
-    mixed, training = ((tmp_path / "passes" / name).read_text() for name in names[1:3])
-    assert mixed.startswith("since forward: ")
-    assert "\n~ layers.0.mlp.fc1.matmul: reads layers.0.mlp.fc1.weight, now " in mixed
-    assert len(training.split("\n\n")[1].splitlines()) > len(read_plan(tmp_path / "plan.json").graph.ops) / 2
-
-
-@pytest.mark.parametrize("place", ["file", "none/below"])
-def test_passes_are_dumped_into_a_folder(command: Command, tmp_path: Path, cluster_file: Path, place: str) -> None:
-    write(tmp_path / "file", "")
-    said = command("search", *SMALL, "--cluster", cluster_file, "--dump-passes", tmp_path / place)
-    assert said.code == 2
-    assert "--dump-passes" in said.err
-
-
 @pytest.mark.parametrize(("schedule", "laps"), [("oneflow", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2)])
 def test_a_pinned_schedule_goes_all_the_way(
     command: Command, tmp_path: Path, cluster_file: Path, schedule: str, laps: int
@@ -398,3 +376,25 @@ def test_a_schedule_that_no_degrees_allow(command: Command, tmp_path: Path, clus
     said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out)
     assert said.code == 2
     assert "no plan has these degrees" in said.err
+
+
+def test_the_passes_are_dumped_in_their_order(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    pin = write(tmp_path / "pins.toml", PINS + 'recompute = "full"\n')
+    place = ("--cluster", cluster_file, "--pin", pin, "--out", tmp_path / "plan.json")
+    dump = ("--dump-passes", tmp_path / "passes", "--training", "precision=bf16")
+    for _ in range(2):
+        assert command("search", *SMALL, *place, *dump).code == 0
+        names = ["1-forward.txt", "2-mixed_precision.txt", "3-training.txt", "4-recompute.txt"]
+        assert sorted(path.name for path in (tmp_path / "passes").iterdir()) == names
+    mixed, training = ((tmp_path / "passes" / name).read_text() for name in names[1:3])
+    assert mixed.startswith("since forward: ")
+    assert "\n~ layers.0.mlp.fc1.matmul: reads layers.0.mlp.fc1.weight, now " in mixed
+    assert len(training.split("\n\n")[1].splitlines()) > len(read_plan(tmp_path / "plan.json").graph.ops) / 2
+
+
+@pytest.mark.parametrize("place", ["file", "none/below"])
+def test_passes_are_dumped_into_a_folder(command: Command, tmp_path: Path, cluster_file: Path, place: str) -> None:
+    write(tmp_path / "file", "")
+    said = command("search", *SMALL, "--cluster", cluster_file, "--dump-passes", tmp_path / place)
+    assert said.code == 2
+    assert "--dump-passes" in said.err

@@ -76,29 +76,6 @@ def test_transfers_of_a_stage_share_its_port() -> None:
     assert 1 in slower
 
 
-def test_products_in_halves_have_a_price_of_their_own() -> None:
-    """Half the time by an A100's data sheet; a calibration of float32 says nothing of bfloat16."""
-    single, half = Features("matmul", 10**12, 10**6), Features("matmul", 10**12, 10**6, half="bfloat16")
-    assert coefficient_key(half) == "matmul:bfloat16" != coefficient_key(single)
-    cost = CostModel(find_cluster("dgx-a100"), {})
-    launch_s, memory_s = cost.cluster.device.launch_s, 10**6 / cost.cluster.device.memory_bytes_per_s
-    assert cost.seconds(half) - launch_s - memory_s == pytest.approx((cost.seconds(single) - launch_s - memory_s) / 2)
-    fitted = CostModel(cost.cluster, {"matmul": Coefficients(1.0, 0.0, 0.0)})
-    assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
-
-
-def test_a_plan_in_halves_is_faster_where_the_data_sheet_says_so() -> None:
-    model = GptConfig(layers=2, width=512, heads=8, sequence=128, vocabulary=512)
-    times = []
-    for precision in Precision:
-        training = Training(global_batch=8, precision=precision)
-        asked = replace(request(1, training, model=model), cost=CostModel(find_cluster("v100-ib100"), {}))
-        times.append(plan_by_rules(asked, config_of(training), ()).claims.objective_s)
-    full, bf16, fp16 = times
-    assert fp16 < 0.6 * full
-    assert bf16 > 0.9 * full, "a V100 has no units for it; what it saves in bytes, casts cost"
-
-
 def routed(imbalance: float) -> GraphBuilder:
     """16 tokens of width 64, two of eight experts each, through one product."""
     tracer = Tracer()
@@ -128,3 +105,26 @@ def test_ragged_tensors_are_priced_by_the_rows_expected_and_held_for_the_worst_c
     held = Held("rows", "rows", 0, by_experts, Lifetime(0, 1, 1))
     stages = Stages((placement,), {op.name: 0 for op in graph.ops})
     assert {held_nbytes(graph, stages, held, rank) for rank in range(ranks)} == {8 + 32 * (8 + 4 * 64)}
+
+
+def test_products_in_halves_have_a_price_of_their_own() -> None:
+    """Half the time by an A100's data sheet; a calibration of float32 says nothing of bfloat16."""
+    single, half = Features("matmul", 10**12, 10**6), Features("matmul", 10**12, 10**6, half="bfloat16")
+    assert coefficient_key(half) == "matmul:bfloat16" != coefficient_key(single)
+    cost = CostModel(find_cluster("dgx-a100"), {})
+    launch_s, memory_s = cost.cluster.device.launch_s, 10**6 / cost.cluster.device.memory_bytes_per_s
+    assert cost.seconds(half) - launch_s - memory_s == pytest.approx((cost.seconds(single) - launch_s - memory_s) / 2)
+    fitted = CostModel(cost.cluster, {"matmul": Coefficients(1.0, 0.0, 0.0)})
+    assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
+
+
+def test_a_plan_in_halves_is_faster_where_the_data_sheet_says_so() -> None:
+    model = GptConfig(layers=2, width=512, heads=8, sequence=128, vocabulary=512)
+    times = []
+    for precision in Precision:
+        training = Training(global_batch=8, precision=precision)
+        asked = replace(request(1, training, model=model), cost=CostModel(find_cluster("v100-ib100"), {}))
+        times.append(plan_by_rules(asked, config_of(training), ()).claims.objective_s)
+    full, bf16, fp16 = times
+    assert fp16 < 0.6 * full
+    assert bf16 > 0.9 * full, "a V100 has no units for it; what it saves in bytes, casts cost"
