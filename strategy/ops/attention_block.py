@@ -170,9 +170,12 @@ def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec
 
 
 def _ring(operands: Specs, attrs: Attrs, parts: int) -> tuple[Sbp, ...]:
-    """How the operands come round a ring of `parts` ranks; nothing where the chunks are not theirs."""
-    here, chunks, rows = operands[0].shape[1], int_attr(attrs, "chunks"), int_attr(attrs, "rows")
-    if (parts, here) != (chunks, rows):
+    """How the operands come round a ring of `parts` ranks; nothing where the chunks are not theirs.
+
+    An earlier axis of the mesh may have cut rows or keys: then what is left of the chunks is no ring's.
+    """
+    found = (parts, operands[0].shape[1], operands[1].shape[1])
+    if found != (int_attr(attrs, "chunks"), int_attr(attrs, "rows"), int_attr(attrs, "keys")):
         return ()
     coming = Split(1, int_attr(attrs, "shift"))
     return (Split(1), coming, coming, coming)[: len(operands)]

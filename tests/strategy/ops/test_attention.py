@@ -10,6 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from executor.kernels.numpy import NumpyKernels
+from executor.trial.signatures import try_listed
+from executor.trial.subject import subjects_of
 from strategy.errors import InputError
 from strategy.graph import Attrs
 from strategy.ops import op_definition
@@ -108,6 +111,15 @@ def test_blocks_make_up_attention(chunks: int, causal: int, masked: bool) -> Non
     parts = zip(*(whole("attention_block_grad", inputs, block) for block in each), strict=True)
     for found, wanted in zip(map(sum, parts), whole("attention_grad", inputs, attrs), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["attention_block", "attention_block_grad"])
+def test_a_ring_is_the_first_axis_that_cuts_a_sequence(kind: str) -> None:
+    """All signatures over two axes, either of which may be the ring."""
+    subject = subjects_of(kind)[0]
+    found = list(try_listed(subject, NumpyKernels(), meshes=((2, 2),)))
+    assert [str(verdict) for verdict in found if verdict.problem] == []
+    assert any("[B, S(1)], [B, S(1)]" in str(verdict) for verdict in found)
 
 
 def test_blocks_of_the_future_are_no_work() -> None:
