@@ -9,7 +9,7 @@ import pytest
 
 from strategy.graph import Graph, Role
 from strategy.lowering.arrangement import arrange
-from strategy.lowering.memory import held_nbytes
+from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan

@@ -17,7 +17,7 @@ from strategy.cluster import find_cluster
 from strategy.cost import Coefficients, CostModel, coefficient_key, op_features, port_rates, step_features
 from strategy.layout import Stages
 from strategy.lowering.arrangement import Held, Lifetime
-from strategy.lowering.memory import held_nbytes
+from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.measurement import Features
 from strategy.models.gpt import GptConfig
 from strategy.nn.tracer import Tracer
@@ -35,10 +35,15 @@ rates = st.floats(0, 1e-6, allow_nan=False)
 
 
 @given(
-    rates, rates, st.integers(0, 10**10), st.integers(1, 8), st.sampled_from(["intra", "inter"]), st.floats(1e3, 1e12)
+    rates,
+    rates,
+    st.integers(0, 10**10),
+    st.integers(1, 8),
+    st.sampled_from(["intra", "inter"]),
+    st.integers(10**3, 10**12),
 )
 def test_alone_an_act_takes_its_price(
-    fixed_s: float, s_per_byte: float, nbytes: int, hops: int, level: str, bytes_per_s: float
+    fixed_s: float, s_per_byte: float, nbytes: int, hops: int, level: str, bytes_per_s: int
 ) -> None:
     features = Features("all_reduce", 0, nbytes, hops, level)
     small = cluster(8, per_node=4)
