@@ -5,6 +5,8 @@ tp = 2
 schedule = "1f1b"
 recompute = "full"
 recompute_values = ["*.mlp.gelu"]
+offload = "activations"
+offload_values = ["*.norm1.*"]
 
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
 COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches")
-WORDS = ("schedule", "recompute")
-PATTERNS = ("recompute_values",)
+WORDS = ("schedule", "recompute", "offload")
+PATTERNS = ("recompute_values", "offload_values")
 SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "zero_stage": 0}
 """Keys of `config` that have one value in this version."""
 
@@ -132,10 +134,10 @@ def _whole(value: Any, where: str, *, at_least: int) -> int:
 
 def _word(key: str, value: Any, where: str) -> StrEnum:
     """One of few words."""
-    from strategy.config import Recompute
+    from strategy.config import Offload, Recompute
     from strategy.lowering.schedule import Schedule
 
-    kinds: Mapping[str, type[StrEnum]] = {"schedule": Schedule, "recompute": Recompute}
+    kinds: Mapping[str, type[StrEnum]] = {"schedule": Schedule, "recompute": Recompute, "offload": Offload}
     names = [str(word) for word in kinds[key]]
     if value not in names:
         raise InputError(f"unknown {key}", where=where, got=value, hint=did_you_mean(str(value), names))

@@ -18,6 +18,15 @@ class Recompute(StrEnum):
     """All but the inputs of every layer."""
 
 
+class Offload(StrEnum):
+    """What waits in the host's memory while the device does not need it (see `passes.offload`)."""
+
+    NONE = "none"
+    ACTIVATIONS = "activations"
+    OPTIMIZER = "optimizer"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
     """How a step is spread over devices and time. Data times tensor times pipeline is the number of devices.
@@ -34,6 +43,8 @@ class PlanConfig:
         virtual_stages: runs of layers per device.
         recompute: which activations the backward pass computes again.
         recompute_values: patterns of names of activations that it computes again besides.
+        offload: what waits in the host's memory.
+        offload_values: patterns of names of the activations that do, if `offload` names activations; else all do.
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
             arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too.
     """
@@ -49,4 +60,6 @@ class PlanConfig:
     virtual_stages: int = 1
     recompute: Recompute = Recompute.NONE
     recompute_values: tuple[str, ...] = ()
+    offload: Offload = Offload.NONE
+    offload_values: tuple[str, ...] = ()
     zero_stage: int = 0

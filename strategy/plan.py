@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from strategy.boxing import BoxingStep
-from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig, Recompute
+from strategy.cluster import Cluster, Device, Host, Link
+from strategy.config import Offload, PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -55,6 +55,7 @@ class Claims:
     step_time_s: float
     simulated_lower_bound_s: float
     peak_memory_bytes: tuple[int, ...]
+    peak_host_memory_bytes: tuple[int, ...]
     memory_limit_bytes: int
     sent_bytes_per_step: tuple[int, ...]
 
@@ -294,6 +295,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
         "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
     }
+    if cluster["host"] is not None:
+        parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
     for key, part in parts.items():
         reader.rates_and_times(part, f"cluster.{key}")
     where = reader.record(Cluster, cluster, "cluster", **parts)
@@ -332,6 +335,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             schedule=Schedule(config["schedule"]),
             recompute=Recompute(config["recompute"]),
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            offload=Offload(config["offload"]),
+            offload_values=reader.texts(config["offload_values"], "config.offload_values"),
         ),
         layout=_layout_of(reader, found),
         claims=reader.record(
@@ -339,6 +344,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             claims,
             "plan",
             peak_memory_bytes=reader.integers(claims["peak_memory_bytes"], "peak_memory_bytes"),
+            peak_host_memory_bytes=reader.integers(claims["peak_host_memory_bytes"], "peak_host_memory_bytes"),
             sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
         ),
     )

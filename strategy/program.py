@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from strategy.graph import Space
 from strategy.sbp import Reduce
 from strategy.tensor import Box, DType, Shape
 
@@ -41,7 +42,10 @@ def time_alone_ns(nbytes: int, bytes_per_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """`blocks` buffers of one shape on one rank; piece p of the value occupies block p modulo `blocks`."""
+    """`blocks` buffers of one shape on one rank; piece p of the value occupies block p modulo `blocks`.
+
+    They are in the memory of the rank's device, or of its host.
+    """
 
     name: str
     rank: int
@@ -49,6 +53,7 @@ class Register:
     dtype: DType
     blocks: int = 1
     initial: int = 0
+    space: Space = Space.DEVICE
 
     @property
     def block_nbytes(self) -> int:
@@ -83,11 +88,12 @@ class ActKind(StrEnum):
     ALL_GATHER = "all_gather"
     ALL_TO_ALL = "all_to_all"
     TRANSFER = "transfer"
+    COPY = "copy"
 
     @property
     def is_communication(self) -> bool:
         """Whether ranks meet in it."""
-        return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE)
+        return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE, ActKind.COPY)
 
 
 @dataclass(frozen=True, slots=True)

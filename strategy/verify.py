@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from strategy.boxing import BoxingStep, step_between
 from strategy.errors import SbplanError
+from strategy.graph import Space
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
-from strategy.lowering.arrangement import arrange
+from strategy.lowering.arrangement import Arrangement, arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_peak, peak_memory_bytes
 from strategy.lowering.traffic import sent_bytes_per_step
@@ -27,7 +28,7 @@ from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
 STATUSES = ("optimal", "feasible", "limit")
-PASSES = frozenset({"recompute", "recompute_values"})
+PASSES = frozenset({"recompute", "recompute_values", "offload", "offload_values"})
 """Settings that act by way of the graph, which is checked op by op."""
 
 
@@ -146,6 +147,7 @@ def _figures(plan: Plan) -> Iterator[str]:
     """What follows from the layout without lowering it: memory and objective, and the words about them."""
     graph, layout, claims = plan.graph, plan.layout, plan.claims
     arrangement = arrange(graph, layout, plan.pipeline)
+    yield from _host_memory(plan, arrangement)
     peaks = peak_memory_bytes(graph, layout.stages, arrangement)
     for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
         if found != claimed:
@@ -169,6 +171,16 @@ def _figures(plan: Plan) -> Iterator[str]:
         yield f"gap: {claims.gap} claimed, {gap} follows from objective and bound"
     if claims.status not in STATUSES or (claims.status == "optimal" and gap > RELATIVE_TOLERANCE):
         yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
+
+
+def _host_memory(plan: Plan, arrangement: Arrangement) -> Iterator[str]:
+    """What is offloaded: there is a host for it, with so much memory."""
+    found, claimed = peak_memory_bytes(plan.graph, plan.layout.stages, arrangement, Space.HOST), plan.claims
+    if found != claimed.peak_host_memory_bytes:
+        yield f"peak_host_memory_bytes: {claimed.peak_host_memory_bytes} claimed, {found} found"
+    there = 0 if plan.cluster.host is None else plan.cluster.host.memory_bytes
+    if max(found) > there:
+        yield f"host memory: {format_bytes(max(found))} needed, a device's share is {format_bytes(there)}"
 
 
 def _program(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategy.graph import Graph
+from strategy.graph import Graph, Space
 from strategy.layout import Stages
 from strategy.lowering.arrangement import Arrangement, Held
 from strategy.sbp import local_box
@@ -35,10 +35,12 @@ def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
     return size * tensor.lifetime.blocks
 
 
-def memory_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> MemoryPeak:
-    """Sweep the lifetimes of all tensors of the rank's stage."""
+def memory_peak(
+    graph: Graph, stages: Stages, arrangement: Arrangement, rank: int, space: Space = Space.DEVICE
+) -> MemoryPeak:
+    """Sweep the lifetimes of all tensors of the rank's stage that are in one of its memories."""
     stage = next(i for i, placement in enumerate(stages.placements) if rank in placement.devices)
-    mine = [(t, held_nbytes(graph, stages, t, rank)) for t in arrangement.tensors if t.stage == stage]
+    mine = [(t, held_nbytes(graph, stages, t, rank)) for t in _of(graph, arrangement, stage, space)]
     change: dict[int, int] = {}
     for tensor, nbytes in mine:
         change[tensor.lifetime.begin] = change.get(tensor.lifetime.begin, 0) + nbytes
@@ -52,7 +54,13 @@ def memory_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: in
     return MemoryPeak(peak, at, tuple(sorted(held, key=lambda pair: (-pair[1], pair[0]))))
 
 
-def peak_memory_bytes(graph: Graph, stages: Stages, arrangement: Arrangement) -> tuple[int, ...]:
+def _of(graph: Graph, arrangement: Arrangement, stage: int, space: Space) -> list[Held]:
+    return [t for t in arrangement.tensors if t.stage == stage and graph.values[t.value].space is space]
+
+
+def peak_memory_bytes(
+    graph: Graph, stages: Stages, arrangement: Arrangement, space: Space = Space.DEVICE
+) -> tuple[int, ...]:
     """The peak of every rank, by rank."""
     ranks = sorted(rank for placement in stages.placements for rank in placement.devices)
-    return tuple(memory_peak(graph, stages, arrangement, rank).nbytes for rank in ranks)
+    return tuple(memory_peak(graph, stages, arrangement, rank, space).nbytes for rank in ranks)

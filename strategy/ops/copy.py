@@ -1,9 +1,12 @@
 """Copies: the identity, as an act of its own.
 
-    copy   x -> x
+    copy        x -> x
+    to_host     x -> x in the host's memory
+    to_device   x in the host's memory -> x
 
 A copy begins a new life: its readers keep the copy, not what it was made of, and what is done to get the copy where
-they want it is done after it. Recomputing uses that as a fence (see `passes.recompute`).
+they want it is done after it. Recomputing uses that as a fence (see `passes.recompute`). The other two move what is
+offloaded (see `passes.offload`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,10 @@ from strategy.graph import Attrs
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, picks_from
 from strategy.ops.gradient import GradientBuilder
 from strategy.tensor import DType, TensorSpec
+
+TO_HOST, TO_DEVICE = "to_host", "to_device"
+MOVES = (TO_HOST, TO_DEVICE)
+"""Kinds that go over the link between a device and its host."""
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -39,4 +46,6 @@ def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 _EXAMPLES = (Example((TensorSpec((7, 5)),)), Example((TensorSpec((4, 6), DType.INT32),), ranges={0: (0, 9)}))
 
-OPS = (OpDef("copy", _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES),)
+OPS = tuple(
+    OpDef(kind, _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES) for kind in ("copy", *MOVES)
+)

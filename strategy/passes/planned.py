@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from strategy.config import PlanConfig
+from strategy.config import Offload, PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
+from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 
@@ -17,4 +18,7 @@ def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training)
-    return recompute(graph, config.recompute, config.recompute_values)
+    graph = recompute(graph, config.recompute, config.recompute_values)
+    if config.offload in (Offload.ACTIVATIONS, Offload.ALL):
+        graph = offload_activations(graph, config.offload_values)
+    return offload_optimizer(graph) if config.offload in (Offload.OPTIMIZER, Offload.ALL) else graph

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import PlanConfig, Recompute
+from strategy.config import Offload, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
-from strategy.errors import GraphError, report
+from strategy.errors import GraphError, InputError, report
 from strategy.graph import Graph, Op, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.lowering.arrangement import Pipeline
@@ -54,6 +54,8 @@ class Pins:
     schedule: Schedule | None = None
     recompute: Recompute | None = None
     recompute_values: tuple[str, ...] = ()
+    offload: Offload | None = None
+    offload_values: tuple[str, ...] = ()
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -126,6 +128,8 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     schedule=pins.schedule or Schedule.ONE_F_ONE_B,
                     recompute=pins.recompute or Recompute.NONE,
                     recompute_values=pins.recompute_values,
+                    offload=pins.offload or Offload.NONE,
+                    offload_values=pins.offload_values,
                 )
 
 
@@ -192,9 +196,14 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     """The layouts of one candidate under one rule per axis; every stage's time counts once.
 
     Raises:
-        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline.
+        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline, or what is to be
+            offloaded has nowhere to go.
         InfeasibleError: the mesh does not allow the pinned layouts; names every op.
     """
+    if config.offload is not Offload.NONE and request.cost.cluster.host is None:
+        hint = "write a [host] section into its file: memory, memory_bandwidth, compute, bandwidth, latency"
+        where = f"cluster {request.cost.cluster.name}"
+        raise InputError("there is no host to offload to", where=where, got=str(config.offload), hint=hint)
     graph = planned_graph(request.model, request.training_with(config), config)
     size, mesh = config.dp * config.tp, (config.dp, config.tp)
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))

@@ -23,7 +23,7 @@ from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Op, deciding_op, template_name
+from strategy.graph import Graph, Op, Space, deciding_op, template_name
 from strategy.layout import Copy, Home, Stages, home_position
 from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
 from strategy.objective import load_features, rate_weight
@@ -216,7 +216,8 @@ class _Builder:
     def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
         spec = self.graph.values[value].spec
         begin, end = self._on_axis(stage, lifetime)
-        return Usage(begin, end, tuple(self._nbytes(spec, nd) * lifetime.blocks for nd in layouts))
+        blocks = 0 if self.graph.values[value].space is Space.HOST else lifetime.blocks
+        return Usage(begin, end, tuple(self._nbytes(spec, nd) * blocks for nd in layouts))
 
     def _on_axis(self, stage: int, lifetime: Lifetime) -> tuple[int, int]:
         """Stages lie one after another on the problem's time axis."""
@@ -330,6 +331,8 @@ class _Builder:
         usages: list[Usage] = []
         conversions: dict[tuple[int, int], list[_Alike]] = {}
         for value, home, stage in bundle.instances:
+            if self.graph.values[value].space is Space.HOST:
+                continue
             if (home, stage) not in conversions:
                 conversions[home, stage] = self._conversions(bundle, [s for s, _ in legal], home, stage, layout)
             amounts: dict[tuple[int, int], list[int]] = {}

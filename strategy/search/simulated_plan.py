@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strategy.graph import Space
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import peak_memory_bytes
@@ -45,7 +46,8 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     graph = planned_graph(request.model, training, solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
-    peaks = peak_memory_bytes(graph, solved.layout.stages, arrange(graph, solved.layout, pipeline))
+    arrangement = arrange(graph, solved.layout, pipeline)
+    peaks, host_peaks = (peak_memory_bytes(graph, solved.layout.stages, arrangement, space) for space in Space)
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(
@@ -56,6 +58,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
         step_time_s=step.step_time_s,
         simulated_lower_bound_s=step.lower_bound_s,
         peak_memory_bytes=peaks,
+        peak_host_memory_bytes=host_peaks,
         memory_limit_bytes=request.memory_limit_bytes,
         sent_bytes_per_step=sent_bytes_per_step(program),
     )
