@@ -19,7 +19,7 @@ from strategy.errors import InputError, did_you_mean
 from strategy.graph import Graph, Op, Phase, Role, Value
 from strategy.models.base import Model
 from strategy.nn.layers import set_training
-from strategy.nn.module import Tensor, Tracer
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.ops.learning_rate import Decay
 from strategy.passes.autodiff import differentiate
 from strategy.passes.updates import Optimizer, Rule, Trained, add_updates
