@@ -1,8 +1,7 @@
 """Registers of one rank: the memory behind them, one array per block, allocated once and never moved.
 
-Registers whose lives are known and do not overlap share memory (see `arena`). A life is an interval of the canonical
-order, in which a static stream runs every chunk of a step; so a register may share if one static stream alone touches
-it, and its one block is written and read within it in that order.
+The program says where every block lies (`strategy.lowering.memory`): in the pool of the rank, which is one allocation,
+or, where it is state, in one of its own. Nothing else is allocated here.
 """
 
 from __future__ import annotations
@@ -10,67 +9,64 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from executor.arena import Span, place
+import numpy as np
+
 from executor.kernels.base import Kernels
 from strategy.errors import PlanError, did_you_mean
+from strategy.graph import Space
+from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
 from strategy.ops.base import Array
 from strategy.program import Program, Register
 
-ALIGNMENT = 64
-"""Blocks begin on a cache line, which the widest vector loads like."""
-
 
 class Registers:
-    """Arrays of all blocks of the registers of `rank`.
+    """Arrays of all blocks of the registers of `rank` of a placed program.
 
     A register that begins with a piece (state) is zero until its owner fills it; others hold what their producer
-    writes, before which nobody reads them. `lives` names the registers that may share memory, with [begin, end).
-    `shared` holds arrays of state, of one block each, that registers of these names use instead of memory of their own.
+    writes, before which nobody reads them. `shared` holds arrays of state, of one block each, that registers of these
+    names use instead of memory of their own.
     """
 
     def __init__(
-        self,
-        program: Program,
-        rank: int,
-        kernels: Kernels,
-        lives: Mapping[str, tuple[int, int]] | None = None,
-        shared: Mapping[str, Array] | None = None,
+        self, program: Program, rank: int, kernels: Kernels, shared: Mapping[str, Array] | None = None
     ) -> None:
         self.rank = rank
-        self.nbytes = 0
         self._blocks: list[tuple[Array, ...]] = []
         self._index: dict[str, int] = {}
-        state = shared or {}
-        placed = self._share(program, rank, kernels, lives or {})
-        for index, register in enumerate(program.registers):
-            mine = register.rank == rank
-            if mine and register.name in self._index:
-                raise PlanError("two registers of a rank have one name", where=f"rank {rank}", got=register.name)
-            if mine and register.initial and register.name in state:
-                self._blocks.append((_checked(state[register.name], register),))
-            elif mine and index in placed:
-                self._blocks.append((placed[index],))
-            else:
-                self._blocks.append(tuple(_block(register, kernels) for _ in range(register.blocks)) if mine else ())
-                self.nbytes += register.nbytes if mine else 0
-            if mine:
-                self._index[register.name] = index
-
-    def _share(
-        self, program: Program, rank: int, kernels: Kernels, lives: Mapping[str, tuple[int, int]]
-    ) -> dict[int, Array]:
-        """Register -> its block in the arena of this rank."""
-        sharing = [i for i, r in enumerate(program.registers) if r.rank == rank and r.name in lives]
-        registers = [program.registers[i] for i in sharing]
-        assert all(r.blocks == 1 and not r.initial for r in registers), "only single blocks without state share memory"
-        spans = [Span(*lives[r.name], -(-r.block_nbytes // ALIGNMENT) * ALIGNMENT) for r in registers]
-        offsets, total = place(spans)
-        self.nbytes += total
-        arena = _aligned(total, kernels, zero=False)
-        return {
-            index: _shaped(arena[offset : offset + register.block_nbytes], register)
-            for index, offset, register in zip(sharing, offsets, registers, strict=True)
+        mine = [register for register in program.registers if register.rank == rank]
+        self._allocated = {
+            space: pool_nbytes([register for register in mine if register.space is space]) for space in Space
         }
+        pools = {space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()}
+        for index, register in enumerate(program.registers):
+            if register.rank != rank:
+                self._blocks.append(())
+                continue
+            if register.name in self._index:
+                raise PlanError("two registers of a rank have one name", where=f"rank {rank}", got=register.name)
+            self._index[register.name] = index
+            given = (shared or {}).get(register.name) if register.initial else None
+            if given is not None:
+                self._blocks.append((_checked(given, register),))
+            elif register.initial:
+                nbytes = aligned(register.block_nbytes)
+                own = [_allocated(nbytes, kernels, register.space, zero=True) for _ in range(register.blocks)]
+                self._blocks.append(tuple(_shaped(array, register) for array in own))
+                self._allocated[register.space] += nbytes * register.blocks
+            else:
+                assert len(register.offsets) == register.blocks, "the program has been placed"
+                pool = pools[register.space]
+                self._blocks.append(tuple(_shaped(pool[offset:], register) for offset in register.offsets))
+
+    @property
+    def nbytes(self) -> int:
+        """What was allocated on the device."""
+        return self._allocated[Space.DEVICE]
+
+    @property
+    def host_nbytes(self) -> int:
+        """What was allocated in the host's memory."""
+        return self._allocated[Space.HOST]
 
     def block(self, register: int, block: int) -> Array:
         """The array of one block, of the register's shape and dtype."""
@@ -96,11 +92,6 @@ class Registers:
         return tuple(self._index)
 
 
-def _block(register: Register, kernels: Kernels) -> Array:
-    """One aligned block; zero if it is to hold a piece from the start."""
-    return _shaped(_aligned(register.block_nbytes, kernels, zero=register.initial > 0), register)
-
-
 def _checked(array: Array, register: Register) -> Array:
     fits = (array.shape, str(array.dtype), register.blocks) == (register.shape, str(register.dtype), 1)
     if not fits:
@@ -109,13 +100,19 @@ def _checked(array: Array, register: Register) -> Array:
     return array
 
 
-def _aligned(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:
-    """Bytes that begin on a cache line."""
-    raw = (kernels.xp.zeros if zero else kernels.xp.empty)(nbytes + ALIGNMENT, "uint8")
-    begin = -kernels.address(raw) % ALIGNMENT
+def _allocated(nbytes: int, kernels: Kernels, space: Space, *, zero: bool) -> Array:
+    """Bytes that begin on a cache line; the allocator gives what it takes to find one."""
+    if space is Space.HOST:
+        raw: Array = kernels.host_like(np.empty(nbytes + ALIGNMENT, np.uint8))
+        begin = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
+    else:
+        raw = kernels.xp.empty(nbytes + ALIGNMENT, "uint8")
+        begin = -kernels.address(raw) % ALIGNMENT
+    if zero:
+        raw.fill(0)
     return raw[begin : begin + nbytes]
 
 
 def _shaped(raw: Array, register: Register) -> Array:
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
-    return raw.view(str(register.dtype)).reshape(register.shape)
+    return raw[: register.block_nbytes].view(str(register.dtype)).reshape(register.shape)

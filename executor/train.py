@@ -23,7 +23,6 @@ from executor.worker import Hooks, Worker
 from strategy.errors import InputError, PlanError
 from strategy.graph import Role, Value, deciding_op
 from strategy.layout import Home, home_of
-from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.models import Tokens
 from strategy.ops import REGISTRY
@@ -48,16 +47,6 @@ class StepReport:
 def program_of(plan: Plan) -> Program:
     """The program that every rank of a plan runs."""
     return lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
-
-
-def lives(plan: Plan) -> dict[str, tuple[int, int]]:
-    """The tensors that live for a part of the step only, with their part: those whose registers may share memory."""
-    if plan.pipeline.overlaps:
-        return {}  # what collectives touch beside computation is not over when the order says so
-    arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
-    horizon = len(plan.graph.ops)
-    found = ((held.name, held.lifetime) for held in arrangement.tensors)
-    return {n: (t.begin, t.end) for n, t in found if t.blocks == 1 and (t.begin, t.end) != (0, horizon)}
 
 
 class Trainer:
@@ -114,7 +103,6 @@ class Trainer:
             reports=(REPORT,) if self.reports else (),
             hooks=Hooks(on_act=on_act, on_step=self._on_step),
             first_step=self.step,
-            lives=lives(plan),
             record=record,
         )
         for value, box in self._variables():

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, sleep
 
+import numpy as np
+
 from executor.acts import Acts, Load, Run
 from executor.collectives import Requests
 from executor.kernels.base import Kernels
@@ -63,7 +65,7 @@ class Worker:
     """One rank of a program.
 
     Args:
-        program: what all ranks do; it has been admitted.
+        program: what all ranks do; it has been admitted, and its blocks are placed.
         graph: the ops that its tasks name.
         rank: this rank.
         transport: this rank's, with the lanes of `program`.
@@ -73,7 +75,6 @@ class Worker:
         reports: names of registers of this rank whose last piece of each step is copied for `on_step`.
         hooks: what to call on the way.
         first_step: the training step that the first act belongs to; a resumed run goes on counting.
-        lives: which registers may share memory, and when each is alive (see `Registers`).
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
@@ -92,7 +93,6 @@ class Worker:
         reports: Sequence[str] = (),
         hooks: Hooks | None = None,
         first_step: int = 0,
-        lives: Mapping[str, tuple[int, int]] | None = None,
         shared: Mapping[str, Array] | None = None,
         stall_s: float = 60.0,
         record: bool = True,
@@ -100,7 +100,7 @@ class Worker:
         self.program = program
         self.rank = rank
         self.transport = transport
-        self.registers = Registers(program, rank, kernels, lives, shared)
+        self.registers = Registers(program, rank, kernels, shared)
         self.records: list[Record] = []
         self.steps_done = 0
         self._kernels = kernels
@@ -151,6 +151,8 @@ class Worker:
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`; between calls of `run`."""
         array = self.registers.block(self.registers.index(name), block)
+        if isinstance(array, np.ndarray):
+            return array.copy()
         host = self._kernels.host_like(array)
         self._kernels.download(array, host)
         return host
@@ -165,7 +167,10 @@ class Worker:
         if (value.shape, value.dtype) != (array.shape, array.dtype):
             got, expected = f"{value.dtype}{list(value.shape)}", f"{array.dtype}{list(array.shape)}"
             raise PlanError("a register is given another array than it holds", where=name, got=got, expected=expected)
-        self._kernels.upload(value, array)
+        if isinstance(array, np.ndarray):
+            np.copyto(array, value)
+        else:
+            self._kernels.upload(value, array)
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads

@@ -68,8 +68,8 @@ def local_cluster(ranks: int, rates: Rates | None = None) -> Cluster:
     """This machine with one rank per core; `rates` are measured if not given.
 
     A message between two processes is copied into shared memory and out of it, and a copy reads and writes: a quarter
-    of the memory's bandwidth is left. Ranks share the physical memory evenly. The host of a core is the core itself: what
-    is offloaded is copied to where it might as well have been, which is good for rehearsals.
+    of the memory's bandwidth is left. Ranks share the physical memory evenly. The host of a core is the core itself:
+    what is offloaded is copied to where it might as well have been, which is good for rehearsals.
     """
     from strategy.cluster import Cluster, Device, Host, Link
 

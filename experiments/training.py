@@ -196,5 +196,6 @@ def _summary(plan: Plan, reports: list[StepReport], step: int) -> dict[str, obje
         "error": None if measured is None else abs(predicted - measured) / measured,
         "final_loss": reports[-1].loss if reports else None,
         "peak_memory_bytes": list(plan.claims.peak_memory_bytes),
+        "peak_host_memory_bytes": list(plan.claims.peak_host_memory_bytes),
         "plan_hash": plan.plan_hash,
     }

@@ -1,4 +1,4 @@
-"""Memory over time: the bytes of live register blocks per rank, from the credits that a timeline implies.
+"""Memory over time: the bytes of live register blocks on every rank's device, from the credits that a timeline implies.
 
 A block is live from the start of the act that first writes a piece into it until the end of the act that returns
 the piece last. State (registers that start with a piece) is always live. Blocks are allocated once for a whole
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strategy.graph import Space
 from strategy.program import Program
 from strategy.timeline import Timeline
 
@@ -42,11 +43,11 @@ def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeli
     state = [0] * program.ranks
     changes: list[dict[int, int]] = [{0: 0} for _ in range(program.ranks)]
     for register in program.registers:
-        if register.initial:
+        if register.initial and register.space is Space.DEVICE:
             state[register.rank] += register.nbytes
     for life in piece_lives(program, timeline):
         register = program.registers[life.register]
-        if not register.initial:
+        if not register.initial and register.space is Space.DEVICE:
             change = changes[register.rank]
             change[life.begin_ns] = change.get(life.begin_ns, 0) + register.block_nbytes
             change[life.end_ns] = change.get(life.end_ns, 0) - register.block_nbytes

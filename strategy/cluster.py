@@ -111,6 +111,11 @@ class Cluster:
         return self.inter if level == "inter" else self.intra
 
 
+def host_memory_bytes(cluster: Cluster) -> int:
+    """Bytes that a device may offload."""
+    return 0 if cluster.host is None else cluster.host.memory_bytes
+
+
 _A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6)
 _H100 = Device("H100-SXM5-80GB", "cupy", 80 * 2**30, 3.35e12, 494.7e12, 4e-6)
 _V100 = Device("V100-SXM2-16GB", "cupy", 16 * 2**30, 0.9e12, 15.7e12, 6e-6)

@@ -44,6 +44,9 @@ def time_alone_ns(nbytes: int, bytes_per_s: float) -> int:
 class Register:
     """`blocks` buffers of one shape on one rank; piece p of the value occupies block p modulo `blocks`.
 
+    `offsets` say where each block begins in the memory of its rank, in bytes, once that is laid out
+    (`lowering.memory`). State has none: each of its blocks is memory of its own, which several programs may share.
+
     They are in the memory of the rank's device, or of its host.
     """
 
@@ -53,6 +56,7 @@ class Register:
     dtype: DType
     blocks: int = 1
     initial: int = 0
+    offsets: tuple[int, ...] = ()
     space: Space = Space.DEVICE
 
     @property
@@ -103,7 +107,8 @@ class OpTask:
     `inputs` and `outputs` index the actor's ports, reads before writes; `outputs` are those of the op's outputs, then
     those of the variables that it updates.
 
-    `input_boxes` and `output_boxes` say which piece of each logical tensor the local arrays hold.
+    `input_boxes` and `output_boxes` say which piece of each logical tensor the local arrays hold. `in_place` are
+    positions of inputs: the first output may be written over any of them.
     """
 
     op: str
@@ -111,6 +116,7 @@ class OpTask:
     outputs: tuple[int, ...]
     input_boxes: tuple[Box, ...]
     output_boxes: tuple[Box, ...]
+    in_place: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

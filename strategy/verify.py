@@ -11,16 +11,17 @@ import dataclasses
 from collections.abc import Iterator
 
 from strategy.boxing import BoxingStep, step_between
+from strategy.cluster import host_memory_bytes
 from strategy.errors import SbplanError
 from strategy.graph import Space
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
-from strategy.lowering.arrangement import Arrangement, arrange
+from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
-from strategy.lowering.memory import memory_peak, peak_memory_bytes
+from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.objective import stage_times_ns
 from strategy.plan import Plan
-from strategy.program import ActKind
+from strategy.program import ActKind, Program
 from strategy.protocol import admit
 from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
 from strategy.signature import op_signatures
@@ -144,20 +145,9 @@ def _change(source: NdSbp, target: NdSbp) -> str:
 
 
 def _figures(plan: Plan) -> Iterator[str]:
-    """What follows from the layout without lowering it: memory and objective, and the words about them."""
+    """What follows from the layout without lowering it: the objective, and the words about it."""
     graph, layout, claims = plan.graph, plan.layout, plan.claims
     arrangement = arrange(graph, layout, plan.pipeline)
-    yield from _host_memory(plan, arrangement)
-    peaks = peak_memory_bytes(graph, layout.stages, arrangement)
-    for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
-        if found != claimed:
-            name, nbytes = memory_peak(graph, layout.stages, arrangement, rank).tensors[0]
-            largest = f"the largest tensor of its peak is {name} with {nbytes} bytes"
-            yield f"peak_memory_bytes of rank {rank}: {claimed} claimed, {found} found; {largest}"
-    if len(peaks) != len(claims.peak_memory_bytes):
-        yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
-    if max(peaks) > claims.memory_limit_bytes:
-        yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
     if claims.memory_limit_bytes > plan.cluster.device.memory_bytes:
         yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.device.memory_bytes}"
     objective_s = max(stage_times_ns(graph, layout, arrangement, plan.cost, plan.pipeline)) / 1e9
@@ -173,24 +163,33 @@ def _figures(plan: Plan) -> Iterator[str]:
         yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
 
 
-def _host_memory(plan: Plan, arrangement: Arrangement) -> Iterator[str]:
-    """What is offloaded: there is a host for it, with so much memory."""
-    found, claimed = peak_memory_bytes(plan.graph, plan.layout.stages, arrangement, Space.HOST), plan.claims
-    if found != claimed.peak_host_memory_bytes:
-        yield f"peak_host_memory_bytes: {claimed.peak_host_memory_bytes} claimed, {found} found"
-    there = 0 if plan.cluster.host is None else plan.cluster.host.memory_bytes
-    if max(found) > there:
-        yield f"host memory: {format_bytes(max(found))} needed, a device's share is {format_bytes(there)}"
-
-
 def _program(plan: Plan) -> Iterator[str]:
-    """Whether the lowered program can finish, and what it sends."""
+    """Whether the lowered program can finish, what it holds, and what it sends."""
     try:
         program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
         admit(program)
     except SbplanError as error:
         yield str(error)
         return
+    yield from _memory(plan, program)
     traffic = sent_bytes_per_step(program)
     if traffic != plan.claims.sent_bytes_per_step:
         yield f"sent_bytes_per_step: {plan.claims.sent_bytes_per_step} claimed, {traffic} found"
+
+
+def _memory(plan: Plan, program: Program) -> Iterator[str]:
+    claims, peaks = plan.claims, memory_nbytes(program)
+    for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
+        if found != claimed:
+            name, nbytes = fullest(program, rank).tensors[0]
+            largest = f"the largest tensor of its peak is {name} with {nbytes} bytes"
+            yield f"peak_memory_bytes of rank {rank}: {claimed} claimed, {found} found; {largest}"
+    if len(peaks) != len(claims.peak_memory_bytes):
+        yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
+    if max(peaks) > claims.memory_limit_bytes:
+        yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
+    on_host, there = memory_nbytes(program, Space.HOST), host_memory_bytes(plan.cluster)
+    if on_host != claims.peak_host_memory_bytes:
+        yield f"peak_host_memory_bytes: {claims.peak_host_memory_bytes} claimed, {on_host} found"
+    if max(on_host) > there:
+        yield f"host memory: {format_bytes(max(on_host))} needed, a device's share is {format_bytes(there)}"

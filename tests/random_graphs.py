@@ -22,7 +22,7 @@ from strategy.errors import SbpError
 from strategy.graph import Graph, Op, Phase, Role, Value, template_name
 from strategy.layout import Layout, Stages
 from strategy.lowering.arrangement import Pipeline, arrange
-from strategy.lowering.memory import peak_memory_bytes
+from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.schedule import Schedule
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
@@ -108,7 +108,7 @@ def price(case: GraphCase, layout: Layout) -> Priced:
     """What a layout costs and holds, by the arrangement alone."""
     arrangement = arrange(case.graph, layout, case.pipeline)
     times = stage_times_ns(case.graph, layout, arrangement, case.cost, case.pipeline)
-    peaks = peak_memory_bytes(case.graph, case.stages, arrangement)
+    peaks = lifetime_peaks(case.graph, case.stages, arrangement)
     return Priced(sum(w * t for w, t in zip(case.weights, times, strict=True)), max(peaks), layout)
 
 

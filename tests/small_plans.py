@@ -26,8 +26,9 @@ from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph, Space
 from strategy.layout import Stages, assign_stages
 from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.lower import lower
-from strategy.lowering.memory import peak_memory_bytes
+from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.schedule import Schedule
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models import Model
@@ -45,6 +46,7 @@ from strategy.search.simulated_plan import SimulatedStep, simulated_plan
 from strategy.search.verdict import Solved, solve_candidate
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType
+from tests.poison import Poison
 
 Array = npt.NDArray[Any]
 MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
@@ -133,7 +135,7 @@ def _plan_by(
     layout = lay_out(graph, stages, choose(graph, stages, converter), converter)
     arrangement = arrange(graph, layout, pipeline)
     objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))
-    peaks = peak_memory_bytes(graph, stages, arrangement)
+    peaks = lifetime_peaks(graph, stages, arrangement)
     return simulated_plan(asked, Solved(config, layout, objective, 0, peaks), no_simulation)
 
 
@@ -161,8 +163,8 @@ def reclaimed(plan: Plan) -> Plan:
             lower_bound_s=0.0,
             gap=1.0,
             status="feasible",
-            peak_memory_bytes=peak_memory_bytes(plan.graph, plan.layout.stages, arrangement),
-            peak_host_memory_bytes=peak_memory_bytes(plan.graph, plan.layout.stages, arrangement, Space.HOST),
+            peak_memory_bytes=memory_nbytes(program),
+            peak_host_memory_bytes=memory_nbytes(program, Space.HOST),
             sent_bytes_per_step=sent_bytes_per_step(program),
         )
     except Exception:  # noqa: BLE001 - an illegal layout may fail anywhere; then its old claims stand
@@ -186,20 +188,40 @@ class Trained:
 
 
 def train(
-    plan: Plan, text: Corpus, *, steps: int, record: bool = False, checkpoint: Checkpoint | None = None
+    plan: Plan,
+    text: Corpus,
+    *,
+    steps: int,
+    record: bool = False,
+    checkpoint: Checkpoint | None = None,
+    program: Program | None = None,
+    poison: Sequence[Poison] = (),
 ) -> Trained:
     """Run a plan with one thread per rank, from the start or from a checkpoint.
+
+    `program` stands in for the plan's own; `poison` are called before every act, one per rank.
 
     Raises:
         RankFault: the first failure of any rank.
     """
-    program = program_of(plan)
+    program = program_of(plan) if program is None else program
     hub = LoopbackHub(plan.ranks, lanes_of(program))
     transports = [hub.transport(rank) for rank in range(plan.ranks)]
     trainers = [
-        Trainer(plan, transport, open_kernels("numpy"), text, program=program, checkpoint=checkpoint, record=record)
-        for transport in transports
+        Trainer(
+            plan,
+            transport,
+            open_kernels("numpy"),
+            text,
+            program=program,
+            checkpoint=checkpoint,
+            on_act=poison[rank] if poison else None,
+            record=record or bool(poison),
+        )
+        for rank, transport in enumerate(transports)
     ]
+    for poisoned, trainer in zip(poison, trainers, strict=False):
+        poisoned.trainer = trainer
     reports: dict[int, list[StepReport]] = {}
 
     def drive(rank: int) -> None:

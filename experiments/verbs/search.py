@@ -167,9 +167,10 @@ def progress() -> Iterator[Watch | None]:
 def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
+    offloads = "" if config.offload == "none" else f", offload of {config.offload}"
     return (
         f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}"
+        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}{offloads}"
     )
 
 
@@ -191,6 +192,7 @@ def document(
         "search_time_s": search_time_s,
         "config": dataclasses.asdict(plan.config),
         "peak_memory_bytes": list(claims.peak_memory_bytes),
+        "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "memory_limit_bytes": claims.memory_limit_bytes,
         "tokens_per_s": plan.tokens_per_step / claims.step_time_s,
         "mfu": mfu,

@@ -7,7 +7,8 @@ Every tensor becomes a register on each rank of its stage, every action an actor
     epilogue   the update
 
 and each stream of a rank is the subsequence that belongs to it: `compute`; where they overlap, `comm` for collectives
-and `d2h` and `h2d` for copies to the host and back; one stream per pair of stages for transfers, in the sender's order on both sides; and a dynamic `load`.
+and `d2h` and `h2d` for copies to the host and back; one stream per pair of stages for transfers, in the sender's order
+on both sides; and a dynamic `load`.
 
 Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
 The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
@@ -25,6 +26,7 @@ from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
 from strategy.levels import nodes_of
 from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline, arrange
+from strategy.lowering.memory import placed
 from strategy.lowering.schedule import chunk_order
 from strategy.measurement import Features
 from strategy.objective import action_features
@@ -49,9 +51,9 @@ from strategy.tensor import Box, Rate, box_shape
 
 
 def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0) -> Program:
-    """The program of one training step, every act priced by `cost`."""
+    """The program of one training step, every act priced by `cost` and every block in its place."""
     arrangement = arrange(graph, layout, pipeline)
-    return _Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step)
+    return placed(_Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step))
 
 
 def model_flop(graph: Graph, pipeline: Pipeline) -> int:
@@ -119,7 +121,9 @@ class _Lowering:
                 self.register_of[index, rank] = len(self.registers)
                 shape = box_shape(self._box(index, rank))
                 blocks = held.lifetime.blocks
-                self.registers.append(Register(held.name, rank, shape, value.spec.dtype, blocks, initial, value.space))
+                self.registers.append(
+                    Register(held.name, rank, shape, value.spec.dtype, blocks, initial, space=value.space)
+                )
 
     def _port(self, tensor: int, rank: int, action: Action) -> Port:
         rate = self.graph.values[self.arrangement.tensors[tensor].value].rate
@@ -179,6 +183,7 @@ class _Lowering:
                 outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
                 input_boxes=tuple(self._box(t, rank) for t in operands),
                 output_boxes=tuple(self._box(t, rank) for t in written),
+                in_place=op_definition(self.graph.by_name[action.op].kind).in_place,
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:

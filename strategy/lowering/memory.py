@@ -1,66 +1,131 @@
-"""Memory: bytes that each rank holds over the canonical order, and what fills the peak.
+"""Memory: where every block of a rank lies, decided here alone, and what fills it.
 
-Registers only: parameters, moments, activations, gradients, copies and in-flight blocks. Scratch space of kernels and
-the process itself are not in it.
+In the memory of its device, and likewise in that of its host, a rank holds *state* (registers that begin with a
+piece), every block of it by itself, and one *pool* for the rest, in which blocks share places over time (`occupancy`,
+`arena`). The plan's peak is what the executor allocates, to the byte: registers only. Scratch space of kernels and the
+process itself are not in it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from strategy.graph import Graph, Space
-from strategy.layout import Stages
-from strategy.lowering.arrangement import Arrangement, Held
-from strategy.sbp import local_box
-from strategy.tensor import box_shape
+from strategy.graph import Space
+from strategy.lowering.arena import Span, place, usage
+from strategy.lowering.occupancy import Block, Occupancy, Occupant
+from strategy.program import Actor, OpTask, Program, Register
+
+ALIGNMENT = 64
+"""Blocks begin on a cache line, which the widest vector loads like, and fill it."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPeak:
-    """The most that one rank holds, when (an op index), and the tensors held then, largest first."""
+class Fill:
+    """What one rank holds when it holds most: the bytes that no placement saves, and the tensors, largest first."""
 
     nbytes: int
-    time: int
     tensors: tuple[tuple[str, int], ...]
 
 
-def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
-    """Bytes of all blocks of a tensor on one rank of its stage."""
-    spec = graph.values[tensor.value].spec
-    placement = stages.placements[tensor.stage]
-    box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
-    size = spec.dtype.nbytes
-    for dim in box_shape(box):
-        size *= dim
-    return size * tensor.lifetime.blocks
+def aligned(nbytes: int) -> int:
+    """Bytes that a block takes up."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def memory_peak(
-    graph: Graph, stages: Stages, arrangement: Arrangement, rank: int, space: Space = Space.DEVICE
-) -> MemoryPeak:
-    """Sweep the lifetimes of all tensors of the rank's stage that are in one of its memories."""
-    stage = next(i for i, placement in enumerate(stages.placements) if rank in placement.devices)
-    mine = [(t, held_nbytes(graph, stages, t, rank)) for t in _of(graph, arrangement, stage, space)]
-    change: dict[int, int] = {}
-    for tensor, nbytes in mine:
-        change[tensor.lifetime.begin] = change.get(tensor.lifetime.begin, 0) + nbytes
-        change[tensor.lifetime.end] = change.get(tensor.lifetime.end, 0) - nbytes
-    live = peak = at = 0
-    for time in sorted(change):
-        live += change[time]
-        if live > peak:
-            peak, at = live, time
-    held = [(t.name, nbytes) for t, nbytes in mine if t.lifetime.begin <= at < t.lifetime.end]
-    return MemoryPeak(peak, at, tuple(sorted(held, key=lambda pair: (-pair[1], pair[0]))))
+def placed(program: Program) -> Program:
+    """The program with the place of every block in the memory of its rank; alike ranks are placed alike."""
+    occupancy = Occupancy(program)
+    known: dict[Hashable, list[tuple[int, ...]]] = {}
+    registers = list(program.registers)
+    for rank, mine in enumerate(occupancy.registers_of):
+        key = _shape(occupancy, rank)
+        if key not in known:
+            offsets = _offsets(occupancy, rank)
+            blocks = (range(0 if registers[i].initial else registers[i].blocks) for i in mine)
+            known[key] = [tuple(offsets[i, block] for block in found) for i, found in zip(mine, blocks, strict=True)]
+        for register, found in zip(mine, known[key], strict=True):
+            registers[register] = replace(registers[register], offsets=found)
+    return replace(program, registers=tuple(registers))
 
 
-def _of(graph: Graph, arrangement: Arrangement, stage: int, space: Space) -> list[Held]:
-    return [t for t in arrangement.tensors if t.stage == stage and graph.values[t.value].space is space]
+def pool_nbytes(registers: Sequence[Register]) -> int:
+    """Bytes of the pool of one rank's placed registers."""
+    ends = (offset + aligned(register.block_nbytes) for register in registers for offset in register.offsets)
+    return max(ends, default=0)
 
 
-def peak_memory_bytes(
-    graph: Graph, stages: Stages, arrangement: Arrangement, space: Space = Space.DEVICE
-) -> tuple[int, ...]:
-    """The peak of every rank, by rank."""
-    ranks = sorted(rank for placement in stages.placements for rank in placement.devices)
-    return tuple(memory_peak(graph, stages, arrangement, rank, space).nbytes for rank in ranks)
+def state_nbytes(registers: Sequence[Register]) -> int:
+    """Bytes of the state among one rank's registers."""
+    return sum(register.blocks * aligned(register.block_nbytes) for register in registers if register.initial)
+
+
+def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, ...]:
+    """Bytes that every rank of a placed program allocates in one of its memories."""
+    registers: list[list[Register]] = [[] for _ in range(program.ranks)]
+    for register in program.registers:
+        if register.space is space:
+            registers[register.rank].append(register)
+    return tuple(pool_nbytes(mine) + state_nbytes(mine) for mine in registers)
+
+
+def fullest(program: Program, rank: int) -> Fill:
+    """What a rank's device holds when it holds most; of tensors that share a block in place, the first counts."""
+    occupancy = Occupancy(program)
+    occupants = _in(program, occupancy.of_rank(rank), Space.DEVICE)
+    used = usage(_spans(program, occupants))
+    at = used.index(max(used))
+    live = (o.blocks[0] for o in occupants if any(begin <= at < end for begin, end in o.lives))
+    mine = [i for i in occupancy.registers_of[rank] if program.registers[i].space is Space.DEVICE]
+    state = ((i, b) for i in mine for b in range(program.registers[i].blocks))
+    held: dict[str, int] = {}
+    for index, _ in (*live, *((i, b) for i, b in state if program.registers[i].initial)):
+        register = program.registers[index]
+        held[register.name] = held.get(register.name, 0) + aligned(register.block_nbytes)
+    return Fill(sum(held.values()), tuple(sorted(held.items(), key=lambda pair: (-pair[1], pair[0]))))
+
+
+def _spans(program: Program, occupants: Sequence[Occupant]) -> list[Span]:
+    sizes = (aligned(program.registers[occupant.blocks[0][0]].block_nbytes) for occupant in occupants)
+    return [Span(occupant.lives, nbytes) for occupant, nbytes in zip(occupants, sizes, strict=True)]
+
+
+def _offsets(occupancy: Occupancy, rank: int) -> dict[Block, int]:
+    """Block -> where it begins, of what is no state on one rank."""
+    found: dict[Block, int] = {}
+    occupants = occupancy.of_rank(rank)
+    for space in Space:
+        there = _in(occupancy.program, occupants, space)
+        offsets, _ = place(_spans(occupancy.program, there))
+        pairs = zip(there, offsets, strict=True)
+        found.update((block, offset) for occupant, offset in pairs for block in occupant.blocks)
+    return found
+
+
+def _in(program: Program, occupants: Sequence[Occupant], space: Space) -> list[Occupant]:
+    return [occupant for occupant in occupants if program.registers[occupant.blocks[0][0]].space is space]
+
+
+def _shape(occupancy: Occupancy, rank: int) -> Hashable:
+    """What the placement on a rank depends on, with registers and actors numbered within the rank."""
+    program, mine, streams = occupancy.program, occupancy.registers_of[rank], occupancy.streams_of[rank]
+    register_number = {index: number for number, index in enumerate(mine)}
+    actor_number: dict[int, int] = {}
+    for stream in streams:
+        for index in program.streams[stream].sequence:
+            actor_number.setdefault(index, len(actor_number))
+    actors = [_use(program.actors[index], register_number) for index in actor_number]
+    registers = [program.registers[index] for index in mine]
+    touched = [[actor_number.get(actor, -1) for actor in occupancy.actors_of[index]] for index in mine]
+    return (
+        tuple((r.blocks, r.block_nbytes, str(r.dtype), r.initial, r.space) for r in registers),
+        tuple(map(tuple, touched)),
+        tuple(actors),
+        tuple(tuple(actor_number[a] for a in program.streams[stream].sequence) for stream in streams),
+    )
+
+
+def _use(actor: Actor, register_number: Mapping[int, int]) -> Hashable:
+    ports = tuple((register_number[p.register], p.acts_per_piece) for p in (*actor.reads, *actor.writes))
+    task = actor.task
+    return len(actor.reads), ports, (task.inputs, task.outputs, task.in_place) if isinstance(task, OpTask) else ()

@@ -127,6 +127,10 @@ class OpDef:
     nbytes: Callable[[Specs, Specs, Attrs], int] | None = None
     accumulates: bool = False
     """Its output is a step value made of micro-batch inputs: every act after the first of a step adds to it."""
+    in_place: tuple[int, ...] = ()
+    """Inputs any of which the first output may be written over: an element is read before it is written, and not after.
+
+    Those of the positions that are one tensor are all meant at once."""
     examples: tuple[Example, ...] = ()
 
 

@@ -248,7 +248,16 @@ _CONDITION = {0: (0, 2)}
 
 OPS = (
     *(
-        OpDef(row.kind, _infer(row), _flop, _signatures(row), _run(row), row.gradient, examples=_examples(row))
+        OpDef(
+            row.kind,
+            _infer(row),
+            _flop,
+            _signatures(row),
+            _run(row),
+            row.gradient,
+            in_place=(0, 1),
+            examples=_examples(row),
+        )
         for row in _BINARY
     ),
     OpDef(
@@ -258,6 +267,7 @@ OPS = (
         _signatures_where,
         _run_where,
         _gradient_where,
+        in_place=(0, 1, 2),
         examples=(
             Example((TensorSpec((7, 5), DType.INT32), TensorSpec((7, 5)), TensorSpec((7, 5))), ranges=_CONDITION),
             Example((TensorSpec((7, 1), DType.INT32), TensorSpec((5,)), TensorSpec((7, 5))), ranges=_CONDITION),

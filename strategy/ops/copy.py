@@ -46,6 +46,7 @@ def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 _EXAMPLES = (Example((TensorSpec((7, 5)),)), Example((TensorSpec((4, 6), DType.INT32),), ranges={0: (0, 9)}))
 
-OPS = tuple(
-    OpDef(kind, _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES) for kind in ("copy", *MOVES)
+OPS = (
+    OpDef("copy", _infer, _flop, _signatures, _run, _gradient, in_place=(0,), examples=_EXAMPLES),
+    *(OpDef(kind, _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES) for kind in MOVES),
 )

@@ -101,6 +101,7 @@ OPS = (
         _signatures,
         _run,
         _gradient,
+        in_place=(0,),
         examples=(
             Example((TensorSpec((7, 5)),), attrs=_ATTRS),
             Example((TensorSpec((4, 6, 5)),), attrs=_ATTRS),

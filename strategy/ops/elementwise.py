@@ -55,6 +55,9 @@ class _Unary:
     """Defined above zero alone."""
     bilinear: bool = False
     """The slope is linear in what is kept as well."""
+    in_place: bool = True
+    slope_in_place: tuple[int, ...] = ()
+    """Whether `run` may write over its operand, and which of its operands `slope` may write over."""
 
 
 def _relu(call: Call) -> None:
@@ -200,17 +203,17 @@ def _abs_slope(call: Call) -> None:
 
 
 _UNARY = (
-    _Unary("relu", _relu, 1, _relu_slope, 1, increasing=True),
-    _Unary("gelu", _gelu, 8, _gelu_slope, 16, keeps="input"),
-    _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True),
+    _Unary("relu", _relu, 1, _relu_slope, 1, increasing=True, slope_in_place=(0, 1)),
+    _Unary("gelu", _gelu, 8, _gelu_slope, 16, keeps="input", in_place=False),
+    _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True, slope_in_place=(1,)),
     _Unary("sigmoid", _sigmoid, 6, _sigmoid_slope, 3, increasing=True),
-    _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input"),
+    _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input", in_place=False),
     _Unary("exp", _exp, 4, "mul", increasing=True),
     _Unary("log", _log, 4, "div", keeps="input", positive=True),
-    _Unary("sqrt", _sqrt, 1, _sqrt_slope, 2, positive=True),
+    _Unary("sqrt", _sqrt, 1, _sqrt_slope, 2, positive=True, slope_in_place=(0, 1)),
     _Unary("rsqrt", _rsqrt, 2, _rsqrt_slope, 4, positive=True),
-    _Unary("square", _square, 1, _square_slope, 2, keeps="input", bilinear=True),
-    _Unary("abs", _abs, 1, _abs_slope, 2, keeps="input"),
+    _Unary("square", _square, 1, _square_slope, 2, keeps="input", bilinear=True, slope_in_place=(0, 1)),
+    _Unary("abs", _abs, 1, _abs_slope, 2, keeps="input", slope_in_place=(1,)),
 )
 
 
@@ -258,13 +261,16 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
     domain = {0: (0.5, 3.0)} if row.positive else {}
     examples = tuple(Example((spec,), ranges=domain) for spec in _SPECS)
     flop = _flop_per_element(row.flop)
-    forward = OpDef(row.kind, _infer_float, flop, signatures, row.run, gradient, examples=examples)
+    in_place: tuple[int, ...] = (0,) if row.in_place else ()
+    forward = OpDef(row.kind, _infer_float, flop, signatures, row.run, gradient, in_place=in_place, examples=examples)
     if isinstance(row.slope, str):
         return (forward,)
     range_of = {1: (0.5, 3.0)} if row.positive else {1: (-0.9, 0.9)} if row.kind in ("tanh", "sigmoid") else {}
     examples = tuple(Example((spec, spec), ranges=range_of) for spec in _SPECS)
     flop = _flop_per_element(row.slope_flop)
-    return (forward, OpDef(slope, _infer_alike, flop, signatures_slope, row.slope, examples=examples))
+    in_place = row.slope_in_place
+    backward = OpDef(slope, _infer_alike, flop, signatures_slope, row.slope, in_place=in_place, examples=examples)
+    return (forward, backward)
 
 
 def _run_neg(call: Call) -> None:
@@ -360,7 +366,16 @@ _LINEAR_EXAMPLES = tuple(Example((spec,)) for spec in _SPECS)
 
 OPS = (
     *(definition for row in _UNARY for definition in _definitions(row)),
-    OpDef("neg", _infer_alike, _ONE, _signatures_neg, _run_neg, _gradient_linear, examples=_LINEAR_EXAMPLES),
+    OpDef(
+        "neg",
+        _infer_alike,
+        _ONE,
+        _signatures_neg,
+        _run_neg,
+        _gradient_linear,
+        in_place=(0,),
+        examples=_LINEAR_EXAMPLES,
+    ),
     OpDef(
         "scale",
         _infer_scale,
@@ -368,6 +383,7 @@ OPS = (
         _signatures_scale,
         _run_scale,
         _gradient_linear,
+        in_place=(0,),
         examples=tuple(Example((_SPECS[0],), attrs={"factor": factor}) for factor in (0.25, -3.0)),
     ),
     OpDef(
@@ -377,6 +393,7 @@ OPS = (
         _signatures_cast,
         _run_cast,
         _gradient_cast,
+        in_place=(0,),
         examples=(
             Example((TensorSpec((7, 5)),), attrs={"dtype": "float64"}),
             Example((TensorSpec((7, 5)),), attrs={"dtype": "int32"}, ranges={0: (-9.0, 9.0)}),
@@ -390,6 +407,7 @@ OPS = (
         _NONE,
         _signatures_full_like,
         _run_full_like,
+        in_place=(0,),
         examples=(Example((_SPECS[0],), attrs={"value": 1.5}),),
     ),
     OpDef(
@@ -399,6 +417,7 @@ OPS = (
         _signatures_add_n,
         _run_add_n,
         _gradient_add_n,
+        in_place=(0,),
         examples=(Example((_SPECS[0],) * 2), Example((_SPECS[0],) * 3), Example((TensorSpec(()),) * 2)),
     ),
 )

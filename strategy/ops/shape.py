@@ -266,6 +266,7 @@ OPS = (
         _signatures_reshape,
         _run_reshape,
         _gradient_reshape,
+        in_place=(0,),
         examples=tuple(Example((TensorSpec(x),), attrs={"shape": shape}) for x, shape in _RESHAPES),
     ),
     OpDef(

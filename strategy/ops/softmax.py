@@ -82,10 +82,24 @@ _EXAMPLES = (Example((TensorSpec((7, 5)),)), Example((TensorSpec((4, 6, 5)),)))
 _EXAMPLES_GRAD = (Example((TensorSpec((7, 5)),) * 2), Example((TensorSpec((4, 6, 5)),) * 2))
 
 OPS = (
-    OpDef("softmax", _infer, _flop, _signatures, _run_softmax, _gradient, examples=_EXAMPLES),
-    OpDef("softmax_grad", _infer_grad, _flop_grad, _signatures_grad, _run_softmax_grad, examples=_EXAMPLES_GRAD),
-    OpDef("log_softmax", _infer, _flop, _signatures, _run_log_softmax, _gradient, examples=_EXAMPLES),
+    OpDef("softmax", _infer, _flop, _signatures, _run_softmax, _gradient, in_place=(0,), examples=_EXAMPLES),
     OpDef(
-        "log_softmax_grad", _infer_grad, _flop_grad, _signatures_grad, _run_log_softmax_grad, examples=_EXAMPLES_GRAD
+        "softmax_grad",
+        _infer_grad,
+        _flop_grad,
+        _signatures_grad,
+        _run_softmax_grad,
+        in_place=(0,),
+        examples=_EXAMPLES_GRAD,
+    ),
+    OpDef("log_softmax", _infer, _flop, _signatures, _run_log_softmax, _gradient, in_place=(0,), examples=_EXAMPLES),
+    OpDef(
+        "log_softmax_grad",
+        _infer_grad,
+        _flop_grad,
+        _signatures_grad,
+        _run_log_softmax_grad,
+        in_place=(1,),
+        examples=_EXAMPLES_GRAD,
     ),
 )

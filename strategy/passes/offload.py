@@ -44,7 +44,8 @@ def offload_activations(graph: Graph, patterns: Sequence[str] = ()) -> Graph:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             where, hint = "config: offload_values", did_you_mean(pattern, names)
-            raise InputError("a pattern matches no activation that waits for the backward pass", where=where, hint=hint)
+            problem = "a pattern matches no activation that waits for the backward pass"
+            raise InputError(problem, where=where, got=pattern, hint=hint)
     if not trips:
         raise InputError("there is nothing to offload", where="config: offload", hint="the model has no layers")
     chosen = [trip for trip in trips if not patterns or any(fnmatchcase(trip.value, p) for p in patterns)]

@@ -12,8 +12,9 @@ from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError
 from strategy.plan import Plan
 from strategy.search.candidates import Request
-from strategy.search.infeasibility import nothing_fits
-from strategy.search.simulated_plan import Simulate, simulated_plan
+from strategy.search.fitted_plan import fitted_plan
+from strategy.search.infeasibility import nothing_fits, tightest
+from strategy.search.simulated_plan import Simulate
 from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
 
 BY_HAND = ("data", "tensor")
@@ -29,9 +30,15 @@ def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], sim
         InfeasibleError: it does not fit the memory limit.
     """
     solved = solve_candidate(request, config, rules=rules)
-    if solved is None:
-        raise nothing_fits(request, [config])
-    return simulated_plan(request, solved, simulate)
+    if solved is not None:
+        try:
+            return fitted_plan(request, solved, simulate, rules=rules)
+        except InfeasibleError:
+            pass
+    nearest, complete = tightest(request, [config], rules=rules)
+    if nearest is None or nearest.nbytes > request.memory_limit_bytes:
+        raise nothing_fits(request, nearest, complete=complete)
+    return fitted_plan(request, nearest.solved, simulate, rules=rules)
 
 
 def solved_by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:

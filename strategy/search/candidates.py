@@ -133,8 +133,21 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 )
 
 
-def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
-    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory."""
+def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A candidate with some of its memory on the host, where there is one.
+
+    Activations that all are kept may travel; the rest of what can leave follows where as many as possible are not kept.
+    """
+    if request.pins.offload is not None or config.offload is not Offload.NONE or request.cost.cluster.host is None:
+        return
+    if config.recompute is Recompute.NONE and request.model.layers > 1:
+        yield replace(config, offload=Offload.ACTIVATIONS)
+    if config.recompute is (request.pins.recompute or (Recompute.NONE, *recomputable(request.model))[-1]):
+        yield from (replace(config, offload=what) for what in (Offload.OPTIMIZER, Offload.ALL))
+
+
+def with_recompute(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A candidate with activations that are computed again: it takes more time and less memory."""
     if request.pins.recompute is None and config.recompute is Recompute.NONE:
         for kind in recomputable(request.model):
             again = replace(config, recompute=kind)
@@ -247,7 +260,7 @@ def space_log10(request: Request) -> float:
         space = space_of(request, config, FREE)
         options: dict[str, int] = {}
         for op in space.graph.ops:
-            name = template_name(op.name, op.layer)
+            name = template_name(op.repeats or op.name, op.layer)
             if name not in options:
                 kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
                 options[name] = sum(kept)

@@ -1,68 +1,95 @@
-"""Infeasibility: where no plan fits the memory limit, the smallest limit that would do, and what fills it."""
+"""Infeasibility: where the search finds no plan for the memory limit, the layouts that hold least are looked at.
+
+One of them may fit although its lifetimes do not, for blocks share memory better than those say. If none does, the
+smallest of their limits is named, and what fills it.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strategy.config import PlanConfig
 from strategy.convert import lay_out
 from strategy.errors import InfeasibleError
 from strategy.lowering.arrangement import arrange
-from strategy.lowering.memory import memory_peak, peak_memory_bytes
-from strategy.search.candidates import FREE, Request, space_of
+from strategy.lowering.lifetime_peak import lifetime_peaks
+from strategy.lowering.lower import lower
+from strategy.lowering.memory import fullest, memory_nbytes
+from strategy.objective import stage_times_ns
+from strategy.program import Program
+from strategy.search.candidates import FREE, Request, quick_bound_ns, space_of
 from strategy.search.layout_problem import layout_problem
-from strategy.solve import PeakLimitError, smallest_limit
-from strategy.solve.peak import find_legal
-
-EXPLANATION_S = 5.0
-"""Seconds to spend on saying what fills the memory."""
+from strategy.search.verdict import Solved
+from strategy.solve.peak import least_peak
 
 
-def nothing_fits(request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf) -> InfeasibleError:
-    """Proved: no layout of any candidate fits. Names the smallest limit that would do, and its biggest item.
+@dataclass(frozen=True, slots=True)
+class Tightest:
+    """A layout that holds least, of one candidate: as a plan would have it, and what its ranks hold."""
+
+    solved: Solved
+    program: Program
+    nbytes: int
+
+
+def tightest(
+    request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf, *, rules: Sequence[str] = FREE
+) -> tuple[Tightest | None, bool]:
+    """The first layout of least memory that fits the limit, or the one that comes nearest; and whether all were tried.
 
     Args:
-        request: what was searched for.
-        candidates: all that do not fit.
+        request: what is searched for.
+        candidates: none of which the search has found a plan for.
         deadline: when to stop, by time.monotonic; every candidate that is begun has a second at least.
+        rules: one per axis.
     """
-    smallest: tuple[int, PlanConfig] | None = None
+    nearest: Tightest | None = None
     complete = True
     for config in candidates:
-        left_s = None if deadline == math.inf else max(1.0, deadline - time.monotonic())
-        limited = layout_problem(space_of(request, config, FREE), limit=request.memory_limit_bytes)
-        try:
-            found = smallest_limit(limited.problem, time_limit_s=left_s)
-        except PeakLimitError as error:
-            complete = False
-            found = error.upper
-        if found is not None and (smallest is None or found < smallest[0]):
-            smallest = found, config
+        left_s = math.inf if deadline == math.inf else max(1.0, deadline - time.monotonic())
+        found, proved = _of_candidate(request, config, rules, left_s)
+        complete = complete and proved
+        if found is not None and (nearest is None or found.nbytes < nearest.nbytes):
+            nearest = found
+            if found.nbytes <= request.memory_limit_bytes:
+                break
         if time.monotonic() >= deadline:
             complete = False
             break
+    return nearest, complete
+
+
+def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) -> InfeasibleError:
+    """No layout was found that fits. Names the smallest limit that would do, and its biggest item."""
     problem_text = f"no plan fits {request.memory_limit_bytes} bytes per device"
-    if smallest is None:
+    if nearest is None:
         return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
-    limit, config = smallest
-    word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
-    hint = f"{word} {limit} bytes, with {_biggest_item(request, config, limit)}"
-    return InfeasibleError(problem_text, smallest_limit=limit, hint=hint)
-
-
-def _biggest_item(request: Request, config: PlanConfig, limit: int) -> str:
-    """What fills the memory of a candidate that just fits into `limit`."""
+    config = nearest.solved.config
     degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
-    space = space_of(request, config, FREE)
-    limited = layout_problem(space, limit=limit)
-    legal = find_legal(limited.problem, time_limit_s=EXPLANATION_S)
-    if legal.choice is None:
-        return degrees
-    layout = lay_out(space.graph, space.stages, limited.signatures(legal.choice), space.converter)
+    peaks = memory_nbytes(nearest.program)
+    name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]
+    word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
+    item = f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
+    hint = f"{word} {nearest.nbytes} bytes, with {item}"
+    return InfeasibleError(problem_text, smallest_limit=nearest.nbytes, hint=hint)
+
+
+def _of_candidate(
+    request: Request, config: PlanConfig, rules: Sequence[str], time_limit_s: float
+) -> tuple[Tightest | None, bool]:
+    """The layout of one candidate whose lifetimes hold least, and whether that is proved."""
+    space = space_of(request, config, rules)
+    limited = layout_problem(space, limit=request.memory_limit_bytes)
+    answer = least_peak(limited.problem, time_limit_s=time_limit_s)
+    if answer.choice is None:
+        return None, answer.infeasible
+    layout = lay_out(space.graph, space.stages, limited.signatures(answer.choice), space.converter)
     arrangement = arrange(space.graph, layout, space.pipeline)
-    peaks = peak_memory_bytes(space.graph, space.stages, arrangement)
-    rank = peaks.index(max(peaks))
-    name, nbytes = memory_peak(space.graph, space.stages, arrangement, rank).tensors[0]
-    return f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
+    objective = max(stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline))
+    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
+    solved = Solved(config, layout, objective, min(quick_bound_ns(request, config), objective), peaks)
+    program = lower(space.graph, layout, space.pipeline, space.cost)
+    return Tightest(solved, program, max(memory_nbytes(program))), answer.peak_bound >= max(peaks)

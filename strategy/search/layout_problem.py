@@ -1,7 +1,7 @@
 """The search for signatures as a `Problem`: which signature for each op, so that acts and conversions cost least.
 
 Every op is a node whose choices are its signatures. Repeated layers are tied: the ops of one template are one node
-whose costs are summed over the layers. A conversion is paid once however many readers share the copy, so a copy is a
+whose costs are summed over the layers; what computes an op again is laid out like it. A conversion is paid once however many readers share the copy, so a copy is a
 node of its own:
 
     op that writes x --- copy of x in layout b --- ops that read x
@@ -9,7 +9,7 @@ node of its own:
 Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one op alone can
 want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it comes
 from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice is the
-weighted sum of `objective.stage_times_ns`, its peak that of `memory.memory_peak` on the rank with the largest pieces.
+weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_peak`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from strategy.errors import InfeasibleError
 from strategy.graph import Graph, Op, Space, deciding_op, template_name
 from strategy.layout import Copy, Home, Stages, home_position
 from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
+from strategy.lowering.memory import aligned
 from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
@@ -165,7 +166,7 @@ class _Builder:
             options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
             if not options:
                 raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
-            known = by_template.setdefault(template_name(op.name, op.layer), [])
+            known = by_template.setdefault(template_name(op.repeats or op.name, op.layer), [])
             found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
             if found is None:
                 found = _Class(len(self.classes), [], options)
@@ -228,7 +229,7 @@ class _Builder:
         if layout is None:
             return 0
         if (spec, layout) not in self.sizes:
-            self.sizes[spec, layout] = piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+            self.sizes[spec, layout] = aligned(piece_specs([spec], [layout], self.space.mesh)[0].nbytes)
         return self.sizes[spec, layout]
 
     def _bundles(self) -> list[_Bundle]:

@@ -8,7 +8,8 @@ More micro-batches on a single stage add acts and save nothing, so there a candi
 its number of micro-batches, and only memory asks for more of them.
 
 Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
-activations that are computed again; the space that bounds speak of is what has been listed so.
+activations that are computed again, and if nothing fits then, with some or all of its state on the host; the space that
+bounds speak of is what has been listed so.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from strategy.config import PlanConfig
-from strategy.errors import InfeasibleError, InputError, SbplanError
+from strategy.config import Offload, PlanConfig
+from strategy.errors import InfeasibleError, InputError
 from strategy.plan import Plan
 from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
-from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns, with_less_memory
-from strategy.search.infeasibility import nothing_fits
-from strategy.search.simulated_plan import SearchStatus, Simulate, simulated_plan
+from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns, with_offload, with_recompute
+from strategy.search.fitted_plan import fitted_plan
+from strategy.search.infeasibility import nothing_fits, tightest
+from strategy.search.simulated_plan import SearchStatus, Simulate
 from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
 
 BY_HAND_SHARE = 0.3
@@ -76,14 +78,15 @@ def search(
     deadline = start + SOLVING_SHARE * time_limit_s
     candidates = _best_bound_first(request)
     known = _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
-    _solve_all(request, candidates, known, deadline, watch)
-    smaller = [again for config in known.cramped_best_first for again in with_less_memory(request, config)]
-    _solve_all(request, smaller, known, deadline, watch)
-    candidates += smaller
-    if not known.solved:
-        raise _without_plan(request, candidates, known, deadline, time_limit_s)
-    known.solved += solved_by_hand(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
-    plans = _simulated(request, known, simulate, most=simulated, deadline=start + time_limit_s)
+    plans: list[Plan] = []
+    while not plans:
+        left = [config for config in candidates if config not in known.refused]
+        _solve_all(request, left, known, deadline, watch)
+        _solve_lighter(request, candidates, known, deadline, watch)
+        if not known.solved:
+            known.solved = [_last_resort(request, candidates, known, deadline, time_limit_s)]
+        known.solved += solved_by_hand(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
+        plans = _simulated(request, known, simulate, most=simulated, deadline=start + time_limit_s)
     status = _status(plans[0], known)
     chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
@@ -96,7 +99,8 @@ class _Known:
 
     `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees, a number of
     micro-batches and the bound, memory aside, of all its multiples. `cramped` are candidates that would have a better
-    layout, or any at all, if there were more memory.
+    layout, or any at all, if there were more memory; `refused` have layouts by their lifetimes, but none was found
+    whose memory fits as it is laid out.
     """
 
     solved: list[Solved] = field(default_factory=list)
@@ -104,6 +108,7 @@ class _Known:
     cramped: list[tuple[int, PlanConfig]] = field(default_factory=list)
     bounds_ns: list[int] = field(default_factory=list)
     settled: dict[PlanConfig, tuple[int, int]] = field(default_factory=dict)
+    refused: list[PlanConfig] = field(default_factory=list)
     conflict: InfeasibleError | None = None
     complete: bool = True
 
@@ -126,6 +131,12 @@ class _Known:
         """What a candidate with fewer micro-batches says of this one; 0 where nothing is settled."""
         count, bound_ns = self.settled.get(_but_for_micro_batches(config), (1, 0))
         return 0 if config.num_micro_batches % count else bound_ns
+
+    def refuse(self) -> None:
+        """None of the solved candidates fits: go on without them; others may have been beaten by them alone."""
+        self.refused += [one.config for one in self.solved]
+        self.cramped += [(one.objective_ns, one.config) for one in self.solved]
+        self.solved, self.beaten = [], []
 
     def leave_out(self, bound_ns: int) -> None:
         """Take note of a candidate that there was no time for."""
@@ -193,24 +204,54 @@ def _solve_all(
             known.complete = known.complete and time.monotonic() < deadline
 
 
-def _without_plan(
+def _solve_lighter(
+    request: Request, candidates: list[PlanConfig], known: _Known, deadline: float, watch: Watch | None
+) -> None:
+    """Solve and list what needs less memory than candidates that it stood in the way of."""
+    for lighter in (with_recompute, with_offload):
+        cramped = known.cramped_best_first
+        found = [again for config in cramped for again in lighter(request, config) if again not in candidates]
+        _solve_all(request, found, known, deadline, watch)
+        candidates += found
+        if known.solved:
+            return
+
+
+def _last_resort(
     request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, time_limit_s: float
-) -> SbplanError:
-    """Why there is no plan: no time, pins that contradict each other, or too little memory."""
+) -> Solved:
+    """The layout of a candidate that holds least, if it fits.
+
+    Raises:
+        OutOfTimeError: there was no time to look at all candidates.
+        InfeasibleError: the pins contradict each other, or there is too little memory.
+    """
     if not known.complete:
-        return OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
-    return known.conflict or nothing_fits(request, candidates, deadline)
+        raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
+    if known.conflict is not None and (request.deduction is not None or not known.refused):
+        raise known.conflict
+    lightest = [config for config in candidates if config.offload is Offload.ALL]
+    nearest, complete = tightest(request, lightest or candidates, deadline)
+    if nearest is None or nearest.nbytes > request.memory_limit_bytes:
+        raise nothing_fits(request, nearest, complete=complete)
+    known.bounds_ns.append(quick_bound_ns(request, candidates[0]))
+    return nearest.solved
 
 
 def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int, deadline: float) -> list[Plan]:
-    """The plans of the leading candidates, fastest first: `most` at most, one at least."""
+    """The plans of the leading candidates that fit, fastest first: `most` at most, one at least if any does."""
     leading = sorted(known.solved, key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     bound_ns = min((*known.bounds_ns, leading[0].objective_ns))
     plans: list[Plan] = []
-    for one in leading[:most]:
-        if plans and time.monotonic() >= deadline:
+    for one in leading:
+        if len(plans) == most or (plans and time.monotonic() >= deadline):
             break
-        plans.append(simulated_plan(request, one, simulate, bound_ns=bound_ns))
+        try:
+            plans.append(fitted_plan(request, one, simulate, bound_ns=bound_ns, deadline=deadline))
+        except InfeasibleError as error:
+            known.conflict = known.conflict or error
+    if not plans:
+        known.refuse()
     return sorted(plans, key=lambda plan: plan.claims.step_time_s)
 
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strategy.cluster import host_memory_bytes
+from strategy.errors import InfeasibleError
 from strategy.graph import Space
-from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
-from strategy.lowering.memory import peak_memory_bytes
+from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.planned import planned_graph
 from strategy.plan import Claims, Plan
@@ -41,13 +42,23 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     """The plan of a solved candidate, with the simulated time of its program.
 
     `bound_ns` bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
+
+    Raises:
+        InfeasibleError: its memory, as it is laid out, exceeds the limit, or what it offloads the host's memory.
     """
     training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
     graph = planned_graph(request.model, training, solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
-    arrangement = arrange(graph, solved.layout, pipeline)
-    peaks, host_peaks = (peak_memory_bytes(graph, solved.layout.stages, arrangement, space) for space in Space)
+    peaks, host_peaks = memory_nbytes(program), memory_nbytes(program, Space.HOST)
+    there = host_memory_bytes(request.cost.cluster)
+    if max(host_peaks) > there:
+        raise InfeasibleError(
+            f"the host does not hold it: {max(host_peaks)} bytes per device needed, {there} are there"
+        )
+    if max(peaks) > request.memory_limit_bytes:
+        needed = f"{max(peaks)} bytes per device needed, {request.memory_limit_bytes} are there"
+        raise InfeasibleError(f"the layout does not fit: {needed}", smallest_limit=max(peaks))
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(

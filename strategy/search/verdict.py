@@ -20,7 +20,7 @@ from strategy.convert import lay_out
 from strategy.errors import InfeasibleError, SbplanError
 from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
-from strategy.lowering.memory import memory_peak
+from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.objective import stage_times_ns
 from strategy.search.candidates import Request, quick_bound_ns, space_of
 from strategy.search.deduce import Deduction, deduce
@@ -39,7 +39,7 @@ class OutOfTimeError(SbplanError):
 class Solved:
     """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
 
-    `peaks` are bytes on the first rank of each stage, which has the largest pieces.
+    `peaks` are bytes on the first rank of each stage, as the search counts them (`lifetime_peak`).
     """
 
     config: PlanConfig
@@ -194,6 +194,5 @@ def _evaluate(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, S
     layout = lay_out(space.graph, space.stages, signatures, space.converter)
     arrangement = arrange(space.graph, layout, space.pipeline)
     objective = max(stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline))
-    first_ranks = [placement.devices[0] for placement in space.stages.placements]
-    peaks = tuple(memory_peak(space.graph, space.stages, arrangement, rank).nbytes for rank in first_ranks)
+    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
     return Solved(config, layout, objective, min(bound_ns, objective), peaks)

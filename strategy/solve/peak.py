@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,6 +45,11 @@ def find_legal(problem: Problem, *, time_limit_s: float = math.inf) -> Feasibili
     return _ask(problem, problem.limit, minimise=False, time_limit_s=time_limit_s)
 
 
+def least_peak(problem: Problem, *, time_limit_s: float = math.inf) -> Feasibility:
+    """The choice of the smallest peak that was found, and a bound on all peaks; `problem.limit` plays no part."""
+    return _ask(problem, None, minimise=True, time_limit_s=time_limit_s)
+
+
 def smallest_limit(problem: Problem, *, time_limit_s: float | None = None) -> int | None:
     """The smallest memory limit under which some choice is legal, exactly; `problem.limit` plays no part.
 
@@ -59,9 +63,7 @@ def smallest_limit(problem: Problem, *, time_limit_s: float | None = None) -> in
     Raises:
         PeakLimitError: the time ran out; it carries what was proved.
     """
-    started_s = time.perf_counter()
-    limit_s = math.inf if time_limit_s is None else time_limit_s
-    answer = _ask(problem, None, minimise=True, time_limit_s=limit_s - (time.perf_counter() - started_s))
+    answer = least_peak(problem, time_limit_s=math.inf if time_limit_s is None else time_limit_s)
     if answer.infeasible:
         return None
     peak = None if answer.choice is None else evaluate(problem, answer.choice).peak

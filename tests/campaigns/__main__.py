@@ -8,7 +8,7 @@ import json
 import sys
 import time
 
-NAMES = ("boxing-bytes", "kill", "layouts", "mutation", "order", "solver", "transparency")
+NAMES = ("admission", "boxing-bytes", "kill", "layouts", "memory", "mutation", "order", "solver", "transparency")
 
 
 def main(arguments: list[str] | None = None) -> int:

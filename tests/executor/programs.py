@@ -10,6 +10,7 @@ import numpy as np
 from executor.transport.base import HostArray
 from executor.worker import Worker
 from strategy.graph import Attrs, Graph, Op, Value
+from strategy.lowering.memory import placed
 from strategy.ops.base import AxisSignature, Call, OpDef, Specs
 from strategy.program import (
     ActKind,
@@ -142,7 +143,7 @@ class Builder:
 
     def build(self) -> tuple[Program, Graph]:
         """The program and its graph."""
-        program = Program(self.ranks, tuple(self.registers), tuple(self.actors), tuple(self.streams))
+        program = placed(Program(self.ranks, tuple(self.registers), tuple(self.actors), tuple(self.streams)))
         names = dict.fromkeys(name for op in self.ops for name in (*op.inputs, *op.outputs, *op.updates))
         values = {name: Value(name, TensorSpec((WIDTH,), DType.FLOAT64)) for name in names}
         return program, Graph(values, tuple(self.ops))

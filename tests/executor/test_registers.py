@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from executor.kernels.base import open_kernels
-from executor.registers import ALIGNMENT, Registers
+from executor.registers import Registers
 from strategy.errors import PlanError
+from strategy.lowering.memory import ALIGNMENT, memory_nbytes, placed
 from strategy.program import Program, Register
 from strategy.tensor import DType
 
 
 def program_of(*registers: Register) -> Program:
-    return Program(2, registers, (), ())
+    return placed(Program(2, registers, (), ()))
 
 
 def test_blocks_of_one_rank() -> None:
@@ -23,7 +24,7 @@ def test_blocks_of_one_rank() -> None:
         Register("c", 0, (), DType.FLOAT64, initial=1),
     )
     registers = Registers(program, 0, open_kernels("numpy"))
-    assert registers.nbytes == 3 * 60 + 8
+    assert registers.nbytes == 3 * ALIGNMENT + ALIGNMENT == memory_nbytes(program)[0]
     assert registers.names() == ("a", "c")
     assert registers.index("c") == 2
     assert len(registers.blocks(0)) == 3

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 from executor.checkpoint import Checkpoint, latest, load
-from executor.registers import ALIGNMENT
-from executor.train import program_of
 from experiments.store import RunStatus, RunStore
 from strategy.graph import Role
 from strategy.layout import home_of
@@ -122,11 +120,7 @@ def test_ranks_hold_and_send_what_the_plan_says(trained: Train, layout: str) -> 
     found, plan = trained(layout, DType.FLOAT32), small_plan(layout)
     assert found.summary["sent_bytes_per_step"] == list(plan.claims.sent_bytes_per_step)
     assert min(found.summary["sent_bytes_per_step"]) > 0
-    registers = program_of(plan).registers
-    for rank, held in enumerate(found.summary["register_bytes"]):
-        planned = plan.claims.peak_memory_bytes[rank]
-        rounding = ALIGNMENT * sum(register.rank == rank for register in registers)
-        assert planned <= held <= 1.1 * planned + rounding
+    assert found.summary["register_bytes"] == list(plan.claims.peak_memory_bytes)
     seen = 0
     for value in plan.graph.with_role(Role.VARIABLE):
         home = home_of(plan.graph, plan.layout.stages, plan.layout.signatures, value.name)

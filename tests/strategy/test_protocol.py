@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +14,6 @@ from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Wo
 from strategy.protocol import admit
 from strategy.tensor import DType
 from strategy.timeline import by_stream
-from tests.monitor import check_trace
 
 
 def register(name: str, rank: int = 0, *, blocks: int = 1, initial: int = 0) -> Register:
@@ -65,136 +63,6 @@ def test_back_pressure_gives_the_period_of_the_slowest(blocks: int, period: int)
 
 def test_loader_runs_ahead_until_the_blocks_are_full() -> None:
     assert starts(chain([1, 1, 1, 3], blocks=2), 8)[0] == [0, 1, 2, 3, 4, 5, 8, 11]
-
-
-def tiny_program(seed: int) -> Program:
-    """At most 4 actors on 1 or 2 ranks, with random credits, rates, sequences, states and a rendezvous."""
-    rng = random.Random(seed)
-    ranks = rng.randint(1, 2)
-    acts = rng.randint(1, 2)
-    count = rng.randint(2, 4)
-    rank_of = sorted(rng.randrange(ranks) for _ in range(count))
-    rates = [rng.choice((1, acts)) for _ in range(count)]
-    reads: list[list[Port]] = [[] for _ in range(count)]
-    writes: list[list[Port]] = [[] for _ in range(count)]
-    registers: list[Register] = []
-    for _ in range(rng.randint(1, 5)):
-        producer = rng.randrange(count)
-        blocks = rng.randint(1, 2)
-        neighbours = [i for i in range(count) if rank_of[i] == rank_of[producer] and i != producer]
-        if not neighbours:
-            continue
-        initial = rng.randint(0, blocks) if rng.random() < 0.4 else 0
-        consumers = rng.sample(neighbours, rng.randint(1, len(neighbours)))
-        pieces = min(rates[i] for i in (producer, *consumers))
-        index = len(registers)
-        registers.append(register(f"r{index}", rank_of[producer], blocks=blocks, initial=initial))
-        writes[producer].append(Port(index, rates[producer] // pieces))
-        for consumer in consumers:
-            reads[consumer].append(Port(index, rates[consumer] // pieces))
-    actors = [
-        Actor(f"a{i}", rank_of[i], ActKind.COMPUTE, tuple(reads[i]), tuple(writes[i]), rates[i]) for i in range(count)
-    ]
-    streams: list[Stream] = []
-    for rank in range(ranks):
-        mine = [i for i in range(count) if rank_of[i] == rank]
-        rng.shuffle(mine)
-        cut = rng.randint(0, len(mine))
-        for part in (mine[:cut], mine[cut:]):
-            sequence = [i for i in part for _ in range(rates[i])]
-            rng.shuffle(sequence)
-            dynamic = rng.random() < 0.3
-            streams.append(Stream(rank, f"s{len(streams)}", tuple(part if dynamic else sequence), dynamic))
-    static = {i for stream in streams if not stream.dynamic for i in stream.sequence}
-    pairs = [(i, j) for i in static for j in static if rank_of[i] < rank_of[j] and rates[i] == rates[j]]
-    if pairs and rng.random() < 0.7:
-        for member in rng.choice(sorted(pairs)):
-            actors[member] = replace(actors[member], kind=ActKind.TRANSFER, rendezvous=0)
-    return Program(ranks, tuple(registers), tuple(actors), tuple(streams))
-
-
-def outcomes(program: Program, steps: int) -> set[bool]:
-    """Over all interleavings of starts and ends: whether they finish. Written from the rules, not the protocol.
-
-    A state is, per actor, how many acts have started and how many have ended. A static stream's place follows from
-    its actors' counts.
-    """
-    actors = program.actors
-    users = [
-        (
-            [(a, p) for a, actor in enumerate(actors) for p in actor.writes if p.register == r],
-            [(a, p) for a, actor in enumerate(actors) for p in actor.reads if p.register == r],
-        )
-        for r in range(len(program.registers))
-    ]
-    stream_of = {a: s for s, stream in enumerate(program.streams) for a in stream.sequence}
-
-    def allowed(actor: int, started: tuple[int, ...], ended: tuple[int, ...]) -> bool:
-        stream = program.streams[stream_of[actor]]
-        if any(started[a] > ended[a] for a in stream.sequence) or started[actor] == steps * actors[actor].acts_per_step:
-            return False
-        if not stream.dynamic:
-            past = sum(ended[a] for a in set(stream.sequence))
-            if stream.sequence[past % len(stream.sequence)] != actor:
-                return False
-        for port in actors[actor].reads:
-            written = sum(ended[a] // p.acts_per_piece for a, p in users[port.register][0])
-            if program.registers[port.register].initial + written <= started[actor] // port.acts_per_piece:
-                return False
-        for port in actors[actor].writes:
-            found = program.registers[port.register]
-            taken = found.initial + -(-started[actor] // port.acts_per_piece)
-            given_back = min((ended[a] // p.acts_per_piece for a, p in users[port.register][1]), default=taken)
-            if started[actor] % port.acts_per_piece == 0 and taken - given_back >= found.blocks:
-                return False
-        return True
-
-    def moves(started: tuple[int, ...], ended: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        found = []
-        for actor in range(len(actors)):
-            number = actors[actor].rendezvous
-            group = [
-                a for a in range(len(actors)) if a == actor or (number is not None and actors[a].rendezvous == number)
-            ]
-            if started[actor] > ended[actor]:
-                found.append((started, _plus(ended, group)))
-            elif all(allowed(a, started, ended) for a in group):
-                found.append((_plus(started, group), ended))
-        return found
-
-    zero = (0,) * len(actors)
-    todo, seen, ends = [(zero, zero)], {(zero, zero)}, set()
-    while todo:
-        state = todo.pop()
-        following = moves(*state)
-        if not following:
-            ends.add(all(n == steps * actor.acts_per_step for n, actor in zip(state[1], actors, strict=True)))
-        for new in following:
-            if new not in seen:
-                seen.add(new)
-                todo.append(new)
-    return ends
-
-
-def _plus(counts: tuple[int, ...], group: list[int]) -> tuple[int, ...]:
-    return tuple(count + (actor in group) for actor, count in enumerate(counts))
-
-
-def test_admission_agrees_with_every_interleaving() -> None:
-    verdicts = {True: 0, False: 0}
-    for seed in range(400):
-        program = tiny_program(seed)
-        found = outcomes(program, steps=3)
-        assert len(found) == 1, f"seed {seed}: whether it hangs depends on timing"
-        lives = found.pop()
-        verdicts[lives] += 1
-        if lives:
-            admit(program)
-            assert check_trace(program, run(program, 3).timeline.records) == []
-        else:
-            with pytest.raises(DeadlockError):
-                admit(program)
-    assert min(verdicts.values()) >= 80
 
 
 def test_deadlock_prints_the_cycle() -> None:

@@ -1,0 +1,101 @@
+"""Arena: one piece of memory shared by blocks that are never in use together.
+
+What is in use all the time lies at the bottom. The others are placed one after the other, each at the lowest offset
+where it meets no block placed before that is in use at a time when it is (first fit by decreasing size; Pisarchyk and
+Lee 2020, arXiv:2001.03288, section 4). Where that leaves gaps, other orders are tried, and the smallest arena wins. No
+arena is smaller than what is in use at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Interval = tuple[int, int]
+"""[begin, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`nbytes` that are in use during some intervals, which do not overlap."""
+
+    lives: tuple[Interval, ...]
+    nbytes: int
+
+    @property
+    def length(self) -> int:
+        """For how long it is in use."""
+        return sum(end - begin for begin, end in self.lives)
+
+
+def place(spans: Sequence[Span]) -> tuple[list[int], int]:
+    """Offsets in bytes, in the order of `spans`, and the size of the arena."""
+    least = max(usage(spans), default=0)
+    best: tuple[list[int], int] | None = None
+    for order in _orders(spans):
+        offsets = _first_fit(spans, order)
+        size = max((o + s.nbytes for o, s in zip(offsets, spans, strict=True)), default=0)
+        if best is None or size < best[1]:
+            best = offsets, size
+        if best[1] == least:
+            break
+    assert best is not None
+    return best
+
+
+def usage(spans: Sequence[Span]) -> list[int]:
+    """Bytes in use at every time."""
+    change = np.zeros(_horizon(spans) + 1, np.int64)
+    for span in spans:
+        for begin, end in span.lives:
+            change[begin] += span.nbytes
+            change[end] -= span.nbytes
+    return [int(nbytes) for nbytes in np.cumsum(change)]
+
+
+def _horizon(spans: Sequence[Span]) -> int:
+    return max((span.lives[-1][1] for span in spans), default=0)
+
+
+def _orders(spans: Sequence[Span]) -> Iterator[list[int]]:
+    """Largest first; what is in use longest first; what takes most bytes for longest first; by time."""
+    horizon = _horizon(spans)
+    always = [i for i, span in enumerate(spans) if span.length == horizon]
+    others = [i for i, span in enumerate(spans) if span.length < horizon]
+    yield always + sorted(others, key=lambda i: (-spans[i].nbytes, -spans[i].length, i))
+    yield always + sorted(others, key=lambda i: (-spans[i].length, -spans[i].nbytes, i))
+    yield always + sorted(others, key=lambda i: (-spans[i].length * spans[i].nbytes, i))
+    yield always + sorted(others, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
+
+
+def _first_fit(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
+    owners = np.array([i for i, span in enumerate(spans) for _ in span.lives], np.int64)
+    begins = np.array([begin for span in spans for begin, _ in span.lives], np.int64)
+    ends = np.array([end for span in spans for _, end in span.lives], np.int64)
+    nbytes = np.array([span.nbytes for span in spans], np.int64)
+    offsets = np.zeros(len(spans), np.int64)
+    placed = np.zeros(len(spans), bool)
+    used_before = np.zeros(_horizon(spans) + 1, np.int64)
+    for index in order:
+        used_before[:] = 0
+        for begin, end in spans[index].lives:
+            used_before[begin + 1 : end + 1] = 1
+        np.cumsum(used_before, out=used_before)
+        meets = np.zeros(len(spans), bool)
+        meets[owners[used_before[ends] > used_before[begins]]] = True
+        rivals = np.flatnonzero(meets & placed)
+        offsets[index] = _lowest_gap(offsets[rivals], nbytes[rivals], spans[index].nbytes)
+        placed[index] = True
+    return [int(offset) for offset in offsets]
+
+
+def _lowest_gap(offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], wanted: int) -> int:
+    """The lowest offset with `wanted` bytes before the next block, or the end of all blocks."""
+    order = np.argsort(offsets, kind="stable")
+    begins = offsets[order]
+    free_from = np.maximum.accumulate(np.concatenate(([0], begins + nbytes[order])))
+    fits = np.flatnonzero(begins - free_from[:-1] >= wanted)
+    return int(free_from[fits[0]] if len(fits) else free_from[-1])

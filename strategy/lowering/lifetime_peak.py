@@ -1,0 +1,46 @@
+"""Lifetime peak: memory as the search counts it, from the lifetimes of tensors, before anything is ordered or placed.
+
+It is linear in the choice of signatures, which is what a search can bound. What a rank then allocates is laid out from
+the program (`memory`): blocks that are in use for less than the lifetime, or in place, make it less; gaps, more.
+"""
+
+from __future__ import annotations
+
+from strategy.graph import Graph, Space
+from strategy.layout import Stages
+from strategy.lowering.arrangement import Arrangement, Held
+from strategy.lowering.memory import aligned
+from strategy.sbp import local_box
+from strategy.tensor import box_shape
+
+
+def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
+    """Bytes of all blocks of a tensor on one rank of its stage."""
+    spec = graph.values[tensor.value].spec
+    placement = stages.placements[tensor.stage]
+    box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
+    size = spec.dtype.nbytes
+    for dim in box_shape(box):
+        size *= dim
+    return aligned(size) * tensor.lifetime.blocks
+
+
+def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> int:
+    """The most that the tensors of the rank's stage hold at one time in the memory of its device."""
+    stage = next(i for i, placement in enumerate(stages.placements) if rank in placement.devices)
+    change: dict[int, int] = {}
+    for tensor in arrangement.tensors:
+        if tensor.stage == stage and graph.values[tensor.value].space is Space.DEVICE:
+            nbytes, lifetime = held_nbytes(graph, stages, tensor, rank), tensor.lifetime
+            change[lifetime.begin] = change.get(lifetime.begin, 0) + nbytes
+            change[lifetime.end] = change.get(lifetime.end, 0) - nbytes
+    live = peak = 0
+    for time in sorted(change):
+        live += change[time]
+        peak = max(peak, live)
+    return peak
+
+
+def lifetime_peaks(graph: Graph, stages: Stages, arrangement: Arrangement) -> tuple[int, ...]:
+    """Of the first rank of every stage, which has the largest pieces."""
+    return tuple(lifetime_peak(graph, stages, arrangement, p.devices[0]) for p in stages.placements)

@@ -1,0 +1,64 @@
+"""Blocks in one piece of memory: never two at one place at one time, and no more memory than need be."""
+
+from __future__ import annotations
+
+import random
+
+from strategy.lowering.arena import Span, place, usage
+
+
+def span(*lives: tuple[int, int], nbytes: int) -> Span:
+    return Span(lives, nbytes)
+
+
+def test_blocks_in_use_one_after_another_share_a_place() -> None:
+    spans = [span((0, 2), nbytes=100), span((2, 4), nbytes=60), span((4, 6), nbytes=100)]
+    assert place(spans) == ([0, 0, 0], 100)
+
+
+def test_blocks_in_use_together_lie_side_by_side() -> None:
+    spans = [span((0, 3), nbytes=100), span((2, 5), nbytes=60), span((4, 6), nbytes=40)]
+    assert place(spans) == ([0, 100, 0], 160)
+
+
+def test_blocks_in_use_again_and_again_share_a_place_in_between() -> None:
+    spans = [span((0, 2), (4, 6), nbytes=100), span((2, 4), (6, 8), nbytes=60), span((3, 5), nbytes=10)]
+    assert place(spans) == ([0, 0, 100], 110)
+
+
+def test_another_order_is_taken_where_the_largest_first_leaves_a_gap() -> None:
+    """Largest first puts the 4 above the 5, where the two 3 then do not fit below it."""
+    spans = [span((0, 2), nbytes=5), span((1, 4), nbytes=4), span((2, 4), nbytes=3), span((3, 5), nbytes=3)]
+    offsets, size = place(spans)
+    assert size == max(usage(spans)) == 10
+    assert disjoint(spans, offsets)
+
+
+def test_nothing_needs_nothing() -> None:
+    assert place([]) == ([], 0)
+
+
+def test_random_blocks_never_meet_and_waste_little() -> None:
+    rng = random.Random(0)
+    wasted = []
+    for _ in range(500):
+        spans = []
+        for _ in range(rng.randint(1, 30)):
+            cuts = sorted(rng.sample(range(64), 2 * rng.randint(1, 3)))
+            spans.append(span(*zip(cuts[::2], cuts[1::2], strict=True), nbytes=64 * rng.randint(1, 50)))
+        offsets, size = place(spans)
+        assert disjoint(spans, offsets)
+        least = max(sum(s.nbytes for s in spans if any(b <= t < e for b, e in s.lives)) for t in range(64))
+        assert size >= least == max(usage(spans))
+        wasted.append(size / least - 1)
+    assert sum(wasted) / len(wasted) < 0.12
+
+
+def disjoint(spans: list[Span], offsets: list[int]) -> bool:
+    """Whether no two blocks that are in use together overlap."""
+    for i, one in enumerate(spans):
+        for j, other in enumerate(spans[:i]):
+            together = any(b < e2 and b2 < e for b, e in one.lives for b2, e2 in other.lives)
+            if together and offsets[i] + one.nbytes > offsets[j] and offsets[j] + other.nbytes > offsets[i]:
+                return False
+    return True
