@@ -57,6 +57,12 @@ class Acts:
         self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
         self._staging = [Workspace(np) for _ in program.actors]
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes of the scratch arrays of ops and of movements so far, which no plan counts."""
+        workspaces = (*self._workspaces, *self._staging)
+        return sum(int(array.nbytes) for workspace in workspaces for array in workspace.arrays.values())
+
     def bind(self, index: int, read_blocks: Sequence[int], write_blocks: Sequence[int]) -> Run:
         """The act of an actor that uses these blocks of its registers."""
         actor = self._program.actors[index]

@@ -115,4 +115,4 @@ def _allocated(nbytes: int, kernels: Kernels, space: Space, *, zero: bool) -> Ar
 
 def _shaped(raw: Array, register: Register) -> Array:
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
-    return raw[: register.block_nbytes].view(str(register.dtype)).reshape(register.shape)
+    return raw[: register.block_nbytes].view(register.dtype.numpy).reshape(register.shape)

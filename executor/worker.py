@@ -148,6 +148,11 @@ class Worker:
         """Keep the records so far and no more: a long run would fill the memory with them."""
         self._record = False
 
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes of scratch arrays, beside the registers' `nbytes`."""
+        return self._acts.scratch_nbytes
+
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`; between calls of `run`."""
         array = self.registers.block(self.registers.index(name), block)

@@ -11,7 +11,8 @@ offload_values = ["*.norm1.*"]
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
 
-[stage]                       # op name or pattern -> pipeline stage, its backward and update ops included
+[stage]                       # op name or pattern -> pipeline stage, its backward and update ops included;
+                              # where virtual_stages is above 1, the virtual stage: 0 to pp * virtual_stages - 1
 "layers.0.*" = 0
 
 [placement]                   # the same by the devices of the stage
@@ -37,10 +38,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches")
+COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "zero_min_size")
 WORDS = ("schedule", "recompute", "offload")
 PATTERNS = ("recompute_values", "offload_values")
-SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "zero_stage": 0}
+LARGEST_ZERO_STAGE = 3
+SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1}
 """Keys of `config` that have one value in this version."""
 
 
@@ -103,11 +105,13 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, *WORDS, *PATTERNS, *SINGLE_VALUED)
+    known = (*COUNTS, "zero_stage", *WORDS, *PATTERNS, *SINGLE_VALUED)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
+    if key == "zero_stage":
+        return _whole(value, f"{where} {key}", at_least=0, at_most=LARGEST_ZERO_STAGE)
     if key in WORDS:
         return _word(key, value, f"{where} {key}")
     if key in PATTERNS:
@@ -126,10 +130,13 @@ def _devices(value: Any, where: str) -> tuple[int, ...]:
     return tuple(_whole(device, where, at_least=0) for device in value)
 
 
-def _whole(value: Any, where: str, *, at_least: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise InputError("not a count", where=where, got=value, expected=f"a whole number >= {at_least}")
-    return value
+def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None) -> int:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < at_least or (at_most is not None and value > at_most):
+        expected = f"a whole number >= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
+        raise InputError("not a count", where=where, got=value, expected=expected)
+    found: int = value
+    return found
 
 
 def _word(key: str, value: Any, where: str) -> StrEnum:

@@ -89,12 +89,13 @@ def timeline_figure(
 
 
 def memory_figure(memories: Sequence[MemoryTimeline], *, limit_bytes: int | None = None) -> Figure:
-    """Live bytes over time, a line per rank, with the limit of a device as a dashed line."""
+    """Live bytes over time, a line per rank; what it allocates is dotted, the limit of a device dashed."""
     import matplotlib
     from matplotlib.figure import Figure
 
     end_ns = max((memory.time_ns[-1] for memory in memories), default=0)
-    peak = max([memory.peak_nbytes for memory in memories] + ([limit_bytes] if limit_bytes else []), default=0)
+    levels = [nbytes for memory in memories for nbytes in (memory.peak_nbytes, memory.allocated_nbytes)]
+    peak = max([*levels, limit_bytes or 0])
     scale_ns, time_unit = _time_unit(end_ns)
     size_unit = next((u for u in ("TiB", "GiB", "MiB", "KiB") if peak >= SIZE_UNITS[u]), "B")
     with matplotlib.rc_context(_STYLE):
@@ -106,6 +107,10 @@ def memory_figure(memories: Sequence[MemoryTimeline], *, limit_bytes: int | None
             sizes = [nbytes / SIZE_UNITS[size_unit] for nbytes in (*memory.nbytes, memory.nbytes[-1])]
             colour = colours(0.9 * index / max(1, len(memories) - 1))
             axes.step(times, sizes, where="post", color=colour, linewidth=1.0, label=f"rank {memory.rank}")
+            if memory.allocated_nbytes:
+                allocated = memory.allocated_nbytes / SIZE_UNITS[size_unit]
+                label = "allocated" if index == 0 else None
+                axes.axhline(allocated, color=colour, linestyle=":", linewidth=0.8, label=label)
         if limit_bytes:
             axes.axhline(
                 limit_bytes / SIZE_UNITS[size_unit], color="black", linestyle="--", linewidth=0.8, label="limit"

@@ -1,31 +1,54 @@
 """Memory over time: the bytes of live register blocks on every rank's device, from the credits that a timeline implies.
 
 A block is live from the start of the act that first writes a piece into it until the end of the act that returns
-the piece last. State (registers that start with a piece) is always live. Blocks are allocated once for a whole
-run, so this is what a perfect reuse of dead blocks would need, not what is allocated.
+the piece last, or until an act writes over it in place. State (registers that start with a piece) is always live.
+Memory is allocated once for a whole run: what is allocated (`strategy.lowering.memory`) is never less than what is
+live, and more by what no two blocks can share whatever the timing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, zip_longest
 
 from strategy.graph import Space
+from strategy.lowering.memory import memory_nbytes
 from strategy.program import Program
 from strategy.timeline import Timeline
+
+FOREVER_NS = 2**62
+"""When what is held all the time is returned."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
-    """Live bytes of one rank: `nbytes[i]` from `time_ns[i]` until `time_ns[i + 1]`. The first time is 0."""
+    """Live bytes of one rank: `nbytes[i]` from `time_ns[i]` until `time_ns[i + 1]`. The first time is 0.
+
+    `allocated_nbytes` is what a placed program allocates; 0 where nothing has placed it. `tensors` fill the peak, with
+    their bytes, largest first.
+    """
 
     rank: int
     time_ns: tuple[int, ...]
     nbytes: tuple[int, ...]
+    allocated_nbytes: int = 0
+    tensors: tuple[tuple[str, int], ...] = ()
 
     @property
     def peak_nbytes(self) -> int:
         """The most bytes that are live at once."""
         return max(self.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes of one tensor, during [begin_ns, end_ns)."""
+
+    name: str
+    nbytes: int
+    begin_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +63,17 @@ class PieceLife:
 
 def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeline, ...]:
     """Live bytes over time, per rank."""
-    state = [0] * program.ranks
-    changes: list[dict[int, int]] = [{0: 0} for _ in range(program.ranks)]
+    held: list[list[_Held]] = [[] for _ in range(program.ranks)]
     for register in program.registers:
         if register.initial and register.space is Space.DEVICE:
-            state[register.rank] += register.nbytes
-    for life in piece_lives(program, timeline):
+            held[register.rank].append(_Held(register.name, register.nbytes, 0, FOREVER_NS))
+    for life in _until_overwritten(program, piece_lives(program, timeline)):
         register = program.registers[life.register]
         if not register.initial and register.space is Space.DEVICE:
-            change = changes[register.rank]
-            change[life.begin_ns] = change.get(life.begin_ns, 0) + register.block_nbytes
-            change[life.end_ns] = change.get(life.end_ns, 0) - register.block_nbytes
-    return tuple(_accumulate(rank, state[rank], changes[rank]) for rank in range(program.ranks))
+            held[register.rank].append(_Held(register.name, register.block_nbytes, life.begin_ns, life.end_ns))
+    placed = all(register.initial or register.offsets for register in program.registers)
+    allocated = memory_nbytes(program) if placed else (0,) * program.ranks
+    return tuple(_timeline(rank, held[rank], allocated[rank]) for rank in range(program.ranks))
 
 
 def piece_lives(program: Program, timeline: Timeline) -> list[PieceLife]:
@@ -70,11 +92,35 @@ def piece_lives(program: Program, timeline: Timeline) -> list[PieceLife]:
     return [PieceLife(*key, begin_ns[key], end_ns[key]) for key in sorted(begin_ns)]
 
 
-def _accumulate(rank: int, state_nbytes: int, changes: dict[int, int]) -> MemoryTimeline:
-    """Sum the changes in order of time; what is returned and taken at one instant does not count twice."""
-    times, levels, nbytes = [], [], state_nbytes
-    for time_ns in sorted(changes):
-        nbytes += changes[time_ns]
-        times.append(time_ns)
-        levels.append(nbytes)
-    return MemoryTimeline(rank, tuple(times), tuple(levels))
+def _until_overwritten(program: Program, lives: Sequence[PieceLife]) -> Iterator[PieceLife]:
+    """Each life, ended where the next one at its place begins: what is written in place takes its input's block."""
+    at: dict[tuple[int, int], list[PieceLife]] = {}
+    for life in lives:
+        register = program.registers[life.register]
+        if register.offsets:
+            at.setdefault((register.rank, register.offsets[life.piece % register.blocks]), []).append(life)
+        else:
+            yield life
+    for together in at.values():
+        together.sort(key=lambda life: (life.begin_ns, life.end_ns))
+        for life, following in zip_longest(together, together[1:]):
+            end_ns = life.end_ns if following is None else min(life.end_ns, following.begin_ns)
+            yield replace(life, end_ns=end_ns)
+
+
+def _timeline(rank: int, held: Sequence[_Held], allocated_nbytes: int) -> MemoryTimeline:
+    """Sum up what is held; what is returned and taken at one instant does not count twice."""
+    changes: dict[int, int] = {0: 0}
+    for one in held:
+        changes[one.begin_ns] = changes.get(one.begin_ns, 0) + one.nbytes
+        if one.end_ns < FOREVER_NS:
+            changes[one.end_ns] = changes.get(one.end_ns, 0) - one.nbytes
+    times = sorted(changes)
+    levels = list(accumulate(changes[time_ns] for time_ns in times))
+    at_ns = times[levels.index(max(levels))]
+    tensors: dict[str, int] = {}
+    for one in held:
+        if one.begin_ns <= at_ns < one.end_ns:
+            tensors[one.name] = tensors.get(one.name, 0) + one.nbytes
+    largest_first = tuple(sorted(tensors.items(), key=lambda pair: (-pair[1], pair[0])))
+    return MemoryTimeline(rank, tuple(times), tuple(levels), allocated_nbytes, largest_first)

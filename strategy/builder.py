@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from strategy.errors import GraphError, InputError, did_you_mean
 from strategy.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph
 from strategy.ops import REGISTRY
+from strategy.ops.base import OpDef
 from strategy.tensor import Rate, TensorSpec
 
 
@@ -64,16 +65,11 @@ class GraphBuilder:
         twice = [output for output in outputs if output in self.values]
         if twice:
             raise GraphError([f"value {output}: the name is used twice" for output in twice])
-        rate = self._rate_of(operands, accumulates=definition.accumulates)
+        rate = _rate_of(definition, operands)
         for output, spec in zip(outputs, specs, strict=True):
             self.declare(Value(output, spec, rate))
         self.ops.append(Op(name, kind, tuple(inputs), outputs, tuple(updates), dict(attrs), phase, layer))
         return outputs
-
-    @staticmethod
-    def _rate_of(operands: Sequence[Value], *, accumulates: bool) -> Rate:
-        micro = any(v.rate is Rate.MICRO_BATCH for v in operands)
-        return Rate.MICRO_BATCH if micro and not accumulates else Rate.STEP
 
     def spec(self, name: str) -> TensorSpec:
         """Shape and dtype of a value."""
@@ -88,3 +84,9 @@ class GraphBuilder:
     def variables(self) -> list[Value]:
         """Variables declared so far, in order."""
         return [value for value in self.values.values() if value.role is Role.VARIABLE]
+
+
+def _rate_of(definition: OpDef, operands: Sequence[Value]) -> Rate:
+    """The rate of what an op writes."""
+    micro = definition.repeats or any(v.rate is Rate.MICRO_BATCH for v in operands)
+    return Rate.MICRO_BATCH if micro and not definition.accumulates else Rate.STEP

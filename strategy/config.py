@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strategy.errors import InputError
 from strategy.lowering.schedule import Schedule
+
+SMALLEST_SHARED = 1024
+"""Elements below which sharing a tensor out is not worth the calls; OneFlow's figure too."""
 
 
 class Recompute(StrEnum):
@@ -26,6 +30,16 @@ class Offload(StrEnum):
     OPTIMIZER = "optimizer"
     ALL = "all"
 
+    @property
+    def of_activations(self) -> bool:
+        """Whether activations do."""
+        return self in (Offload.ACTIVATIONS, Offload.ALL)
+
+    @property
+    def of_optimizer(self) -> bool:
+        """Whether parameters, their state and their updates do."""
+        return self in (Offload.OPTIMIZER, Offload.ALL)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
@@ -40,13 +54,15 @@ class PlanConfig:
         schedule: in which order a stage runs its chunks.
         cp: context-parallel degree.
         ep: expert-parallel degree.
-        virtual_stages: runs of layers per device.
+        virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
         recompute_values: patterns of names of activations that it computes again besides.
         offload: what waits in the host's memory.
         offload_values: patterns of names of the activations that do, if `offload` names activations; else all do.
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
-            arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too.
+            arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too. 0 demands nothing: a search may
+            still find that sharing pays.
+        zero_min_size: elements below which a tensor is not shared out.
     """
 
     dp: int
@@ -63,3 +79,16 @@ class PlanConfig:
     offload: Offload = Offload.NONE
     offload_values: tuple[str, ...] = ()
     zero_stage: int = 0
+    zero_min_size: int = SMALLEST_SHARED
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.zero_stage <= 3:
+            raise InputError(
+                "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"
+            )
+        if self.zero_stage and self.dp == 1:
+            got, hint = f"zero_stage {self.zero_stage} with dp 1", "raise dp, or leave zero_stage out"
+            raise InputError("nobody to share with", where="config: zero_stage", got=got, hint=hint)
+        if self.zero_min_size < 1:
+            where, expected = "config: zero_min_size", "a number of elements >= 1"
+            raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)

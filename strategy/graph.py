@@ -29,10 +29,14 @@ class Role(StrEnum):
 
 
 class Phase(StrEnum):
-    """Which part of a training step an op belongs to."""
+    """Which part of a training step an op belongs to.
+
+    Gradients of weights are part of the backward phase unless a pass sets them apart.
+    """
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHT = "weight"
     UPDATE = "update"
 
 
@@ -52,7 +56,7 @@ class Value:
     rate: Rate = Rate.MICRO_BATCH
     role: Role = Role.COMPUTED
     init: str = ""
-    """How a variable starts: `"zeros"`, `"ones"` or `"normal(std)"`."""
+    """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
     space: Space = Space.DEVICE
 
 
@@ -135,6 +139,12 @@ class Graph:
         return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
 
 
+def act_rate(graph: Graph, op: Op) -> Rate:
+    """How often an op acts: once per micro-batch if it reads or writes a value of that rate."""
+    micro = any(graph.values[name].rate is Rate.MICRO_BATCH for name in (*op.inputs, *op.outputs))
+    return Rate.MICRO_BATCH if micro else Rate.STEP
+
+
 def template_name(name: str, layer: int | None) -> str:
     """Name with its layer index starred: `layer.3.mlp.fc1` -> `layer.*.mlp.fc1`; ops of one template fold together."""
     if layer is None:
@@ -154,10 +164,11 @@ def deciding_op(graph: Graph, value: str) -> Op | None:
 
 
 def check_graph(graph: Graph) -> None:
-    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values.
+    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values, untimely ops.
 
     A variable is updated once and not read afterwards: the reader would get the new value by the order of the ops, and
-    the old one by the actors' credits.
+    the old one by the actors' credits. The forward pass is over when the backward pass begins: a micro-batch passes
+    through the stages as one run of ops forth and one back.
 
     Raises:
         GraphError: with one line per problem, each naming op and value.
@@ -166,7 +177,11 @@ def check_graph(graph: Graph) -> None:
     written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
     names: set[str] = set()
     updated: dict[str, str] = {}
+    turn = ""
     for op in graph.ops:
+        turn = turn or (op.name if op.phase is Phase.BACKWARD else "")
+        if turn and op.phase is Phase.FORWARD:
+            problems.append(f"op {op.name}: is of the forward pass, after op {turn} has begun the backward pass")
         if op.name in names:
             problems.append(f"op {op.name}: the name is used twice")
         names.add(op.name)

@@ -18,19 +18,21 @@ from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import fullest, memory_nbytes
+from strategy.lowering.schedule import schedule_problem
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.objective import stage_times_ns
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.protocol import admit
 from strategy.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
+from strategy.sharing import sharing
 from strategy.signature import op_signatures
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
+ALIKE = ("cp", "ep")
+"""What is the same in the configs of all plans."""
 STATUSES = ("optimal", "feasible", "limit")
-PASSES = frozenset({"recompute", "recompute_values", "offload", "offload_values"})
-"""Settings that act by way of the graph, which is checked op by op."""
 
 
 def verify(plan: Plan) -> list[str]:
@@ -56,10 +58,12 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: mesh {placement.mesh}, but config has dp {config.dp} and tp {config.tp}"
         if placement.axes != ("data", "tensor"):
             yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
+    problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
+    if problem is not None:
+        yield f"config.schedule: {problem}"
     degrees = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
-        fixed = field.default is not dataclasses.MISSING and field.name not in PASSES
-        if fixed and degrees[field.name] != field.default:
+        if field.name in ALIKE and degrees[field.name] != field.default:
             yield f"config.{field.name}: {degrees[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
@@ -71,6 +75,7 @@ def _stages(plan: Plan) -> Iterator[str]:
 
 def _signatures(plan: Plan) -> Iterator[str]:
     stages = plan.layout.stages
+    keep = sharing(plan.graph, plan.config)
     for op in plan.graph.ops:
         if op.name not in plan.layout.signatures:
             yield f"op {op.name}: the plan gives it no signature"
@@ -78,10 +83,16 @@ def _signatures(plan: Plan) -> Iterator[str]:
         if not 0 <= stages.stage_of[op.name] < len(stages.placements):
             yield f"op {op.name}: stage {stages.stage_of[op.name]} of {len(stages.placements)}"
             continue
+        if not 0 <= stages.lap_of(op.name) < plan.config.virtual_stages:
+            yield f"op {op.name}: lap {stages.lap_of(op.name)} of {plan.config.virtual_stages}"
+            continue
         found = plan.layout.signatures[op.name]
         if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh):
             written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
             yield f"op {op.name} ({op.kind}): {written} is no legal signature on mesh {stages.placement(op.name).mesh}"
+        elif not keep(op, found):
+            written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
+            yield f"op {op.name}: {written} is not how stage {plan.config.zero_stage} of ZeRO shares out"
     known = {op.name for op in plan.graph.ops}
     yield from (f"op {name}: the model has no such op" for name in plan.layout.signatures if name not in known)
 

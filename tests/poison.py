@@ -55,7 +55,7 @@ class Poison:
     def _fill(self, register: int, block: int) -> None:
         if not self.program.registers[register].initial:
             array = self._array(register, block)
-            array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
+            array.fill(np.iinfo(array.dtype).min if array.dtype.kind in "iu" else np.nan)
             self.filled += 1
 
     def _array(self, register: int, block: int) -> Array:

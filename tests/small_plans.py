@@ -25,7 +25,7 @@ from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph, Space
 from strategy.layout import Stages, assign_stages
-from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.lowering.arrangement import arrange
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_nbytes
@@ -41,9 +41,11 @@ from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import AXES, Request
 from strategy.search.deduce import deduce
+from strategy.search.layout_problem import Keep
 from strategy.search.rules import along_axes
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
 from strategy.search.verdict import Solved, solve_candidate
+from strategy.sharing import sharing
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import DType
 from tests.poison import Poison
@@ -78,11 +80,19 @@ def simulated(program: Program) -> SimulatedStep:
 
 
 def config_of(
-    training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b", **more: Any
+    training: Training,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    schedule: str = "1f1b",
+    laps: int | None = None,
+    **more: Any,
 ) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
-    micro = -(-training.micro_batch // dp)
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule), **more)
+    micro, order = -(-training.micro_batch // dp), Schedule(schedule)
+    laps = laps or order.default_laps
+    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps, **more)
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -103,7 +113,7 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
 
     def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return _random_signatures(graph, stages, converter, rng)
+        return _random_signatures(graph, stages, converter, sharing(graph, config), rng)
 
     return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
 
@@ -130,8 +140,8 @@ def _plan_by(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
     converter = Converter(prices, placements)
-    stages = assign_stages(graph, placements)
-    pipeline = Pipeline(config.num_micro_batches, config.schedule, asked.cost.cluster.overlaps)
+    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
+    pipeline = asked.pipeline_of(config)
     layout = lay_out(graph, stages, choose(graph, stages, converter), converter)
     arrangement = arrange(graph, layout, pipeline)
     objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))
@@ -140,10 +150,14 @@ def _plan_by(
 
 
 def _random_signatures(
-    graph: Graph, stages: Stages, converter: Converter, rng: random.Random
+    graph: Graph, stages: Stages, converter: Converter, keep: Keep, rng: random.Random
 ) -> Mapping[str, Signature]:
+    legal = {
+        op.name: [s for s in op_signatures(graph, op, stages.placement(op.name).mesh) if keep(op, s)]
+        for op in graph.ops
+    }
     while True:
-        drawn = {op.name: rng.choice(op_signatures(graph, op, stages.placement(op.name).mesh)) for op in graph.ops}
+        drawn = {name: rng.choice(options) for name, options in legal.items()}
         try:
             lay_out(graph, stages, drawn, converter)
         except SbpError:

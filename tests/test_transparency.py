@@ -36,7 +36,7 @@ def test_every_rank_holds_what_one_device_computes(seed: int) -> None:
 def test_the_plans_differ_enough() -> None:
     seen = {name for seed in SEEDS for name in exercised(plan_case(seed))}
     wanted = {"data", "tensor", "pipeline", "micro-batches", "uneven", "random layout", "rules", "free", "float32"}
-    wanted |= {"mlp", "frozen", *map(str, Optimizer)}
+    wanted |= {"mlp", "frozen", "zero 1", "zero 2", "zero 3", *map(str, Optimizer)}
     assert wanted <= seen
 
 

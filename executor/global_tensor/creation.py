@@ -115,7 +115,7 @@ def _made(
     if world.rank in placement.devices:
         coords = placement.coords(world.rank)
         box = local_box(spec.shape, layout, placement.mesh, coords)
-        piece = np.ascontiguousarray(content(box), str(dtype)).reshape(box_shape(box))
+        piece = np.ascontiguousarray(content(box), dtype.numpy).reshape(box_shape(box))
         terms = [sbp for sbp, coord in zip(layout, coords, strict=True) if isinstance(sbp, Partial) and coord > 0]
         if terms:
             piece = np.full_like(piece, neutral_element(piece.dtype, terms[0].reduce))

@@ -61,7 +61,7 @@ def placement(devices: Sequence[int] | Sequence[Sequence[int]]) -> Placement:
 def empty_piece(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> NDArray[Any]:
     """Room for what a rank holds of a tensor."""
     box = local_box(spec.shape, layout, placement.mesh, placement.coords(rank))
-    return np.empty(box_shape(box), str(spec.dtype))
+    return np.empty(box_shape(box), spec.dtype.numpy)
 
 
 def full_layout(sbp: Layouts, mesh: Shape) -> NdSbp:

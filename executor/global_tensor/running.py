@@ -20,6 +20,7 @@ from strategy.graph import Attrs, Graph, Op, Role, Value
 from strategy.layout import Home
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.ops.halves import run_act
 from strategy.sbp import local_box
 from strategy.search.deduce import Deduction, Fit, pick
 from strategy.signature import Signature, op_signatures
@@ -101,7 +102,7 @@ def _run(graph: Graph, op: Op, signature: Signature, operands: Sequence[L]) -> t
             workspace=Workspace(np),
             number=world.operations,
         )
-        op_definition(op.kind).run(call)
+        run_act(op_definition(op.kind), call)
         pieces = list(written)
     return tuple(
         replace(operands[0], spec=spec, sbp=nd, piece=piece, is_state=False)

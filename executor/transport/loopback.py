@@ -22,6 +22,7 @@ from executor.transport.base import (
     PeerError,
     Request,
     TransportError,
+    bytes_of,
     check_contiguous,
     handed_over,
 )
@@ -76,7 +77,7 @@ class Receipt:
         elif len(message.payload) != self.array.nbytes:
             self.fault = self._refusal(f"expected {self.array.nbytes} bytes and found", message)
         else:
-            self.array.reshape(-1).view(np.uint8)[:] = np.frombuffer(message.payload, np.uint8)
+            bytes_of(self.array)[:] = np.frombuffer(message.payload, np.uint8)
             self.done = True
             message.taken.set()
 

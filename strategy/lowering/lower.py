@@ -3,7 +3,7 @@
 Every tensor becomes a register on each rank of its stage, every action an actor. On each stage the step runs as
 
     prologue   step-rate acts before the first forward (copies of parameters)
-    chunks     forward and backward passes of the micro-batches, in the order of the schedule
+    chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
     epilogue   the update
 
 and each stream of a rank is the subsequence that belongs to it: `compute`; where they overlap, `comm` for collectives
@@ -242,7 +242,7 @@ class _Lowering:
     def _stage_order(self, stage: int) -> Iterator[int]:
         """The actions of one step of a stage, in order."""
         indexed = [(i, a) for i, a in enumerate(self.arrangement.actions) if a.stage == stage]
-        chunks: dict[Phase, list[int]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
+        chunks: dict[tuple[Phase, int], list[int]] = {}
         prologue: list[int] = []
         epilogue: list[int] = []
         for index, action in indexed:
@@ -251,9 +251,9 @@ class _Lowering:
             elif action.rate is Rate.STEP:
                 prologue.append(index)
             else:
-                chunks[action.phase].append(index)
+                chunks.setdefault((action.phase, action.lap), []).append(index)
         yield from prologue
-        count = len(self.layout.stages.placements)
-        for chunk in chunk_order(self.pipeline.schedule, count, stage, self.pipeline.num_micro_batches):
-            yield from chunks[chunk.phase]
+        count, pipeline = len(self.layout.stages.placements), self.pipeline
+        for chunk in chunk_order(pipeline.schedule, count, stage, pipeline.num_micro_batches, pipeline.laps):
+            yield from chunks.get((chunk.phase, chunk.lap), ())
         yield from epilogue

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from strategy.graph import Space
 from strategy.lowering.arena import Span, place, usage
-from strategy.lowering.occupancy import Block, Occupancy, Occupant
+from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program import Actor, OpTask, Program, Register
 
 ALIGNMENT = 64
@@ -62,7 +62,7 @@ def state_nbytes(registers: Sequence[Register]) -> int:
 
 def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, ...]:
     """Bytes that every rank of a placed program allocates in one of its memories."""
-    registers: list[list[Register]] = [[] for _ in range(program.ranks)]
+    registers: list[list[Register]] = [[] for _ in range(num_ranks(program))]
     for register in program.registers:
         if register.space is space:
             registers[register.rank].append(register)
@@ -115,11 +115,9 @@ def _shape(occupancy: Occupancy, rank: int) -> Hashable:
         for index in program.streams[stream].sequence:
             actor_number.setdefault(index, len(actor_number))
     actors = [_use(program.actors[index], register_number) for index in actor_number]
-    registers = [program.registers[index] for index in mine]
-    touched = [[actor_number.get(actor, -1) for actor in occupancy.actors_of[index]] for index in mine]
+    registers = ((program.registers[index], index in occupancy.dynamic) for index in mine)
     return (
-        tuple((r.blocks, r.block_nbytes, str(r.dtype), r.initial, r.space) for r in registers),
-        tuple(map(tuple, touched)),
+        tuple((r.blocks, r.block_nbytes, r.dtype, r.initial, r.space, dynamic) for r, dynamic in registers),
         tuple(actors),
         tuple(tuple(actor_number[a] for a in program.streams[stream].sequence) for stream in streams),
     )

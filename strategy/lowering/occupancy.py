@@ -52,6 +52,13 @@ class _Users:
     consumers: tuple[tuple[int, Port], ...]
 
 
+def num_ranks(program: Program) -> int:
+    """The ranks of a program, counted up to the last that has a register or a stream."""
+    registers = max((register.rank for register in program.registers), default=-1)
+    streams = max((stream.rank for stream in program.streams), default=-1)
+    return max(program.ranks, registers + 1, streams + 1)
+
+
 @dataclass(frozen=True)
 class Occupancy:
     """Of the registers of a program that are no state."""
@@ -65,7 +72,7 @@ class Occupancy:
     @cached_property
     def registers_of(self) -> tuple[tuple[int, ...], ...]:
         """Rank -> its registers."""
-        found: list[list[int]] = [[] for _ in range(self.program.ranks)]
+        found: list[list[int]] = [[] for _ in range(num_ranks(self.program))]
         for index, register in enumerate(self.program.registers):
             found[register.rank].append(index)
         return tuple(map(tuple, found))
@@ -73,7 +80,7 @@ class Occupancy:
     @cached_property
     def streams_of(self) -> tuple[tuple[int, ...], ...]:
         """Rank -> its static streams, the main one first."""
-        found: list[list[int]] = [[] for _ in range(self.program.ranks)]
+        found: list[list[int]] = [[] for _ in range(num_ranks(self.program))]
         for index, stream in enumerate(self.program.streams):
             if not stream.dynamic:
                 found[stream.rank].append(index)
@@ -93,9 +100,10 @@ class Occupancy:
         return tuple(_Users(tuple(p), tuple(c)) for p, c in zip(producers, consumers, strict=True))
 
     @cached_property
-    def actors_of(self) -> tuple[tuple[int, ...], ...]:
-        """Register -> the actors that use it, the one that writes it first."""
-        return tuple(tuple(a for a, _ in (*users.producers, *users.consumers)) for users in self.users)
+    def dynamic(self) -> frozenset[int]:
+        """The registers that actors of dynamic streams use."""
+        actors = (self.program.actors[a] for s in self.program.streams if s.dynamic for a in s.sequence)
+        return frozenset(port.register for actor in actors for port in (*actor.reads, *actor.writes))
 
 
 class _Rank:

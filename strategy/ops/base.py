@@ -131,6 +131,8 @@ class OpDef:
     """Inputs any of which the first output may be written over: an element is read before it is written, and not after.
 
     Those of the positions that are one tensor are all meant at once."""
+    repeats: bool = False
+    """Its output is a micro-batch value made of step inputs: every act of a step gives it anew."""
     examples: tuple[Example, ...] = ()
 
 

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from strategy.config import Offload, PlanConfig
+from collections.abc import Callable
+
+from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
-from strategy.passes.training import Training, training_graph
+from strategy.passes.training import Training, Watch, training_graph
+from strategy.passes.weight_gradients import set_apart
+from strategy.passes.zero import share_out
 
 
-def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
-    """The graph that a plan lays out.
+def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
+    """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    graph = training_graph(model, training)
-    graph = recompute(graph, config.recompute, config.recompute_values)
-    if config.offload in (Offload.ACTIVATIONS, Offload.ALL):
-        graph = offload_activations(graph, config.offload_values)
-    return offload_optimizer(graph) if config.offload in (Offload.OPTIMIZER, Offload.ALL) else graph
+    graph = training_graph(model, training, watch)
+    passes: dict[str, Callable[[Graph], Graph]] = {
+        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "activations to the host": lambda graph: (
+            offload_activations(graph, config.offload_values) if config.offload.of_activations else graph
+        ),
+        "zero": lambda graph: share_out(graph, config),
+        "optimizer to the host": lambda graph: offload_optimizer(graph) if config.offload.of_optimizer else graph,
+        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+    }
+    for name, transform in passes.items():
+        before, graph = graph, transform(graph)
+        if watch is not None and graph is not before:
+            watch(name, graph)
+    return graph

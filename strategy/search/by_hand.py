@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError
 from strategy.plan import Plan
-from strategy.search.candidates import Request
+from strategy.search.candidates import Request, state_bytes
 from strategy.search.fitted_plan import fitted_plan
 from strategy.search.infeasibility import nothing_fits, tightest
 from strategy.search.simulated_plan import Simulate
@@ -68,7 +68,8 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
     return sorted(
         candidates,
         key=lambda c: (
-            state_bytes(request) > FILLED * request.memory_limit_bytes * c.tp * c.pp,
+            state_bytes(request)
+            > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.dp if c.zero_stage == 3 else 1),
             c.tp > inside,
             c.micro_batch,
             c.dp,
@@ -76,8 +77,3 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
             c.num_micro_batches,
         ),
     )
-
-
-def state_bytes(request: Request) -> int:
-    """About what parameters, gradients and both moments take on one device, in single precision."""
-    return 16 * request.model.parameters

@@ -13,27 +13,29 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import Offload, PlanConfig, Recompute
+from strategy.config import SMALLEST_SHARED, Offload, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import GraphError, InputError, report
-from strategy.graph import Graph, Op, Phase, template_name
+from strategy.graph import Graph, Phase, template_name
 from strategy.layout import assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
-from strategy.lowering.schedule import Schedule
+from strategy.lowering.schedule import Schedule, schedule_problem
 from strategy.measurement import Features
 from strategy.models import Model
+from strategy.objective import slots
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp
 from strategy.search.deduce import Deduction
-from strategy.search.layout_problem import Keep, SearchSpace
+from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
-from strategy.signature import Signature, op_signatures
+from strategy.sharing import sharing
+from strategy.signature import op_signatures
 from strategy.tensor import Rate, Shape
 
 AXES = ("data", "tensor")
@@ -44,7 +46,10 @@ FREE = ("samples split", "samples shared")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern)."""
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern).
+
+    Where micro-batches pass the stages on several laps, `stages` are virtual stages.
+    """
 
     dp: int | None = None
     tp: int | None = None
@@ -56,13 +61,34 @@ class Pins:
     recompute_values: tuple[str, ...] = ()
     offload: Offload | None = None
     offload_values: tuple[str, ...] = ()
+    zero_stage: int | None = None
+    zero_min_size: int | None = None
+    virtual_stages: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Pattern of op names -> the devices of its stage, instead of the stage's number."""
 
     def __post_init__(self) -> None:
-        report(list(placement_problems(self.placements)), where="pins")
+        report([*placement_problems(self.placements), *self._schedule_problems()], where="pins")
+
+    def _schedule_problems(self) -> Iterator[InputError]:
+        """What no degrees can make good; micro-batches in groups only where both numbers are pinned."""
+        schedule, laps = self.schedule or Schedule.ONE_F_ONE_B, self.laps
+        stages, count = (self.pp, self.num_micro_batches) if self.pp and self.num_micro_batches else (1, 1)
+        problem = schedule_problem(schedule, stages, laps, count)
+        if problem is not None:
+            yield InputError("no such schedule", where="[config]", got=problem)
+        if self.placements and laps > 1:
+            hint = "pin virtual stages by their numbers, under [stage]"
+            yield InputError("devices do not tell virtual stages apart", where="[placement]", hint=hint)
+
+    @property
+    def laps(self) -> int:
+        """Virtual stages per device."""
+        if self.virtual_stages is not None:
+            return self.virtual_stages
+        return 1 if self.schedule is None else self.schedule.default_laps
 
     @property
     def devices_per_stage(self) -> int | None:
@@ -99,15 +125,17 @@ class Request:
 
     def pipeline_of(self, config: PlanConfig) -> Pipeline:
         """The pipeline of a candidate."""
-        return Pipeline(config.num_micro_batches, config.schedule, self.cost.cluster.overlaps)
+        overlaps = self.cost.cluster.overlaps
+        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
     for pp in _divisors(devices):
         last = max(pins.numbered_stages.values(), default=0)
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= last:
+        if pp * laps > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp * laps <= last:
             continue
         if pins.devices_per_stage not in (None, devices // pp):
             continue
@@ -119,40 +147,61 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 micro = batch // dp // count
                 if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
+                if pins.zero_stage and dp == 1:
+                    continue
+                if schedule_problem(schedule, pp, laps, count) is not None:
+                    continue
                 yield PlanConfig(
                     dp,
                     tp,
                     pp,
                     micro,
                     count,
-                    schedule=pins.schedule or Schedule.ONE_F_ONE_B,
+                    schedule=schedule,
+                    virtual_stages=laps,
                     recompute=pins.recompute or Recompute.NONE,
                     recompute_values=pins.recompute_values,
                     offload=pins.offload or Offload.NONE,
                     offload_values=pins.offload_values,
+                    zero_stage=pins.zero_stage or 0,
+                    zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )
+
+
+def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory.
+
+    Parameters gathered per use (stage 3 of ZeRO; layouts like stages 1 and 2 are in the candidate's own space),
+    activations computed again, and both.
+    """
+    shares = request.pins.zero_stage is None and config.dp > 1
+    again = (Recompute.NONE, *recomputable(request.model)) if request.pins.recompute is None else (config.recompute,)
+    for kind in again:
+        for stage in (0, 3) if shares else (config.zero_stage,):
+            smaller = replace(config, recompute=kind, zero_stage=stage)
+            cuts = kind is not Recompute.NONE and request.pins.numbered_stages
+            if smaller != config and (not cuts or _keeps_layers_whole(request, smaller)):
+                yield smaller
 
 
 def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
     """A candidate with some of its memory on the host, where there is one.
 
-    Activations that all are kept may travel; the rest of what can leave follows where as many as possible are not kept.
+    Activations travel where all of them are kept; the optimiser goes where all else has been done that saves memory.
     """
     if request.pins.offload is not None or config.offload is not Offload.NONE or request.cost.cluster.host is None:
         return
-    if config.recompute is Recompute.NONE and request.model.layers > 1:
+    if config.recompute is Recompute.NONE and config.zero_stage == (request.pins.zero_stage or 0):
         yield replace(config, offload=Offload.ACTIVATIONS)
-    if config.recompute is (request.pins.recompute or (Recompute.NONE, *recomputable(request.model))[-1]):
+    if _saves_most(request, config):
         yield from (replace(config, offload=what) for what in (Offload.OPTIMIZER, Offload.ALL))
 
 
-def with_recompute(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
-    """A candidate with activations that are computed again: it takes more time and less memory."""
-    if request.pins.recompute is None and config.recompute is Recompute.NONE:
-        for kind in recomputable(request.model):
-            again = replace(config, recompute=kind)
-            if not request.pins.numbered_stages or _keeps_layers_whole(request, again):
-                yield again
+def _saves_most(request: Request, config: PlanConfig) -> bool:
+    """Whether nothing that saves memory on the device itself is left to try."""
+    recomputes = request.pins.recompute or (Recompute.NONE, *recomputable(request.model))[-1]
+    shares = 3 if request.pins.zero_stage is None and config.dp > 1 else config.zero_stage
+    return (config.recompute, config.zero_stage) == (recomputes, shares)
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
@@ -171,19 +220,24 @@ def recomputable(model: Model) -> tuple[Recompute, ...]:
     return tuple(kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind))
 
 
+def state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    return 16 * request.model.parameters
+
+
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
-    cost, slots = request.cost, config.num_micro_batches + config.pp - 1
+    cost, times = request.cost, slots(request.pipeline_of(config), config.pp)
     least = _least_work(request.model, request.training.global_batch)
     once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
     seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
-    spread = seconds / request.devices * slots / config.num_micro_batches
+    spread = seconds / request.devices * times / config.num_micro_batches
     fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
-    return int((spread * 0.999 + fixed * slots) * 1e9)
+    return int((spread * 0.999 + fixed * times) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,25 +278,22 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
     return SearchSpace(
         graph=graph,
-        stages=assign_stages(graph, placements, pins=pins.numbered_stages),
+        stages=assign_stages(
+            graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+        ),
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),
         weights=(1,) * config.pp,
-        keep=_keep(graph, mesh, rules, pins),
+        keep=_keep(graph, mesh, config, rules, pins),
     )
 
 
-def _keep(graph: Graph, mesh: Shape, rules: Sequence[str], pins: Pins) -> Keep:
-    by_rule = along_axes(graph, mesh, rules)
-    if not pins.layouts:
-        return by_rule
-    by_pin = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
-
-    def keep(op: Op, signature: Signature) -> bool:
-        return by_rule(op, signature) and by_pin(op, signature)
-
-    return keep
+def _keep(graph: Graph, mesh: Shape, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
+    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config)}
+    if pins.layouts:
+        kept["pins"] = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
+    return all_of(kept)
 
 
 def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:

@@ -1,8 +1,8 @@
 """The search for signatures as a `Problem`: which signature for each op, so that acts and conversions cost least.
 
 Every op is a node whose choices are its signatures. Repeated layers are tied: the ops of one template are one node
-whose costs are summed over the layers; what computes an op again is laid out like it. A conversion is paid once however many readers share the copy, so a copy is a
-node of its own:
+whose costs are summed over the layers; what computes an op again is laid out like it. A conversion is paid once however
+many readers share the copy, so a copy is a node of its own:
 
     op that writes x --- copy of x in layout b --- ops that read x
 
@@ -23,7 +23,7 @@ from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Op, Space, deciding_op, template_name
+from strategy.graph import Graph, Op, Space, act_rate, deciding_op, template_name
 from strategy.layout import Copy, Home, Stages, home_position
 from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
 from strategy.lowering.memory import aligned
@@ -176,9 +176,13 @@ class _Builder:
             self.class_of[op.name] = found
 
     def _alike(self, one: Op, other: Op) -> bool:
-        """Whether two ops of a template cost the same under every signature; layers may differ in width."""
+        """Whether two ops of a template cost the same under every signature; layers may differ in width.
+
+        Which random numbers an op draws does not matter.
+        """
         shapes = [self.graph.specs((*op.inputs, *op.outputs, *op.updates)) for op in (one, other)]
-        return (one.kind, one.attrs, shapes[0]) == (other.kind, other.attrs, shapes[1])
+        attrs = [{name: value for name, value in op.attrs.items() if name != "seed"} for op in (one, other)]
+        return (one.kind, attrs[0], shapes[0]) == (other.kind, attrs[1], shapes[1])
 
     def _add_node(self, name: str, costs: list[int], usages: list[Usage]) -> int:
         self.names.append(name)
@@ -186,14 +190,10 @@ class _Builder:
         self.usages.append(usages)
         return len(self.names) - 1
 
-    def _op_rate(self, op: Op) -> Rate:
-        micro = any(self.graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
-        return Rate.MICRO_BATCH if micro else Rate.STEP
-
     def _price_ops(self, found: _Class) -> None:
         space, first = self.space, found.ops[0]
         seconds = [space.cost.op_seconds(self.graph, first, option, space.mesh) for option in found.options]
-        weight = sum(space.weight(space.stages.stage_of[op.name], self._op_rate(op)) for op in found.ops)
+        weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(self.graph, op)) for op in found.ops)
         usages: list[Usage] = []
         if self.limit is not None:
             for op in found.ops:

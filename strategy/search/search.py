@@ -21,8 +21,16 @@ from dataclasses import dataclass, field, replace
 from strategy.config import Offload, PlanConfig
 from strategy.errors import InfeasibleError, InputError
 from strategy.plan import Plan
-from strategy.search.by_hand import likely_first, solved_by_hand, state_bytes
-from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns, with_offload, with_recompute
+from strategy.search.by_hand import likely_first, solved_by_hand
+from strategy.search.candidates import (
+    FREE,
+    Request,
+    candidates_of,
+    quick_bound_ns,
+    state_bytes,
+    with_less_memory,
+    with_offload,
+)
 from strategy.search.fitted_plan import fitted_plan
 from strategy.search.infeasibility import nothing_fits, tightest
 from strategy.search.simulated_plan import SearchStatus, Simulate
@@ -80,8 +88,7 @@ def search(
     known = _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
     plans: list[Plan] = []
     while not plans:
-        left = [config for config in candidates if config not in known.refused]
-        _solve_all(request, left, known, deadline, watch)
+        _solve_all(request, [c for c in candidates if c not in known.refused], known, deadline, watch)
         _solve_lighter(request, candidates, known, deadline, watch)
         if not known.solved:
             known.solved = [_last_resort(request, candidates, known, deadline, time_limit_s)]
@@ -97,10 +104,11 @@ def search(
 class _Known:
     """What a search has found out so far.
 
-    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees, a number of
-    micro-batches and the bound, memory aside, of all its multiples. `cramped` are candidates that would have a better
-    layout, or any at all, if there were more memory; `refused` have layouts by their lifetimes, but none was found
-    whose memory fits as it is laid out.
+    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by all but the micro-batches, their
+    number and the bound, memory aside, of all its multiples; `free_bounds_ns` the bounds, memory aside, of candidates
+    without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `cramped` are candidates
+    that would have a better layout, or any at all, if there were more memory; `refused` those that have layouts by
+    their lifetimes, but none was found whose memory fits as it is laid out.
     """
 
     solved: list[Solved] = field(default_factory=list)
@@ -109,6 +117,7 @@ class _Known:
     bounds_ns: list[int] = field(default_factory=list)
     settled: dict[PlanConfig, tuple[int, int]] = field(default_factory=dict)
     refused: list[PlanConfig] = field(default_factory=list)
+    free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
 
@@ -128,14 +137,15 @@ class _Known:
         return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
 
     def settled_bound_ns(self, config: PlanConfig) -> int:
-        """What a candidate with fewer micro-batches says of this one; 0 where nothing is settled."""
+        """What candidates with fewer micro-batches or without ZeRO say of this one; 0 where nothing is settled."""
         count, bound_ns = self.settled.get(_but_for_micro_batches(config), (1, 0))
-        return 0 if config.num_micro_batches % count else bound_ns
+        without = self.free_bounds_ns.get(replace(config, zero_stage=0), 0)
+        return max(without, 0 if config.num_micro_batches % count else bound_ns)
 
     def refuse(self) -> None:
         """None of the solved candidates fits: go on without them; others may have been beaten by them alone."""
         self.refused += [one.config for one in self.solved]
-        self.cramped += [(one.objective_ns, one.config) for one in self.solved]
+        self.cramped += [(one.bound_ns, one.config) for one in self.solved]
         self.solved, self.beaten = [], []
 
     def leave_out(self, bound_ns: int) -> None:
@@ -148,6 +158,8 @@ class _Known:
         if config.pp == 1:
             settled = config.num_micro_batches, verdict.free_bound_ns
             self.settled.setdefault(_but_for_micro_batches(config), settled)
+        if config.zero_stage == 0:
+            self.free_bounds_ns[config] = verdict.free_bound_ns
         if verdict.bound_ns is None or verdict.bound_ns > verdict.free_bound_ns:
             self.cramped.append((verdict.free_bound_ns, config))
         if verdict.bound_ns is None:
@@ -167,7 +179,8 @@ def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
 def _best_bound_first(request: Request) -> list[PlanConfig]:
     found = list(candidates_of(request))
     if not found:
-        raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
+        hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
+        raise InputError("no plan has these degrees", got=request.pins, hint=hint)
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
 
 
@@ -208,7 +221,7 @@ def _solve_lighter(
     request: Request, candidates: list[PlanConfig], known: _Known, deadline: float, watch: Watch | None
 ) -> None:
     """Solve and list what needs less memory than candidates that it stood in the way of."""
-    for lighter in (with_recompute, with_offload):
+    for lighter in (with_less_memory, with_offload):
         cramped = known.cramped_best_first
         found = [again for config in cramped for again in lighter(request, config) if again not in candidates]
         _solve_all(request, found, known, deadline, watch)

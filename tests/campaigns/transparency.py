@@ -19,11 +19,12 @@ from strategy.errors import InfeasibleError
 from strategy.graph import Role
 from strategy.layout import home_of
 from strategy.lowering.arrangement import arrange
+from strategy.lowering.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
 from strategy.ops.learning_rate import Decay
-from strategy.passes.training import REPORT, Training
+from strategy.passes.training import REPORT, Training, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.plan import Plan
 from strategy.program import LoadTask, Register
@@ -54,8 +55,12 @@ QUOTAS = {
     "offload of optimizer": 0.05,
     "offload of all": 0.05,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
+    **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
+    **{str(schedule): 0.03 for schedule in Schedule},
 }
 STEPS = 3
+SHARED = 8
+"""Elements from which on ZeRO shares a tensor out here: the models are small."""
 RULES = (("data", "tensor"), ("mixed", "tensor"), ("samples split", "mixed"), ("data", "samples shared"))
 FREE = ("samples split", "samples shared")
 
@@ -88,8 +93,11 @@ def random_plan_case(seed: int, *, pipeline: bool = False, backend: str = "numpy
     rng = random.Random(seed)
     possible = [d for d in _degrees(6) if d != (1, 1, 1) or rng.random() < 0.1]
     dp, tp, pp = rng.choice([d for d in possible if d[2] > 1 or not pipeline])
-    model = _random_mlp(rng, pp) if rng.random() < 0.25 else _random_gpt(rng, pp)
+    schedule = random.Random(f"schedule {seed}").choice(list(Schedule))
+    model = (_random_mlp if rng.random() < 0.25 else _random_gpt)(rng, pp * schedule.default_laps)
     micro_batches = rng.choice((1, 1, 2, 3, 4)) if pp == 1 else rng.choice((1, 2, 3, 4))
+    if schedule_problem(schedule, pp, schedule.default_laps, micro_batches):
+        micro_batches = pp
     training = Training(
         global_batch=micro_batches * (dp * rng.choice((1, 2)) if rng.random() < 0.7 else rng.randint(1, 5)),
         num_micro_batches=micro_batches,
@@ -99,8 +107,9 @@ def random_plan_case(seed: int, *, pipeline: bool = False, backend: str = "numpy
         seed=seed,
         **_random_rule(rng, model),
     )
-    schedule = rng.choice(("gpipe", "1f1b"))
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **_random_memory(random.Random(seed), model))
+    zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
+    memory = {"zero_stage": zero, "zero_min_size": SHARED, **_random_memory(random.Random(seed), model)}
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **memory)
     asked = request(dp * tp * pp, training, model=model, backend=backend)
     draw = rng.random()
     if draw < 0.5:
@@ -112,10 +121,10 @@ def random_plan_case(seed: int, *, pipeline: bool = False, backend: str = "numpy
     return PlanCase(random_plan(asked, config, rng), "random layout")
 
 
-def _random_gpt(rng: random.Random, pp: int) -> GptConfig:
+def _random_gpt(rng: random.Random, runs: int) -> GptConfig:
     heads = rng.choice((1, 2, 3, 4))
     return GptConfig(
-        layers=max(2, pp),
+        layers=max(2, runs),
         width=heads * rng.choice((4, 6, 8)),
         heads=heads,
         sequence=rng.randint(3, 6),
@@ -123,8 +132,8 @@ def _random_gpt(rng: random.Random, pp: int) -> GptConfig:
     )
 
 
-def _random_mlp(rng: random.Random, pp: int) -> MlpConfig:
-    return MlpConfig(max(2, pp), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7))
+def _random_mlp(rng: random.Random, runs: int) -> MlpConfig:
+    return MlpConfig(max(2, runs), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7))
 
 
 def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
@@ -167,9 +176,10 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield case.made
     yield from ["data"] * (plan.config.dp > 1)
     yield from ["tensor"] * (plan.config.tp > 1)
-    yield from ["pipeline"] * (plan.config.pp > 1)
+    yield from ["pipeline", str(plan.config.schedule)] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
+    yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
     yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
     yield from [f"offload of {plan.config.offload}"] * (plan.config.offload is not Offload.NONE)
@@ -209,8 +219,8 @@ def differences(plan: Plan, trained: Trained, *, steps: int) -> Iterator[str]:
 
 
 def on_one_device(plan: Plan, *, steps: int) -> tuple[dict[str, Array], list[float]]:
-    """Variables after some steps of the plan's graph on one device, and the mean loss of every step."""
-    graph, training = plan.graph, plan.training
+    """Variables after some steps on one device, and the mean loss of every step; no pass of the plan is in it."""
+    graph, training = training_graph(plan.model, plan.training), plan.training
     variables = {
         value.name: initial_piece(value, tuple((0, size) for size in value.spec.shape), seed=training.seed)
         for value in graph.with_role(Role.VARIABLE)

@@ -121,6 +121,7 @@ def test_ranks_hold_and_send_what_the_plan_says(trained: Train, layout: str) -> 
     assert found.summary["sent_bytes_per_step"] == list(plan.claims.sent_bytes_per_step)
     assert min(found.summary["sent_bytes_per_step"]) > 0
     assert found.summary["register_bytes"] == list(plan.claims.peak_memory_bytes)
+    assert all(0 < nbytes < 1e6 for nbytes in found.summary["scratch_bytes"])
     seen = 0
     for value in plan.graph.with_role(Role.VARIABLE):
         home = home_of(plan.graph, plan.layout.stages, plan.layout.signatures, value.name)

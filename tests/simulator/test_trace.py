@@ -18,6 +18,7 @@ from simulator.figures import memory_figure, timeline_figure
 from simulator.memory_timeline import memory_timelines
 from simulator.trace import trace_events, write_trace
 from strategy.graph import Phase
+from strategy.lowering.memory import placed
 from strategy.program import Program
 from strategy.timeline import Clock, Timeline
 from tests.pipelines import pipeline
@@ -111,9 +112,9 @@ def test_timeline_figure_shows_both_clocks_and_every_stream(program: Program, pa
 
 
 def test_memory_figure_has_a_line_per_rank_and_the_limit(program: Program, pair: list[Timeline]) -> None:
-    figure = memory_figure(memory_timelines(program, pair[0]), limit_bytes=4096)
+    figure = memory_figure(memory_timelines(placed(program), pair[0]), limit_bytes=4096)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["rank 0", "rank 1", "rank 2", "limit"]
+    assert labels == ["rank 0", "allocated", "rank 1", "rank 2", "limit"]
     assert figure.axes[0].get_ylabel() == "live memory (KiB)"
 
 

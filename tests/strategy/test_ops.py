@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from strategy.errors import InputError
-from strategy.ops import op_definition
+from strategy.ops import REGISTRY, op_definition
 from strategy.ops.base import Workspace
 from strategy.tensor import DType, TensorSpec
 from tests.strategy.cases import ADAMW, Case, Tried, cases, run_op
@@ -83,6 +83,25 @@ def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) ->
         np.testing.assert_allclose(found, exact, rtol=2e-4, atol=2e-4)
     scratch = [a.dtype for a in workspace.arrays.values()]
     assert np.dtype(np.float64) not in scratch
+
+
+@pytest.mark.parametrize("kind", sorted(kind for kind, definition in REGISTRY.items() if definition.in_place))
+def test_the_first_output_may_be_written_over_inputs_that_the_author_names(kind: str) -> None:
+    tried = 0
+    for case in (case for case in cases() if case.kind == kind):
+        graph = case.graph()
+        (op,) = graph.ops
+        specs, outs = graph.specs(op.inputs), graph.specs(op.outputs)
+        boxes = ([tuple((0, n) for n in s.shape) for s in specs], [tuple((0, n) for n in s.shape) for s in outs])
+        wanted = whole(case, *case.draw(np.random.default_rng(0)))
+        for position in op_definition(kind).in_place:
+            inputs, _ = case.draw(np.random.default_rng(0))
+            if (specs[position].size, specs[position].dtype) == (outs[0].size, outs[0].dtype):
+                outputs = [inputs[position].reshape(outs[0].shape)]
+                run_op(op, inputs, outputs, [], boxes)
+                np.testing.assert_array_equal(outputs[0], wanted[0])
+                tried += 1
+    assert tried or kind == "cast"
 
 
 @pytest.mark.parametrize("case", cases(), ids=str)

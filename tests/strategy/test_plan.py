@@ -126,7 +126,8 @@ def free_to_say(place: tuple[str | int, ...]) -> bool:
     graph = {"global_batch", "num_micro_batches", "dtype", "optimizer", "frozen"}
     settings = {("training", field.name) for field in fields(Training) if field.name not in graph}
     simulated = {("step_time_s",), ("simulated_lower_bound_s",)}
-    return place in names | spare | settings | simulated or place[:2] == ("cluster", "inter")
+    unused = place[:2] in (("cluster", "inter"), ("cluster", "host"))
+    return place in names | spare | settings | simulated or unused
 
 
 def test_a_number_of_micro_batches_without_end_is_refused(tmp_path: Path) -> None:

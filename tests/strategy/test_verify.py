@@ -122,7 +122,7 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     yield "memory", {**base, "memory_limit_bytes": max(base["peak_memory_bytes"]) - 1}
     yield "memory_limit_bytes", {**base, "memory_limit_bytes": 2**41}
     yield "status", {**base, "status": "splendid"}
-    for name in ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "cp", "ep", "virtual_stages", "zero_stage"):
+    for name in ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "cp", "ep", "virtual_stages"):
         yield "config", {**base, "config": {**base["config"], name: base["config"][name] + 1}}
     yield "recompute", {**base, "config": {**base["config"], "recompute": "full"}}
     for name, value in (("global_batch", 8), ("num_micro_batches", 4)):

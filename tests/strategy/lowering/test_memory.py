@@ -10,6 +10,7 @@ from executor.train import program_of
 from simulator.simulate import simulate
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.memory import ALIGNMENT, aligned, fullest, memory_nbytes, placed
+from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
 from strategy.tensor import DType
@@ -116,7 +117,7 @@ def test_streams_share_blocks_where_one_has_waited_for_the_other() -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", list(Schedule))
 @pytest.mark.parametrize("degrees", [(2, 1, 1), (1, 2, 2), (2, 1, 2), (1, 3, 1)])
 def test_plans_hold_no_more_than_planned(backend: str, schedule: str, degrees: tuple[int, int, int]) -> None:
     dp, tp, pp = degrees

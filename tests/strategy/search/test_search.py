@@ -68,3 +68,11 @@ def test_pins_hold(asked: Request) -> None:
         found_with(replace(asked, pins=Pins(dp=3)))
     with pytest.raises(InputError, match="pin matches no value"):
         found_with(replace(asked, pins=Pins(dp=2, layouts={"nothing": (B, B)})))
+
+
+def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
+    plan = found_with(replace(asked, pins=Pins(dp=2, zero_stage=3, zero_min_size=9))).plan
+    assert (plan.config.zero_stage, plan.config.zero_min_size) == (3, 9)
+    assert verify(plan) == []
+    with pytest.raises(InputError, match="degrees"):
+        found_with(replace(asked, pins=Pins(dp=1, zero_stage=1)))

@@ -1,0 +1,74 @@
+"""ZeRO: where gradients and parameters are to be shared out, the graph says when they meet and part.
+
+    stage 2, 3   every gradient that is shared out is accumulated, even if there is one micro-batch:
+                 `x:dw -> accumulate -> update`; so its terms are free as soon as they are scattered
+    stage 3      every parameter that is shared out is repeated before its use, once per layer and pass:
+                 `w -> repeat w:forward -> x`, `w -> repeat w:backward -> x:dx`; so each use gathers it anew
+
+The layouts that make this ZeRO are in `sharing`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strategy.config import PlanConfig
+from strategy.graph import Graph, Op, Phase, Value, act_rate, check_graph
+from strategy.sharing import persistent, shared_dim
+from strategy.tensor import Rate
+
+
+def share_out(graph: Graph, config: PlanConfig) -> Graph:
+    """The training graph with the accumulators and repeats of the config's ZeRO stage."""
+    if config.zero_stage >= 2 and config.num_micro_batches == 1:
+        graph = _accumulated(graph, config)
+    if config.zero_stage == 3:
+        graph = _repeated(graph, config)
+    return graph
+
+
+def _accumulated(graph: Graph, config: PlanConfig) -> Graph:
+    """An accumulator behind every gradient that goes to updates alone."""
+    values, ops = dict(graph.values), []
+    sums: dict[str, str] = {}
+    for op in graph.ops:
+        ops.append(replace(op, inputs=tuple(sums.get(name, name) for name in op.inputs)))
+        for name in op.outputs if op.phase is Phase.BACKWARD else ():
+            value, readers = graph.values[name], graph.consumers[name]
+            last = bool(readers) and all(reader.phase is Phase.UPDATE for reader in readers)
+            if last and value.rate is Rate.MICRO_BATCH and shared_dim(value.spec.shape, config) is not None:
+                sums[name] = f"{name}:sum"
+                values[sums[name]] = Value(sums[name], value.spec, Rate.STEP)
+                ops.append(Op(sums[name], "accumulate", (name,), (sums[name],), phase=op.phase, layer=op.layer))
+    return _checked(replace(graph, values=values, ops=tuple(ops)))
+
+
+def _repeated(graph: Graph, config: PlanConfig) -> Graph:
+    """A repeat before the first reader of a parameter in every part of the model and pass that uses it."""
+    shared = {n for n in persistent(graph, frozen=True) if shared_dim(graph.values[n].spec.shape, config) is not None}
+    values, ops = dict(graph.values), []
+    repeats: dict[tuple[str, str, Phase], str] = {}
+    for op in graph.ops:
+        names = list(op.inputs)
+        for position, name in enumerate(op.inputs if _is_use(graph, op) else ()):
+            if name not in shared:
+                continue
+            part = op.name.split(":", 1)[0]
+            if (name, part, op.phase) not in repeats:
+                plain = f"{name}:{op.phase}"
+                repeated = f"{plain}:{part}" if plain in values else plain
+                repeats[name, part, op.phase] = repeated
+                values[repeated] = Value(repeated, graph.values[name].spec, Rate.MICRO_BATCH)
+                ops.append(Op(repeated, "repeat", (name,), (repeated,), phase=op.phase, layer=op.layer))
+            names[position] = repeats[name, part, op.phase]
+        ops.append(replace(op, inputs=tuple(names)))
+    return _checked(replace(graph, values=values, ops=tuple(ops)))
+
+
+def _is_use(graph: Graph, op: Op) -> bool:
+    return op.phase is not Phase.UPDATE and act_rate(graph, op) is Rate.MICRO_BATCH
+
+
+def _checked(graph: Graph) -> Graph:
+    check_graph(graph)
+    return graph

@@ -1,0 +1,90 @@
+"""What ZeRO costs and saves: memory by stage, and bytes that the transports of a training count."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+
+from strategy.graph import Graph, Role
+from strategy.lowering.arrangement import arrange
+from strategy.lowering.memory import held_nbytes
+from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
+from strategy.plan import Plan
+from strategy.tensor import Rate
+from tests.small_plans import config_of, corpus, plan_by_rules, request, train
+
+MODEL = GptConfig(layers=2, width=32, heads=2, sequence=64, vocabulary=64)
+PARAMETERS = 4 * MODEL.parameters
+TABLE = 4 * MODEL.vocabulary * MODEL.width
+"""Bytes of the token table, which is used at both ends and so has two terms of its gradient."""
+SCALAR = 2 * 4
+"""Bytes of the all-reduce of one number: the loss, the count and, where gradients are shared out, the norm's square."""
+
+
+@cache
+def zero_plan(stage: int, micro_batches: int, dp: int = 2) -> Plan:
+    """A GPT whose every parameter is shared out, evenly; data parallelism at stage 0."""
+    training = Training(global_batch=2 * dp * micro_batches, num_micro_batches=micro_batches)
+    config = config_of(training, dp=dp, zero_stage=stage, zero_min_size=1)
+    rules = ("samples split" if stage else "data", "tensor")
+    return plan_by_rules(request(dp, training, model=MODEL), config, rules)
+
+
+def read_backward(graph: Graph) -> int:
+    """Bytes of the parameters that the backward pass reads: matrices, and what norms multiply by."""
+    names = [v.name for v in graph.with_role(Role.VARIABLE) if ":" not in v.name]
+    read = [n for n in names if n != "position" and (n.startswith("token") or n.endswith(".weight"))]
+    return sum(graph.values[name].spec.nbytes for name in read)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batches: int) -> None:
+    """Over two ranks; T are the bytes of all parameters, G those of their gradients, a second term of the table's too.
+
+    data parallel 2 T and stage 1 T + T once per step, whatever the micro-batches; stage 2 scatters G per micro-batch
+    and gathers T once; stage 3 scatters G and gathers what either pass reads, per micro-batch.
+    """
+    plan = zero_plan(stage, micro_batches)
+    graph, gradients = plan.graph, PARAMETERS + TABLE
+    wanted = {
+        0: 2 * PARAMETERS,
+        1: 2 * PARAMETERS,
+        2: micro_batches * gradients + PARAMETERS,
+        3: micro_batches * (gradients + PARAMETERS + TABLE + read_backward(graph)),
+    }[stage]
+    assert sum(plan.claims.sent_bytes_per_step) == wanted + SCALAR * (3 if stage else 2)
+    assert train(plan, corpus(MODEL.vocabulary), steps=1).sent_bytes == plan.claims.sent_bytes_per_step
+
+
+@pytest.mark.parametrize("dp", [2, 4])
+def test_what_a_stage_holds(dp: int) -> None:
+    """Bytes of model state on a rank, each a golden: parameters and moments, copies for a whole step, gradient sums."""
+    found = {stage: state_of(zero_plan(stage, 2, dp)) for stage in range(4)}
+    sums = PARAMETERS + TABLE
+    assert found == {
+        0: (3 * PARAMETERS, 0, sums),
+        1: (3 * PARAMETERS // dp, PARAMETERS, sums),
+        2: (3 * PARAMETERS // dp, PARAMETERS, sums // dp),
+        3: (3 * PARAMETERS // dp, 0, sums // dp),
+    }
+    peaks = [max(zero_plan(stage, 2, dp).claims.peak_memory_bytes) for stage in range(4)]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 4
+
+
+def state_of(plan: Plan) -> tuple[int, int, int]:
+    """(variables, their copies that last a step, accumulated gradients) in bytes on the first rank."""
+    graph, stages = plan.graph, plan.layout.stages
+    variables = copies = sums = 0
+    for tensor in arrange(graph, plan.layout, plan.pipeline).tensors:
+        value, nbytes = graph.values[tensor.value], held_nbytes(graph, stages, tensor, 0)
+        if value.role is Role.VARIABLE:
+            variables += nbytes * (tensor.name == tensor.value)
+            copies += nbytes * (tensor.name != tensor.value)
+        elif tensor.name == tensor.value and value.rate is Rate.STEP and value.name.endswith(":sum"):
+            sums += nbytes * (math.prod(value.spec.shape) > 1)
+    return variables, copies, sums
