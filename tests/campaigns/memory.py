@@ -31,7 +31,7 @@ QUOTAS = {
     "several blocks": 0.2,
     "in place": 0.5,
     "beside computation": 0.1,
-    "no gaps": 0.3,
+    "no gaps": 0.15,
 }
 STEPS = 2
 GAPS = 1.25
