@@ -22,6 +22,7 @@ from strategy.ops.base import Array, Call, OpDef, Workspace
 from strategy.ops.copy import MOVES, TO_HOST
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.protocol import rendezvous_members
+from strategy.rows import Rows
 
 Run = Callable[[int], Requests | None]
 Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
@@ -86,7 +87,7 @@ class Acts:
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
         if op.kind in MOVES:
             move = self._kernels.download if op.kind == TO_HOST else self._kernels.upload
-            return lambda number: move(ports[0], written[0])
+            return lambda number: move(memory(ports[0]), memory(written[0]))
         on_host = self._graph.on_host(op)
         call = Call(
             xp=np if on_host else self._kernels.xp,
@@ -135,8 +136,8 @@ class Acts:
         reads: Sequence[Array],
         writes: Sequence[Array],
     ) -> Run:
-        sources = [array if isinstance(array, np.ndarray) else self._kernels.host_like(array) for array in reads]
-        targets = [array if isinstance(array, np.ndarray) else self._kernels.host_like(array) for array in writes]
+        sources = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in reads]
+        targets = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in writes]
         start = prepare(
             actor.kind,
             task,
@@ -147,8 +148,8 @@ class Acts:
             targets[0] if targets else None,
             self._staging[index],
         )
-        downloads = [(array, host) for array, host in zip(reads, sources, strict=True) if host is not array]
-        uploads = [(host, array) for array, host in zip(writes, targets, strict=True) if host is not array]
+        downloads = [(memory(a), memory(b)) for a, b in zip(reads, sources, strict=True) if a is not b]
+        uploads = [(memory(a), memory(b)) for a, b in zip(targets, writes, strict=True) if a is not b]
         if downloads or uploads:
             start = _staged(self._kernels, start, downloads, uploads)
         return lambda number: start()
@@ -161,6 +162,23 @@ class Acts:
         receive = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
+
+
+def host_piece(kernels: Kernels, piece: Array) -> Array:
+    """A host array, or host `Rows`, like a piece on the device, to stage transfers through."""
+    if isinstance(piece, Rows):
+        return Rows(np, kernels.host_like(piece.raw), piece.spec, piece.box)
+    return kernels.host_like(piece)
+
+
+def memory(piece: Array) -> Array:
+    """What is copied to copy a piece."""
+    return piece.raw if isinstance(piece, Rows) else piece
+
+
+def _in_host(piece: Array) -> bool:
+    """Whether transports can move a piece as it is."""
+    return isinstance(memory(piece), np.ndarray)
 
 
 def _nothing(number: int) -> None:

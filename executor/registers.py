@@ -1,4 +1,4 @@
-"""Registers of one rank: the memory behind them, one array per block, allocated once and never moved.
+"""Registers of one rank: the memory behind them, one array (or `Rows`) per block, allocated once and never moved.
 
 The program says where every block lies (`strategy.lowering.memory`): in the pool of the rank, which is one allocation,
 or, where it is state, in one of its own. Nothing else is allocated here.
@@ -17,6 +17,7 @@ from strategy.graph import Space
 from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
 from strategy.ops.base import Array
 from strategy.program import Program, Register
+from strategy.rows import Rows
 
 
 class Registers:
@@ -51,12 +52,12 @@ class Registers:
             elif register.initial:
                 nbytes = aligned(register.block_nbytes)
                 own = [_allocated(nbytes, kernels, register.space, zero=True) for _ in range(register.blocks)]
-                self._blocks.append(tuple(_shaped(array, register) for array in own))
+                self._blocks.append(tuple(_shaped(array, register, kernels) for array in own))
                 self._allocated[register.space] += nbytes * register.blocks
             else:
                 assert len(register.offsets) == register.blocks, "the program has been placed"
                 pool = pools[register.space]
-                self._blocks.append(tuple(_shaped(pool[offset:], register) for offset in register.offsets))
+                self._blocks.append(tuple(_shaped(pool[offset:], register, kernels) for offset in register.offsets))
 
     @property
     def nbytes(self) -> int:
@@ -113,6 +114,10 @@ def _allocated(nbytes: int, kernels: Kernels, space: Space, *, zero: bool) -> Ar
     return raw[begin : begin + nbytes]
 
 
-def _shaped(raw: Array, register: Register) -> Array:
+def _shaped(raw: Array, register: Register, kernels: Kernels) -> Array:
+    """The memory of a block as an array, or as `Rows` where the tensor is ragged."""
+    if register.ragged is not None:
+        xp = np if register.space is Space.HOST else kernels.xp
+        return Rows(xp, raw[: register.block_nbytes], register.spec, register.box)
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
     return raw[: register.block_nbytes].view(register.dtype.numpy).reshape(register.shape)

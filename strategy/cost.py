@@ -26,13 +26,13 @@ from strategy.placement import Placement
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import NdSbp
 from strategy.signature import Signature, piece_specs
-from strategy.tensor import TensorSpec
+from strategy.tensor import DType, TensorSpec
 from strategy.units import to_ns
 
 FLOP_BOUND = frozenset(
     {
         *("matmul", "matmul_nt", "matmul_tn", "batch_matmul", "conv2d", "conv2d_dx", "conv2d_dw"),
-        *("attention", "attention_grad", "attention_max", "attention_terms", "attention_terms_grad"),
+        *("attention", "attention_grad", "attention_block", "attention_block_grad"),
         *("grouped_matmul", "grouped_matmul_tn", "muon_direction"),
     }
 )
@@ -107,7 +107,9 @@ class CostModel:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""
         rank = placement.devices[0]
         flat = step_features(self.cluster, spec, source, step, placement, rank)
-        if flat.level != "inter" or step.kind not in PARTS or not spans_alike(self.cluster, placement, step.axes):
+        if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
+            return flat
+        if not spans_alike(self.cluster, placement, step.axes):
             return flat
         parts = two_level_features(self.cluster, spec, source, step, placement, rank)
         return min(flat, parts, key=self.seconds)
@@ -117,7 +119,7 @@ class CostModel:
     ) -> float:
         """Price of moving a tensor between placements."""
         task = transfer_task(spec, source, sender, target, receiver)
-        return self.seconds(transfer_features(self.cluster, task, spec.dtype.nbytes))
+        return self.seconds(transfer_features(self.cluster, task, spec))
 
 
 def port_name(level: str, rank: int) -> str:
@@ -134,14 +136,15 @@ def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
 
 def coefficient_key(features: Features) -> str:
     """The name under which the constants of an act's kind are kept."""
-    return f"{features.kind}@{features.level}" if features.level else features.kind
+    kind = f"{features.kind}:{features.half}" if features.half else features.kind
+    return f"{kind}@{features.level}" if features.level else kind
 
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
-    """Features of an op's act on the rank with the largest pieces."""
+    """Features of an op's act on the rank with the largest pieces, ragged ones as large as expected."""
     definition = op_definition(op.kind)
-    inputs = piece_specs(graph.specs(op.inputs), signature.inputs, mesh)
-    outputs = piece_specs(graph.specs(op.outputs), signature.outputs, mesh)
+    inputs = expected(piece_specs(graph.specs(op.inputs), signature.inputs, mesh))
+    outputs = expected(piece_specs(graph.specs(op.outputs), signature.outputs, mesh))
     updates = piece_specs(graph.specs(op.updates), signature.updates, mesh)
     if definition.nbytes is not None:
         nbytes = definition.nbytes(inputs, outputs, op.attrs)
@@ -150,7 +153,13 @@ def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...
     kind = op.kind + ON_HOST if graph.on_host(op) else op.kind
     if op.kind in MOVES:
         nbytes = inputs[0].nbytes
-    return Features(kind, definition.flop(inputs, outputs, op.attrs), nbytes)
+    half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
+    return Features(kind, definition.flop(inputs, outputs, op.attrs), nbytes, half=half)
+
+
+def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Specs as ops are priced by them: as many rows of ragged tensors as are expected."""
+    return tuple(spec.expected for spec in specs)
 
 
 def step_features(
@@ -158,12 +167,12 @@ def step_features(
 ) -> Features:
     """Features of a boxing step in the group of `rank`; the first rank of a placement has the largest pieces."""
     task = boxing_task(spec, source, step, placement, rank)
-    itemsize = spec.dtype.nbytes
     if step.kind is ActKind.SLICE:
-        local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
+        local = [piece_specs([spec], [layout], placement.mesh)[0].expected.nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
-    most = most_sent_nbytes(step.kind, task, itemsize)
-    return Features(step.kind, 0, most, len(task.group) - 1, slowest_level(cluster, placement, step.axes))
+    most = most_sent_nbytes(step.kind, task, spec)
+    hops = 1 if step.kind is ActKind.ROTATE else len(task.group) - 1
+    return Features(step.kind, 0, most, hops, slowest_level(cluster, placement, step.axes))
 
 
 def two_level_features(
@@ -181,14 +190,14 @@ def two_level_features(
     return Features(step.kind, 0, sum(most), sum(part.hops for part in parts), "inter", parts)
 
 
-def transfer_features(cluster: Cluster, task: TransferTask, itemsize: int) -> Features:
+def transfer_features(cluster: Cluster, task: TransferTask, spec: TensorSpec) -> Features:
     """Features of a transfer between placements: its busiest sender's bytes."""
     ranks: set[int] = set()
     sent: dict[int, int] = {}
     for message in task.messages:
         ranks.update((message.source, message.target))
         if message.source != message.target:
-            sent[message.source] = sent.get(message.source, 0) + box_size(message.box) * itemsize
+            sent[message.source] = sent.get(message.source, 0) + spec.sent_nbytes(box_size(message.box))
     return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, cluster.level(tuple(ranks)))
 
 
@@ -200,9 +209,14 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
         return Coefficients(link.latency_s, 0.0, 1 / link.bytes_per_s)
     if features.kind in MOVES:
         return Coefficients(_host(cluster).link_latency_s, 0.0, 1 / _host(cluster).link_bytes_per_s)
-    where = _host(cluster) if features.kind.endswith(ON_HOST) else device
-    s_per_flop = 1 / where.flop_per_s if features.kind.removesuffix(ON_HOST) in FLOP_BOUND else 0.0
-    return Coefficients(device.launch_s, s_per_flop, 1 / where.memory_bytes_per_s)
+    if features.kind.endswith(ON_HOST):
+        host, kind = _host(cluster), features.kind.removesuffix(ON_HOST)
+        return Coefficients(
+            device.launch_s, 1 / host.flop_per_s if kind in FLOP_BOUND else 0.0, 1 / host.memory_bytes_per_s
+        )
+    rate = device.product_flop_per_s(DType(features.half) if features.half else DType.FLOAT32)
+    s_per_flop = 1 / rate if features.kind in FLOP_BOUND else 0.0
+    return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
 
 
 def _host(cluster: Cluster) -> Host:

@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Host, Link
-from strategy.config import Offload, PlanConfig, Recompute
+from strategy.config import Context, Offload, PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -89,6 +89,11 @@ class Plan:
     def ranks(self) -> int:
         """Processes that run the plan."""
         return sum(len(placement.devices) for placement in self.layout.stages.placements)
+
+    @property
+    def peak_flop_per_s(self) -> float:
+        """Of one device, by its data sheet, for products in the training's precision."""
+        return self.cluster.device.product_flop_per_s(self.training.product_dtype)
 
     @property
     def tokens_per_step(self) -> int:
@@ -254,13 +259,15 @@ class _Reader:
         return tuple(value)
 
     def rates_and_times(self, record: Any, key: str) -> None:
-        """Refuse rates below one per second, and times that are negative or endless."""
+        """Refuse rates below one per second, ratios that are not above zero, and times that are negative or endless."""
         for name in (field.name for field in dataclasses.fields(record)):
             value = getattr(record, name)
             if name.endswith("_per_s"):
                 legal = 1.0 <= value <= LARGEST
             elif name.endswith("_s") or name.startswith("s_per_"):
                 legal = 0.0 <= value <= LONGEST_S
+            elif name.endswith("_speedup"):
+                legal = 1 / LARGEST <= value <= LARGEST
             else:
                 continue
             if not legal:
@@ -341,6 +348,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
             offload=Offload(config["offload"]),
             offload_values=reader.texts(config["offload_values"], "config.offload_values"),
+            context=Context(config["context"]),
         ),
         layout=_layout_of(reader, found),
         claims=reader.record(

@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from strategy.graph import Space
 from strategy.sbp import Reduce
-from strategy.tensor import Box, DType, Shape
+from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,7 @@ class Register:
 
     `offsets` say where each block begins in the memory of its rank, in bytes, once that is laid out
     (`lowering.memory`). State has none: each of its blocks is memory of its own, which several programs may share.
+    Blocks of a `ragged` tensor have room for the worst case; `box` then says which piece they hold.
 
     They are in the memory of the rank's device, or of its host.
     """
@@ -56,12 +57,21 @@ class Register:
     dtype: DType
     blocks: int = 1
     initial: int = 0
+    ragged: Ragged | None = None
+    box: Box = ()
     offsets: tuple[int, ...] = ()
     space: Space = Space.DEVICE
 
     @property
+    def spec(self) -> TensorSpec:
+        """Of the piece that a block holds."""
+        return TensorSpec(self.shape, self.dtype, self.ragged)
+
+    @property
     def block_nbytes(self) -> int:
-        """Bytes of one block."""
+        """Bytes of one block; where the tensor is ragged, in the worst case."""
+        if self.ragged is not None:
+            return self.spec.nbytes
         size = self.dtype.nbytes
         for dim in self.shape:
             size *= dim
@@ -91,6 +101,7 @@ class ActKind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
     ALL_TO_ALL = "all_to_all"
+    ROTATE = "rotate"
     TRANSFER = "transfer"
     COPY = "copy"
 

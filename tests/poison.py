@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from executor.acts import memory
 from executor.train import Trainer
 from strategy.program import Program
 from tests.reference import Array
@@ -55,10 +56,10 @@ class Poison:
     def _fill(self, register: int, block: int) -> None:
         if not self.program.registers[register].initial:
             array = self._array(register, block)
-            array.fill(np.iinfo(array.dtype).min if array.dtype.kind in "iu" else np.nan)
+            array.fill(np.iinfo(array.dtype).max if array.dtype.kind in "iu" else np.nan)
             self.filled += 1
 
     def _array(self, register: int, block: int) -> Array:
         assert self.trainer is not None
-        found: Any = self.trainer.worker.registers.block(register, block)
+        found: Any = memory(self.trainer.worker.registers.block(register, block))
         return found

@@ -52,7 +52,7 @@ def megatron(graph: Graph, between: Sbp) -> Callable[[Op, Signature], bool]:
         written = zip(op.outputs, signature.outputs, strict=True)
         placed = all(nd == (between,) for name, nd in written if name.endswith(BETWEEN_PRODUCTS))
         weights = ((n, nd[0]) for n, nd in named_layouts(op, signature) if graph.values[n].role is Role.VARIABLE)
-        return placed and all(rule(name, sbp) for name, sbp in weights)
+        return placed and all(rule(op, name, sbp) for name, sbp in weights)
 
     return keep
 

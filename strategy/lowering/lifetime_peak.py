@@ -10,6 +10,7 @@ from strategy.graph import Graph, Space
 from strategy.layout import Stages
 from strategy.lowering.arrangement import Arrangement, Held
 from strategy.lowering.memory import aligned
+from strategy.placement import Placement
 from strategy.sbp import local_box
 from strategy.tensor import box_shape
 
@@ -19,10 +20,7 @@ def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
     spec = graph.values[tensor.value].spec
     placement = stages.placements[tensor.stage]
     box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
-    size = spec.dtype.nbytes
-    for dim in box_shape(box):
-        size *= dim
-    return aligned(size) * tensor.lifetime.blocks
+    return aligned(spec.piece(box_shape(box)).nbytes) * tensor.lifetime.blocks
 
 
 def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> int:
@@ -42,5 +40,15 @@ def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: 
 
 
 def lifetime_peaks(graph: Graph, stages: Stages, arrangement: Arrangement) -> tuple[int, ...]:
-    """Of the first rank of every stage, which has the largest pieces."""
-    return tuple(lifetime_peak(graph, stages, arrangement, p.devices[0]) for p in stages.placements)
+    """Of the rank of every stage that holds most."""
+    return tuple(
+        max(lifetime_peak(graph, stages, arrangement, rank) for rank in _largest(placement))
+        for placement in stages.placements
+    )
+
+
+def _largest(placement: Placement) -> tuple[int, ...]:
+    """The ranks one of which holds most: the first; where sequences are split, what it holds changes along the axis."""
+    return placement.group(
+        placement.devices[0], *(axis for axis, name in enumerate(placement.axes) if name == "context")
+    )

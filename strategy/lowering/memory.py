@@ -117,7 +117,10 @@ def _shape(occupancy: Occupancy, rank: int) -> Hashable:
     actors = [_use(program.actors[index], register_number) for index in actor_number]
     registers = ((program.registers[index], index in occupancy.dynamic) for index in mine)
     return (
-        tuple((r.blocks, r.block_nbytes, r.dtype, r.initial, r.space, dynamic) for r, dynamic in registers),
+        tuple(
+            (r.blocks, r.block_nbytes, r.dtype, r.initial, r.ragged is None, r.space, dynamic)
+            for r, dynamic in registers
+        ),
         tuple(actors),
         tuple(tuple(actor_number[a] for a in program.streams[stream].sequence) for stream in streams),
     )

@@ -229,6 +229,7 @@ class _Rank:
             return False
         one, other = self.program.registers[source.register], self.program.registers[target.register]
         alike = (one.dtype, one.block_nbytes, one.blocks) == (other.dtype, other.block_nbytes, other.blocks)
+        alike = alike and one.ragged is other.ragged is None
         if not alike or (source.acts_per_piece, target.acts_per_piece) != (1, 1):
             return False
         ends = {end for intervals in lives[source.register] for _, end in intervals}

@@ -7,11 +7,11 @@ from strategy.program import BoxingTask, Program, TransferTask
 
 
 def sent_bytes_per_step(program: Program) -> tuple[int, ...]:
-    """Bytes by rank: what the executor's transports must count."""
+    """Bytes by rank: what the executor's transports must count; of ragged tensors, what is expected."""
     totals = [0] * program.ranks
     for actor in program.actors:
         if isinstance(actor.task, BoxingTask | TransferTask):
             ports = actor.reads or actor.writes
-            itemsize = program.registers[ports[0].register].dtype.nbytes
-            totals[actor.rank] += actor.acts_per_step * sent_nbytes(actor.kind, actor.task, actor.rank, itemsize)
+            spec = program.registers[ports[0].register].spec
+            totals[actor.rank] += actor.acts_per_step * sent_nbytes(actor.kind, actor.task, actor.rank, spec)
     return tuple(totals)

@@ -9,6 +9,7 @@ from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
+from strategy.passes.ring_attention import split_sequences
 from strategy.passes.training import Training, Watch, training_graph
 from strategy.passes.weight_gradients import set_apart
 from strategy.passes.zero import share_out
@@ -18,18 +19,20 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
     """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
-        InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
+        InputError: a pattern of `training` or `config` matches nothing, nothing is left to train, or the model has no
+            sequences to split.
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
-        "activations to the host": lambda graph: (
+        "activations_to_host": lambda graph: (
             offload_activations(graph, config.offload_values) if config.offload.of_activations else graph
         ),
+        "context": lambda graph: split_sequences(graph, config),
         "zero": lambda graph: share_out(graph, config),
-        "optimizer to the host": lambda graph: offload_optimizer(graph) if config.offload.of_optimizer else graph,
-        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+        "optimizer_to_host": lambda graph: offload_optimizer(graph) if config.offload.of_optimizer else graph,
+        "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
     for name, transform in passes.items():
         before, graph = graph, transform(graph)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from strategy.errors import InfeasibleError
 from strategy.plan import Plan
-from strategy.search.candidates import FREE, Request
+from strategy.search.candidates import Request, free_rules
 from strategy.search.simulated_plan import Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
 
@@ -26,11 +26,13 @@ def fitted_plan(
     solved: Solved,
     simulate: Simulate,
     *,
-    rules: Sequence[str] = FREE,
+    rules: Sequence[str] = (),
     bound_ns: int | None = None,
     deadline: float = math.inf,
 ) -> Plan:
     """The plan of a candidate, simulated; its bound stays that of the first solution.
+
+    Without `rules` it is solved again as freely as in a search.
 
     Raises:
         InfeasibleError: no layout was found, by `deadline` (time.monotonic) and in a few rounds, whose memory fits.
@@ -40,7 +42,7 @@ def fitted_plan(
         try:
             return simulated_plan(request, solved, simulate, bound_ns=bound_ns)
         except InfeasibleError as error:
-            found = _solved_tighter(request, solved, rules, error, deadline)
+            found = _solved_tighter(request, solved, rules or free_rules(solved.config), error, deadline)
             if found is None:
                 raise
             solved = found

@@ -20,7 +20,7 @@ from strategy.lowering.lower import lower
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.objective import stage_times_ns
 from strategy.program import Program
-from strategy.search.candidates import FREE, Request, quick_bound_ns, space_of
+from strategy.search.candidates import Request, free_rules, quick_bound_ns, space_of
 from strategy.search.layout_problem import layout_problem
 from strategy.search.verdict import Solved
 from strategy.solve.peak import least_peak
@@ -36,7 +36,7 @@ class Tightest:
 
 
 def tightest(
-    request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf, *, rules: Sequence[str] = FREE
+    request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf, *, rules: Sequence[str] = ()
 ) -> tuple[Tightest | None, bool]:
     """The first layout of least memory that fits the limit, or the one that comes nearest; and whether all were tried.
 
@@ -44,13 +44,13 @@ def tightest(
         request: what is searched for.
         candidates: none of which the search has found a plan for.
         deadline: when to stop, by time.monotonic; every candidate that is begun has a second at least.
-        rules: one per axis.
+        rules: one per axis; without them, layouts are as free as in a search.
     """
     nearest: Tightest | None = None
     complete = True
     for config in candidates:
         left_s = math.inf if deadline == math.inf else max(1.0, deadline - time.monotonic())
-        found, proved = _of_candidate(request, config, rules, left_s)
+        found, proved = _of_candidate(request, config, rules or free_rules(config), left_s)
         complete = complete and proved
         if found is not None and (nearest is None or found.nbytes < nearest.nbytes):
             nearest = found
@@ -68,7 +68,9 @@ def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) 
     if nearest is None:
         return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
     config = nearest.solved.config
-    degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+    degrees = (
+        f"dp {config.dp}, cp {config.cp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+    )
     peaks = memory_nbytes(nearest.program)
     name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]
     word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"

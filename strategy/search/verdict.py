@@ -39,7 +39,7 @@ class OutOfTimeError(SbplanError):
 class Solved:
     """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
 
-    `peaks` are bytes on the first rank of each stage, as the search counts them (`lifetime_peak`).
+    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`).
     """
 
     config: PlanConfig

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from executor.acts import memory
 from executor.train import Trainer, program_of
 from strategy.lowering.memory import ALIGNMENT, fullest, memory_nbytes
 from strategy.lowering.occupancy import Occupancy
@@ -89,7 +90,7 @@ def allocated_nbytes(trainer: Trainer) -> int:
     roots = {}
     for name in registers.names():
         for array in registers.blocks(registers.index(name)):
-            root = array
+            root = memory(array)
             while isinstance(root.base, np.ndarray):
                 root = root.base
             roots[id(root)] = root.nbytes - ALIGNMENT

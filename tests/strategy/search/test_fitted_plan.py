@@ -12,7 +12,7 @@ from strategy.lowering.memory import memory_nbytes
 from strategy.passes.training import Training
 from strategy.program import Program
 from strategy.search import infeasibility, simulated_plan
-from strategy.search.candidates import FREE, Pins, Request
+from strategy.search.candidates import Pins, Request, free_rules
 from strategy.search.fitted_plan import fitted_plan
 from strategy.search.search import search
 from strategy.search.verdict import Solved, solve_candidate
@@ -24,7 +24,8 @@ PINS = Pins(dp=1, tp=2, pp=1, num_micro_batches=1, recompute=Recompute.NONE)
 
 def solved(asked: Request) -> Solved:
     """The fastest layout of two devices, on one of which a batch is whole."""
-    found = solve_candidate(asked, config_of(TRAINING, tp=2), rules=FREE)
+    config = config_of(TRAINING, tp=2)
+    found = solve_candidate(asked, config, rules=free_rules(config))
     assert found is not None
     return found
 
