@@ -125,6 +125,7 @@ _STEPS: dict[ActKind, Callable[[_Part], Requests]] = {
     ActKind.SLICE: _slice,
     ActKind.ALL_GATHER: _all_gather,
     ActKind.ALL_TO_ALL: _all_to_all,
+    ActKind.ROTATE: _all_to_all,
     ActKind.REDUCE_SCATTER: _reduce_scatter,
     ActKind.ALL_REDUCE: _all_reduce,
 }

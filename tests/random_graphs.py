@@ -160,6 +160,7 @@ def random_graph(rng: random.Random, *, num_micro_batches: int) -> Graph:
         grower.grow_layers()
     else:
         grower.grow()
+    grower.builder.ops.sort(key=lambda op: tuple(Phase).index(op.phase))
     return grower.builder.build()
 
 

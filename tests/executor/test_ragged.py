@@ -99,6 +99,15 @@ def test_steps_on_two_axes() -> None:
     check_steps(mesh, [steps[i] for i in sorted(chosen.tolist())], "any")
 
 
+def test_rotated_pieces() -> None:
+    mesh = (3,)
+    splits: list[NdSbp] = [(Split(0, shift),) for shift in range(3)]
+    pairs = itertools.permutations(splits, 2)
+    steps = [(source, step) for source, target in pairs if (step := step_between(source, target)) is not None]
+    assert {step.kind for _, step in steps} == {ActKind.ROTATE}
+    check_steps(mesh, steps, "any")
+
+
 def check_steps(mesh: Shape, steps: list[tuple[NdSbp, BoxingStep]], demand: str) -> None:
     rng = np.random.default_rng(len(steps))
     placement = Placement(tuple(range(int(np.prod(mesh)))), mesh, ("a", "b")[: len(mesh)])

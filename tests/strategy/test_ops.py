@@ -97,9 +97,10 @@ def test_the_first_output_may_be_written_over_inputs_that_the_author_names(kind:
         wanted = whole(case, *case.draw(np.random.default_rng(0)))
         for position in op_definition(kind).in_place:
             inputs, _ = case.draw(np.random.default_rng(0))
-            if (specs[position].size, specs[position].dtype) == (outs[0].size, outs[0].dtype):
+            alike = (specs[position].size, specs[position].dtype) == (outs[0].size, outs[0].dtype)
+            if alike and specs[position].ragged is None:
                 outputs = [inputs[position].reshape(outs[0].shape)]
-                run_op(op, inputs, outputs, [], boxes)
+                run_op(graph, inputs, outputs, [], boxes)
                 np.testing.assert_array_equal(outputs[0], wanted[0])
                 tried += 1
     assert tried or kind == "cast"
