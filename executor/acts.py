@@ -19,6 +19,7 @@ from executor.transport.base import Group, HostArray, Request, Transport
 from strategy.errors import PlanError
 from strategy.graph import Graph
 from strategy.ops.base import Array, Call, OpDef, Workspace
+from strategy.ops.copy import MOVES, TO_HOST
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.protocol import rendezvous_members
 from strategy.rows import Rows
@@ -84,15 +85,19 @@ class Acts:
         written = [ports[port] for port in task.outputs]
         if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
+        if op.kind in MOVES:
+            move = self._kernels.download if op.kind == TO_HOST else self._kernels.upload
+            return lambda number: move(memory(ports[0]), memory(written[0]))
+        on_host = self._graph.on_host(op)
         call = Call(
-            xp=self._kernels.xp,
+            xp=np if on_host else self._kernels.xp,
             attrs=op.attrs,
             inputs=tuple(ports[port] for port in task.inputs),
             outputs=tuple(written[: len(op.outputs)]),
             updates=tuple(written[len(op.outputs) :]),
             input_boxes=task.input_boxes,
             output_boxes=task.output_boxes,
-            workspace=self._workspaces[index],
+            workspace=(self._staging if on_host else self._workspaces)[index],
         )
         acts_per_piece = max((port.acts_per_piece for port in actor.writes), default=1)
         kernel = self._kernels.run
@@ -131,9 +136,8 @@ class Acts:
         reads: Sequence[Array],
         writes: Sequence[Array],
     ) -> Run:
-        host = self._kernels.host
-        sources = [array if host else host_piece(self._kernels, array) for array in reads]
-        targets = [array if host else host_piece(self._kernels, array) for array in writes]
+        sources = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in reads]
+        targets = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in writes]
         start = prepare(
             actor.kind,
             task,
@@ -144,9 +148,9 @@ class Acts:
             targets[0] if targets else None,
             self._staging[index],
         )
-        if not host:
-            downloads = [(memory(a), memory(b)) for a, b in zip(reads, sources, strict=True)]
-            uploads = [(memory(a), memory(b)) for a, b in zip(targets, writes, strict=True)]
+        downloads = [(memory(a), memory(b)) for a, b in zip(reads, sources, strict=True) if a is not b]
+        uploads = [(memory(a), memory(b)) for a, b in zip(targets, writes, strict=True) if a is not b]
+        if downloads or uploads:
             start = _staged(self._kernels, start, downloads, uploads)
         return lambda number: start()
 
@@ -170,6 +174,11 @@ def host_piece(kernels: Kernels, piece: Array) -> Array:
 def memory(piece: Array) -> Array:
     """What is copied to copy a piece."""
     return piece.raw if isinstance(piece, Rows) else piece
+
+
+def _in_host(piece: Array) -> bool:
+    """Whether transports can move a piece as it is."""
+    return isinstance(memory(piece), np.ndarray)
 
 
 def _nothing(number: int) -> None:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from executor.kernels.base import Kernels
 from strategy.errors import PlanError, did_you_mean
+from strategy.graph import Space
 from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
 from strategy.ops.base import Array
 from strategy.program import Program, Register
@@ -22,7 +25,7 @@ class Registers:
 
     A register that begins with a piece (state) is zero until its owner fills it; others hold what their producer
     writes, before which nobody reads them. `shared` holds arrays of state, of one block each, that registers of these
-    names use instead of memory of their own. `nbytes` is what was allocated.
+    names use instead of memory of their own.
     """
 
     def __init__(
@@ -31,8 +34,11 @@ class Registers:
         self.rank = rank
         self._blocks: list[tuple[Array, ...]] = []
         self._index: dict[str, int] = {}
-        self.nbytes = pool_nbytes([register for register in program.registers if register.rank == rank])
-        pool = _allocated(self.nbytes, kernels, zero=False)
+        mine = [register for register in program.registers if register.rank == rank]
+        self._allocated = {
+            space: pool_nbytes([register for register in mine if register.space is space]) for space in Space
+        }
+        pools = {space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()}
         for index, register in enumerate(program.registers):
             if register.rank != rank:
                 self._blocks.append(())
@@ -45,12 +51,23 @@ class Registers:
                 self._blocks.append((_checked(given, register),))
             elif register.initial:
                 nbytes = aligned(register.block_nbytes)
-                own = [_allocated(nbytes, kernels, zero=True) for _ in range(register.blocks)]
+                own = [_allocated(nbytes, kernels, register.space, zero=True) for _ in range(register.blocks)]
                 self._blocks.append(tuple(_shaped(array, register, kernels) for array in own))
-                self.nbytes += nbytes * register.blocks
+                self._allocated[register.space] += nbytes * register.blocks
             else:
                 assert len(register.offsets) == register.blocks, "the program has been placed"
+                pool = pools[register.space]
                 self._blocks.append(tuple(_shaped(pool[offset:], register, kernels) for offset in register.offsets))
+
+    @property
+    def nbytes(self) -> int:
+        """What was allocated on the device."""
+        return self._allocated[Space.DEVICE]
+
+    @property
+    def host_nbytes(self) -> int:
+        """What was allocated in the host's memory."""
+        return self._allocated[Space.HOST]
 
     def block(self, register: int, block: int) -> Array:
         """The array of one block, of the register's shape and dtype."""
@@ -84,16 +101,23 @@ def _checked(array: Array, register: Register) -> Array:
     return array
 
 
-def _allocated(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:
+def _allocated(nbytes: int, kernels: Kernels, space: Space, *, zero: bool) -> Array:
     """Bytes that begin on a cache line; the allocator gives what it takes to find one."""
-    raw = (kernels.xp.zeros if zero else kernels.xp.empty)(nbytes + ALIGNMENT, "uint8")
-    begin = -kernels.address(raw) % ALIGNMENT
+    if space is Space.HOST:
+        raw: Array = kernels.host_like(np.empty(nbytes + ALIGNMENT, np.uint8))
+        begin = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
+    else:
+        raw = kernels.xp.empty(nbytes + ALIGNMENT, "uint8")
+        begin = -kernels.address(raw) % ALIGNMENT
+    if zero:
+        raw.fill(0)
     return raw[begin : begin + nbytes]
 
 
 def _shaped(raw: Array, register: Register, kernels: Kernels) -> Array:
     """The memory of a block as an array, or as `Rows` where the tensor is ragged."""
     if register.ragged is not None:
-        return Rows(kernels.xp, raw[: register.block_nbytes], register.spec, register.box)
+        xp = np if register.space is Space.HOST else kernels.xp
+        return Rows(xp, raw[: register.block_nbytes], register.spec, register.box)
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
     return raw[: register.block_nbytes].view(register.dtype.numpy).reshape(register.shape)

@@ -159,6 +159,8 @@ class Worker:
     def read(self, name: str, block: int = 0) -> HostArray:
         """A copy of a block of this rank's register `name`, a ragged one written out; between calls of `run`."""
         piece = self.registers.block(self.registers.index(name), block)
+        if isinstance(piece, np.ndarray):
+            return piece.copy()
         host = host_piece(self._kernels, piece)
         self._kernels.download(memory(piece), memory(host))
         copy: HostArray = host.dense() if isinstance(host, Rows) else host
@@ -174,7 +176,10 @@ class Worker:
         if (value.shape, value.dtype) != (array.shape, array.dtype):
             got, expected = f"{value.dtype}{list(value.shape)}", f"{array.dtype}{list(array.shape)}"
             raise PlanError("a register is given another array than it holds", where=name, got=got, expected=expected)
-        self._kernels.upload(value, array)
+        if isinstance(array, np.ndarray):
+            np.copyto(array, value)
+        else:
+            self._kernels.upload(value, array)
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads

@@ -68,14 +68,17 @@ def local_cluster(ranks: int, rates: Rates | None = None) -> Cluster:
     """This machine with one rank per core; `rates` are measured if not given.
 
     A message between two processes is copied into shared memory and out of it, and a copy reads and writes: a quarter
-    of the memory's bandwidth is left. Ranks share the physical memory evenly.
+    of the memory's bandwidth is left. Ranks share the physical memory evenly. The host of a core is the core itself:
+    what is offloaded is copied to where it might as well have been, which is good for rehearsals.
     """
-    from strategy.cluster import Cluster, Device, Link
+    from strategy.cluster import Cluster, Device, Host, Link
 
     found = rates or measure_rates()
     device = Device("core", "numpy", memory_bytes() // ranks, found.memory_bytes_per_s, found.flop_per_s, found.call_s)
     link = Link(found.memory_bytes_per_s / 4, found.message_s)
-    return Cluster(f"local:{ranks}", 1, ranks, device, link, link)
+    rates_of_copies = found.memory_bytes_per_s / 2, found.call_s
+    host = Host(device.memory_bytes, device.memory_bytes_per_s, device.flop_per_s, *rates_of_copies)
+    return Cluster(f"local:{ranks}", 1, ranks, device, link, link, host)
 
 
 def find_machine(text: str) -> Cluster:

@@ -5,6 +5,8 @@ tp = 2
 schedule = "1f1b"
 recompute = "full"
 recompute_values = ["*.mlp.gelu"]
+offload = "activations"
+offload_values = ["*.norm1.*"]
 
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, (context,) tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
 COUNTS = ("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "zero_min_size")
-WORDS = ("schedule", "recompute", "context")
-PATTERNS = ("recompute_values",)
+WORDS = ("schedule", "recompute", "offload", "context")
+PATTERNS = ("recompute_values", "offload_values")
 LARGEST_ZERO_STAGE = 3
 SINGLE_VALUED: Mapping[str, object] = {"ep": 1}
 """Keys of `config` that have one value in this version."""
@@ -141,10 +143,15 @@ def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None)
 
 def _word(key: str, value: Any, where: str) -> StrEnum:
     """One of few words."""
-    from strategy.config import Context, Recompute
+    from strategy.config import Context, Offload, Recompute
     from strategy.lowering.schedule import Schedule
 
-    kinds: Mapping[str, type[StrEnum]] = {"schedule": Schedule, "recompute": Recompute, "context": Context}
+    kinds: Mapping[str, type[StrEnum]] = {
+        "schedule": Schedule,
+        "recompute": Recompute,
+        "offload": Offload,
+        "context": Context,
+    }
     names = [str(word) for word in kinds[key]]
     if value not in names:
         raise InputError(f"unknown {key}", where=where, got=value, hint=did_you_mean(str(value), names))

@@ -206,5 +206,6 @@ def _summary(plan: Plan, reports: list[StepReport], step: int) -> dict[str, obje
         "final_loss": _told(reports[-1].loss) if reports else None,
         "skipped_steps": sum(report.skipped for report in reports),
         "peak_memory_bytes": list(plan.claims.peak_memory_bytes),
+        "peak_host_memory_bytes": list(plan.claims.peak_host_memory_bytes),
         "plan_hash": plan.plan_hash,
     }

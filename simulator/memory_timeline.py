@@ -1,4 +1,4 @@
-"""Memory over time: the bytes of live register blocks per rank, from the credits that a timeline implies.
+"""Memory over time: the bytes of live register blocks on every rank's device, from the credits that a timeline implies.
 
 A block is live from the start of the act that first writes a piece into it until the end of the act that returns
 the piece last, or until an act writes over it in place. State (registers that start with a piece) is always live.
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
+from strategy.graph import Space
 from strategy.lowering.memory import memory_nbytes
 from strategy.program import Program
 from strategy.timeline import Timeline
@@ -64,11 +65,11 @@ def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeli
     """Live bytes over time, per rank."""
     held: list[list[_Held]] = [[] for _ in range(program.ranks)]
     for register in program.registers:
-        if register.initial:
+        if register.initial and register.space is Space.DEVICE:
             held[register.rank].append(_Held(register.name, register.nbytes, 0, FOREVER_NS))
     for life in _until_overwritten(program, piece_lives(program, timeline)):
         register = program.registers[life.register]
-        if not register.initial:
+        if not register.initial and register.space is Space.DEVICE:
             held[register.rank].append(_Held(register.name, register.block_nbytes, life.begin_ns, life.end_ns))
     placed = all(register.initial or register.offsets for register in program.registers)
     allocated = memory_nbytes(program) if placed else (0,) * program.ranks

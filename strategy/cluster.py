@@ -21,6 +21,13 @@ latency = "3 us"
 [inter]                          # between nodes, per device and direction
 bandwidth = "25 GB/s"
 latency = "5 us"
+
+[host]                           # a device's share of its node, for offloading; may be left out
+memory = "256 GiB"
+memory_bandwidth = "51 GB/s"
+compute = "1.1 TFLOP/s"
+bandwidth = "31.5 GB/s"          # between device and host, per direction
+latency = "10 us"
 """
 
 from __future__ import annotations
@@ -68,8 +75,19 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """A device's share of the memory and the processors of its node, and the link to them, per direction."""
+
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flop_per_s: float
+    link_bytes_per_s: float
+    link_latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes of alike devices. Ranks count node by node."""
+    """Nodes of alike devices. Ranks count node by node. Without a host nothing can be offloaded."""
 
     name: str
     nodes: int
@@ -77,6 +95,7 @@ class Cluster:
     device: Device
     intra: Link
     inter: Link
+    host: Host | None = None
 
     @property
     def devices(self) -> int:
@@ -101,18 +120,30 @@ class Cluster:
         return self.inter if level == "inter" else self.intra
 
 
+def host_memory_bytes(cluster: Cluster) -> int:
+    """Bytes that a device may offload."""
+    return 0 if cluster.host is None else cluster.host.memory_bytes
+
+
 _A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6, 2.0, 2.0)
 _H100 = Device("H100-SXM5-80GB", "cupy", 80 * 2**30, 3.35e12, 494.7e12, 4e-6, 2.0, 2.0)
 _V100 = Device("V100-SXM2-16GB", "cupy", 16 * 2**30, 0.9e12, 15.7e12, 6e-6, 1.0, 125 / 15.7)
 
-PRESETS: Mapping[str, tuple[int, Device, Link, Link]] = {
-    "dgx-a100": (8, _A100, Link(300e9, 3e-6), Link(25e9, 5e-6)),
-    "dgx-h100": (8, _H100, Link(450e9, 3e-6), Link(50e9, 5e-6)),
-    "v100-ib100": (8, _V100, Link(150e9, 4e-6), Link(1.5625e9, 6e-6)),
+_DGX_A100_HOST = Host(2**41 // 8, 51.2e9, 1.15e12, 31.5e9, 10e-6)
+_DGX_H100_HOST = Host(2**41 // 8, 76.8e9, 1.79e12, 63e9, 10e-6)
+_V100_HOST = Host(2**39 // 8, 19.2e9, 0.35e12, 15.75e9, 10e-6)
+"""Two EPYC 7742 with 8 channels of DDR4-3200, two Xeon 8480C with 8 of DDR5-4800, two Xeon E5-2698 v4 with 4 of
+DDR4-2400, an eighth of each; cores times base clock times 32 float32 FLOPs, 64 with AVX-512; PCIe 4, 5 and 3 x16. The
+latency is ours."""
+
+PRESETS: Mapping[str, tuple[int, Device, Link, Link, Host]] = {
+    "dgx-a100": (8, _A100, Link(300e9, 3e-6), Link(25e9, 5e-6), _DGX_A100_HOST),
+    "dgx-h100": (8, _H100, Link(450e9, 3e-6), Link(50e9, 5e-6), _DGX_H100_HOST),
+    "v100-ib100": (8, _V100, Link(150e9, 4e-6), Link(1.5625e9, 6e-6), _V100_HOST),
 }
-"""name -> devices per node, device, intra-node link, inter-node link; NVIDIA's data sheets (float32 as TF32 on A100 and
-H100, halves without sparsity; V100 has tensor cores for fp16 alone), NVLink per direction, and the node's InfiniBand
-shared evenly by its devices."""
+"""name -> devices per node, device, intra-node link, inter-node link, host; NVIDIA's data sheets (float32 as TF32 on
+A100 and H100, halves without sparsity; V100 has tensor cores for fp16 alone), NVLink per direction, and the node's
+InfiniBand shared evenly by its devices."""
 
 
 def find_cluster(text: str) -> Cluster:
@@ -126,8 +157,7 @@ def find_cluster(text: str) -> Cluster:
         nodes = int(count) if _COUNT.fullmatch(count) else 1 if not count else 0
         if nodes < 1:
             raise InputError("not a number of nodes", where=text, got=count, expected=f"such as {name}:4")
-        per_node, device, intra, inter = PRESETS[name]
-        return Cluster(f"{name}:{nodes}", nodes, per_node, device, intra, inter)
+        return Cluster(f"{name}:{nodes}", nodes, *PRESETS[name])
     path = Path(text)
     if path.suffix == ".toml":
         return read_cluster(path)
@@ -138,6 +168,7 @@ def find_cluster(text: str) -> Cluster:
 
 _DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch", "bf16_speedup", "fp16_speedup")
 _LINK_KEYS = ("bandwidth", "latency")
+_HOST_KEYS = ("memory", "memory_bandwidth", "compute", *_LINK_KEYS)
 
 
 def read_cluster(path: Path) -> Cluster:
@@ -152,7 +183,7 @@ def read_cluster(path: Path) -> Cluster:
         raise InputError("no such cluster file", where=str(path)) from error
     except (OSError, ValueError, RecursionError) as error:
         raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
-    root = _Table(str(path), document, ("name", "nodes", "devices_per_node", "device", "intra", "inter"))
+    root = _Table(str(path), document, ("name", "nodes", "devices_per_node", "device", "intra", "inter", "host"))
     return Cluster(
         name=root.text("name"),
         nodes=root.count("nodes"),
@@ -160,6 +191,7 @@ def read_cluster(path: Path) -> Cluster:
         device=_device(root.table("device", _DEVICE_KEYS)),
         intra=_link(root.table("intra", _LINK_KEYS)),
         inter=_link(root.table("inter" if "inter" in document else "intra", _LINK_KEYS)),
+        host=_host(root.table("host", _HOST_KEYS)) if "host" in document else None,
     )
 
 
@@ -183,6 +215,17 @@ def _link(table: _Table) -> Link:
     bandwidth = parse_bandwidth(table.take("bandwidth"), where=table.at("bandwidth"))
     latency_s = parse_seconds(table.take("latency"), where=table.at("latency"))
     return Link(bandwidth, latency_s)
+
+
+def _host(table: _Table) -> Host:
+    link = _link(table)
+    return Host(
+        memory_bytes=parse_bytes(table.take("memory"), where=table.at("memory")),
+        memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
+        flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
+        link_bytes_per_s=link.bytes_per_s,
+        link_latency_s=link.latency_s,
+    )
 
 
 class _Table:
@@ -256,6 +299,16 @@ def write_cluster(cluster: Cluster) -> str:
             f"\n[{name}]",
             f'bandwidth = "{_exact(link.bytes_per_s)} B/s"',
             f'latency = "{_exact(link.latency_s)} s"',
+        ]
+    if cluster.host is not None:
+        host = cluster.host
+        lines += [
+            "\n[host]",
+            f'memory = "{host.memory_bytes} B"',
+            f'memory_bandwidth = "{_exact(host.memory_bytes_per_s)} B/s"',
+            f'compute = "{_exact(host.flop_per_s)} FLOP/s"',
+            f'bandwidth = "{_exact(host.link_bytes_per_s)} B/s"',
+            f'latency = "{_exact(host.link_latency_s)} s"',
         ]
     return "\n".join(lines) + "\n"
 

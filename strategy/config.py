@@ -33,6 +33,25 @@ class Recompute(StrEnum):
     """All but the inputs of every layer."""
 
 
+class Offload(StrEnum):
+    """What waits in the host's memory while the device does not need it (see `passes.offload`)."""
+
+    NONE = "none"
+    ACTIVATIONS = "activations"
+    OPTIMIZER = "optimizer"
+    ALL = "all"
+
+    @property
+    def of_activations(self) -> bool:
+        """Whether activations do."""
+        return self in (Offload.ACTIVATIONS, Offload.ALL)
+
+    @property
+    def of_optimizer(self) -> bool:
+        """Whether parameters, their state and their updates do."""
+        return self in (Offload.OPTIMIZER, Offload.ALL)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
     """How a step is spread over devices and time. The degrees' product is the number of devices.
@@ -50,6 +69,8 @@ class PlanConfig:
         virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
         recompute_values: patterns of names of activations that it computes again besides.
+        offload: what waits in the host's memory.
+        offload_values: patterns of names of the activations that do, if `offload` names activations; else all do.
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
             arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too. 0 demands nothing: a search may
             still find that sharing pays.
@@ -67,6 +88,8 @@ class PlanConfig:
     virtual_stages: int = 1
     recompute: Recompute = Recompute.NONE
     recompute_values: tuple[str, ...] = ()
+    offload: Offload = Offload.NONE
+    offload_values: tuple[str, ...] = ()
     zero_stage: int = 0
     zero_min_size: int = SMALLEST_SHARED
     context: Context = Context.RING

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, transfer_task
-from strategy.cluster import Cluster
+from strategy.cluster import Cluster, Host
 from strategy.graph import Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
+from strategy.ops.copy import MOVES
 from strategy.placement import Placement
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import NdSbp
@@ -36,6 +37,9 @@ FLOP_BOUND = frozenset(
     }
 )
 """Kinds whose data-sheet time counts FLOPs at the matrix rate; the others are bound by memory."""
+
+ON_HOST = "@host"
+"""What the kinds of ops that the host computes end with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +150,11 @@ def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...
         nbytes = definition.nbytes(inputs, outputs, op.attrs)
     else:
         nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
+    kind = op.kind + ON_HOST if graph.on_host(op) else op.kind
+    if op.kind in MOVES:
+        nbytes = inputs[0].nbytes
     half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
-    return Features(op.kind, definition.flop(inputs, outputs, op.attrs), nbytes, half=half)
+    return Features(kind, definition.flop(inputs, outputs, op.attrs), nbytes, half=half)
 
 
 def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -200,6 +207,18 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     if features.level:
         link = cluster.link(features.level)
         return Coefficients(link.latency_s, 0.0, 1 / link.bytes_per_s)
+    if features.kind in MOVES:
+        return Coefficients(_host(cluster).link_latency_s, 0.0, 1 / _host(cluster).link_bytes_per_s)
+    if features.kind.endswith(ON_HOST):
+        host, kind = _host(cluster), features.kind.removesuffix(ON_HOST)
+        return Coefficients(
+            device.launch_s, 1 / host.flop_per_s if kind in FLOP_BOUND else 0.0, 1 / host.memory_bytes_per_s
+        )
     rate = device.product_flop_per_s(DType(features.half) if features.half else DType.FLOAT32)
     s_per_flop = 1 / rate if features.kind in FLOP_BOUND else 0.0
     return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
+
+
+def _host(cluster: Cluster) -> Host:
+    assert cluster.host is not None, "what is offloaded needs a host"
+    return cluster.host

@@ -40,6 +40,13 @@ class Phase(StrEnum):
     UPDATE = "update"
 
 
+class Space(StrEnum):
+    """Which memory a value is in: the device's, or that of the host that the device belongs to."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """A logical tensor of the graph."""
@@ -50,6 +57,7 @@ class Value:
     role: Role = Role.COMPUTED
     init: str = ""
     """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
+    space: Space = Space.DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class Op:
     """Index of the repeated layer that the op belongs to; None outside of layers."""
     repeats: str = ""
     """The forward op whose work it does again: its FLOPs are the hardware's, not the model's."""
+    after: tuple[str, ...] = ()
+    """Values that must be there before it acts, if they are on its stage; it does not look at them."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,20 @@ class Graph:
             for name in dict.fromkeys(op.inputs):
                 found[name].append(op)
         return {name: tuple(ops) for name, ops in found.items()}
+
+    @cached_property
+    def followers(self) -> Mapping[str, tuple[Op, ...]]:
+        """Value name -> the ops that wait for it without reading it."""
+        found: dict[str, tuple[Op, ...]] = {}
+        for op in self.ops:
+            found.update((name, (*found.get(name, ()), op)) for name in op.after)
+        return found
+
+    def on_host(self, op: Op) -> bool:
+        """Whether the host computes an op: what it writes stays in the host's memory, and so was what it reads."""
+        return any(self.values[name].space is Space.HOST for name in (*op.inputs, *op.updates)) and all(
+            self.values[name].space is Space.HOST for name in (*op.outputs, *op.updates)
+        )
 
     @cached_property
     def updater(self) -> Mapping[str, Op]:
@@ -161,7 +185,7 @@ def check_graph(graph: Graph) -> None:
         if op.name in names:
             problems.append(f"op {op.name}: the name is used twice")
         names.add(op.name)
-        for name in (*op.inputs, *op.updates):
+        for name in (*op.inputs, *op.updates, *op.after):
             if name not in graph.values:
                 problems.append(f"op {op.name}: reads {name}, which the graph does not hold")
             elif name not in written:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from strategy.boxing import BoxingStep
-from strategy.cluster import Cluster, Device, Link
-from strategy.config import Context, PlanConfig, Recompute
+from strategy.cluster import Cluster, Device, Host, Link
+from strategy.config import Context, Offload, PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -56,6 +56,7 @@ class Claims:
     step_time_s: float
     simulated_lower_bound_s: float
     peak_memory_bytes: tuple[int, ...]
+    peak_host_memory_bytes: tuple[int, ...]
     memory_limit_bytes: int
     sent_bytes_per_step: tuple[int, ...]
 
@@ -304,6 +305,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
         "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
     }
+    if cluster["host"] is not None:
+        parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
     for key, part in parts.items():
         reader.rates_and_times(part, f"cluster.{key}")
     where = reader.record(Cluster, cluster, "cluster", **parts)
@@ -343,6 +346,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             schedule=Schedule(config["schedule"]),
             recompute=Recompute(config["recompute"]),
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            offload=Offload(config["offload"]),
+            offload_values=reader.texts(config["offload_values"], "config.offload_values"),
             context=Context(config["context"]),
         ),
         layout=_layout_of(reader, found),
@@ -351,6 +356,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             claims,
             "plan",
             peak_memory_bytes=reader.integers(claims["peak_memory_bytes"], "peak_memory_bytes"),
+            peak_host_memory_bytes=reader.integers(claims["peak_host_memory_bytes"], "peak_host_memory_bytes"),
             sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
         ),
     )

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from strategy.graph import Space
 from strategy.sbp import Reduce
 from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec
 
@@ -46,6 +47,8 @@ class Register:
     `offsets` say where each block begins in the memory of its rank, in bytes, once that is laid out
     (`lowering.memory`). State has none: each of its blocks is memory of its own, which several programs may share.
     Blocks of a `ragged` tensor have room for the worst case; `box` then says which piece they hold.
+
+    They are in the memory of the rank's device, or of its host.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Register:
     ragged: Ragged | None = None
     box: Box = ()
     offsets: tuple[int, ...] = ()
+    space: Space = Space.DEVICE
 
     @property
     def spec(self) -> TensorSpec:
@@ -99,11 +103,12 @@ class ActKind(StrEnum):
     ALL_TO_ALL = "all_to_all"
     ROTATE = "rotate"
     TRANSFER = "transfer"
+    COPY = "copy"
 
     @property
     def is_communication(self) -> bool:
         """Whether ranks meet in it."""
-        return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE)
+        return self not in (ActKind.COMPUTE, ActKind.LOAD, ActKind.SLICE, ActKind.COPY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from strategy.boxing import BoxingStep, step_between
+from strategy.cluster import host_memory_bytes
 from strategy.errors import SbplanError
+from strategy.graph import Space
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
@@ -198,3 +200,8 @@ def _memory(plan: Plan, program: Program) -> Iterator[str]:
         yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
     if max(peaks) > claims.memory_limit_bytes:
         yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
+    on_host, there = memory_nbytes(program, Space.HOST), host_memory_bytes(plan.cluster)
+    if on_host != claims.peak_host_memory_bytes:
+        yield f"peak_host_memory_bytes: {claims.peak_host_memory_bytes} claimed, {on_host} found"
+    if max(on_host) > there:
+        yield f"host memory: {format_bytes(max(on_host))} needed, a device's share is {format_bytes(there)}"

@@ -18,12 +18,12 @@ from executor.train import StepReport, Trainer, program_of
 from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
 from simulator.simulate import simulate
-from strategy.cluster import Cluster, Device, Link
+from strategy.cluster import Cluster, Device, Host, Link
 from strategy.config import Context, PlanConfig
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
-from strategy.graph import Graph
+from strategy.graph import Graph, Space
 from strategy.layout import Stages, assign_stages
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lifetime_peak import lifetime_peaks
@@ -51,13 +51,14 @@ from tests.poison import Poison
 
 Array = npt.NDArray[Any]
 MODEL = GptConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16)
+HOST = Host(2**41, 5e8, 2e8, 1e8, 4e-6)
 
 
 def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None) -> Cluster:
     """Slow devices, so that small tensors cost something; every kind of work matters."""
     device = Device("small", backend, 2**40, 1e9, 1e9, 1e-6)
     per_node = per_node or devices
-    return Cluster("small", devices // per_node, per_node, device, Link(2e8, 2e-6), Link(5e7, 8e-6))
+    return Cluster("small", devices // per_node, per_node, device, Link(2e8, 2e-6), Link(5e7, 8e-6), HOST)
 
 
 def request(
@@ -176,6 +177,7 @@ def reclaimed(plan: Plan) -> Plan:
             gap=1.0,
             status="feasible",
             peak_memory_bytes=memory_nbytes(program),
+            peak_host_memory_bytes=memory_nbytes(program, Space.HOST),
             sent_bytes_per_step=sent_bytes_per_step(program),
         )
     except Exception:  # noqa: BLE001 - an illegal layout may fail anywhere; then its old claims stand

@@ -185,9 +185,10 @@ def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
     laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
+    offloads = "" if config.offload == "none" else f", offload of {config.offload}"
     return (
         f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}"
+        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}{offloads}"
     )
 
 
@@ -209,6 +210,7 @@ def document(
         "search_time_s": search_time_s,
         "config": dataclasses.asdict(plan.config),
         "peak_memory_bytes": list(claims.peak_memory_bytes),
+        "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "memory_limit_bytes": claims.memory_limit_bytes,
         "tokens_per_s": plan.tokens_per_step / claims.step_time_s,
         "mfu": mfu,

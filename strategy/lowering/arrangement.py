@@ -23,6 +23,7 @@ from strategy.graph import Graph, Op, Phase, Role, Value, act_rate
 from strategy.layout import Conversion, Copy, Home, Layout, Stages, home_of, wanted_copies
 from strategy.lowering.in_flight import Leg, UnitRun, unit_run
 from strategy.lowering.schedule import Schedule
+from strategy.ops.copy import MOVES, TO_DEVICE
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
 from strategy.tensor import Rate
@@ -63,7 +64,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One op, boxing step, transfer or load; `reads`, `writes` and `updates` index the tensors."""
+    """One op, boxing step, transfer or load; `reads`, `writes` and `updates` index the tensors.
+
+    Of an op, what it only waits for is read last.
+    """
 
     name: str
     kind: ActKind
@@ -143,8 +147,19 @@ class Lifetimes:
         producer = self.graph.producer[name]
         readers = self.readers(name, stage)
         begin = self.time_of[producer.name]
-        end = max((self.time_of[op.name] for op in readers), default=begin) + 1
-        return self._of_pieces(self.leg(producer), readers, begin, end, moves=self.leaves(name, stage))
+        waiting = [op for op in self.graph.followers.get(name, ()) if self.stages.stage_of[op.name] == stage]
+        end = max((self.time_of[op.name] for op in (*readers, *waiting)), default=begin) + 1
+        found = self._of_pieces(self.leg(producer), readers, begin, end, moves=self.leaves(name, stage))
+        return self._moved(found, producer, stage) if producer.kind == TO_DEVICE else found
+
+    def _moved(self, brought: Lifetime, op: Op, stage: int) -> Lifetime:
+        """Of what comes from the host beside computation: it may be there as soon as what its copy waits for is."""
+        if not self.pipeline.overlaps:
+            return brought
+        waits = [n for n in op.after if self.stages.stage_of[self.graph.producer[n].name] == stage]
+        if not waits:
+            return self.whole(brought.blocks)
+        return replace(brought, begin=min(brought.begin, *(self.time_of[self.graph.producer[n].name] for n in waits)))
 
     def copy(self, name: str, stage: int, *, arrives: bool) -> Lifetime:
         """Of a converted copy on `stage`; `arrives` if a transfer or a loader writes it itself."""
@@ -308,15 +323,16 @@ class _Arranger:
         stage = self.layout.stages.stage_of[op.name]
         layouts = self.layout.signatures[op.name].inputs
         reads = tuple(self.held[Copy(n, stage, nd)] for n, nd in zip(op.inputs, layouts, strict=True))
+        waits = tuple(self.homes[n] for n in op.after if self.tensors[self.homes[n]].stage == stage)
         self.actions.append(
             Action(
                 name=op.name,
-                kind=ActKind.COMPUTE,
+                kind=ActKind.COPY if op.kind in MOVES else ActKind.COMPUTE,
                 stage=stage,
                 phase=op.phase,
                 rate=act_rate(self.graph, op),
                 time=time,
-                reads=reads,
+                reads=reads + waits,
                 writes=tuple(self.homes[n] for n in op.outputs),
                 updates=tuple(self.homes[n] for n in op.updates),
                 op=op.name,

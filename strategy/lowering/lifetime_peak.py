@@ -6,7 +6,7 @@ the program (`memory`): blocks that are in use for less than the lifetime, or in
 
 from __future__ import annotations
 
-from strategy.graph import Graph
+from strategy.graph import Graph, Space
 from strategy.layout import Stages
 from strategy.lowering.arrangement import Arrangement, Held
 from strategy.lowering.memory import aligned
@@ -24,11 +24,11 @@ def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
 
 
 def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> int:
-    """The most that the tensors of the rank's stage hold at one time."""
+    """The most that the tensors of the rank's stage hold at one time in the memory of its device."""
     stage = next(i for i, placement in enumerate(stages.placements) if rank in placement.devices)
     change: dict[int, int] = {}
     for tensor in arrangement.tensors:
-        if tensor.stage == stage:
+        if tensor.stage == stage and graph.values[tensor.value].space is Space.DEVICE:
             nbytes, lifetime = held_nbytes(graph, stages, tensor, rank), tensor.lifetime
             change[lifetime.begin] = change.get(lifetime.begin, 0) + nbytes
             change[lifetime.end] = change.get(lifetime.end, 0) - nbytes

@@ -6,8 +6,9 @@ Every tensor becomes a register on each rank of its stage, every action an actor
     chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
     epilogue   the update
 
-and each stream of a rank is the subsequence that belongs to it: `compute`; `comm` for collectives where they
-overlap; one stream per pair of stages for transfers, in the sender's order on both sides; and a dynamic `load`.
+and each stream of a rank is the subsequence that belongs to it: `compute`; where they overlap, `comm` for collectives
+and `d2h` and `h2d` for copies to the host and back; one stream per pair of stages for transfers, in the sender's order
+on both sides; and a dynamic `load`.
 
 Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
 The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
@@ -30,6 +31,7 @@ from strategy.lowering.schedule import chunk_order
 from strategy.measurement import Features
 from strategy.objective import action_features
 from strategy.ops import op_definition
+from strategy.ops.copy import TO_HOST
 from strategy.program import (
     ActKind,
     Actor,
@@ -120,8 +122,9 @@ class _Lowering:
                 self.register_of[index, rank] = len(self.registers)
                 box, spec, blocks = self._box(index, rank), value.spec, held.lifetime.blocks
                 ragged, place = spec.ragged, () if spec.ragged is None else box
+                shape, dtype, space = box_shape(box), spec.dtype, value.space
                 self.registers.append(
-                    Register(held.name, rank, box_shape(box), spec.dtype, blocks, initial, ragged, place)
+                    Register(held.name, rank, shape, dtype, blocks, initial, ragged, place, space=space)
                 )
 
     def _port(self, tensor: int, rank: int, action: Action) -> Port:
@@ -149,6 +152,8 @@ class _Lowering:
     def _stream_name(self, action: Action) -> str:
         if action.kind is ActKind.LOAD:
             return "load"
+        if action.kind is ActKind.COPY and self.pipeline.overlaps:
+            return "d2h" if self.graph.by_name[action.op].kind == TO_HOST else "h2d"
         return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
@@ -173,11 +178,12 @@ class _Lowering:
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
             written = (*action.writes, *action.updates)
+            operands = action.reads[: len(self.graph.by_name[action.op].inputs)]
             return OpTask(
                 op=action.op,
-                inputs=tuple(range(len(action.reads))),
+                inputs=tuple(range(len(operands))),
                 outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
-                input_boxes=tuple(self._box(t, rank) for t in action.reads),
+                input_boxes=tuple(self._box(t, rank) for t in operands),
                 output_boxes=tuple(self._box(t, rank) for t in written),
                 in_place=op_definition(self.graph.by_name[action.op].kind).in_place,
             )

@@ -1,8 +1,9 @@
 """Memory: where every block of a rank lies, decided here alone, and what fills it.
 
-A rank holds *state* (registers that begin with a piece), every block of it by itself, and one *pool* for the rest, in
-which blocks share places over time (`occupancy`, `arena`). The plan's peak is what the executor allocates, to the byte:
-registers only. Scratch space of kernels and the process itself are not in it.
+In the memory of its device, and likewise in that of its host, a rank holds *state* (registers that begin with a
+piece), every block of it by itself, and one *pool* for the rest, in which blocks share places over time (`occupancy`,
+`arena`). The plan's peak is what the executor allocates, to the byte: registers only. Scratch space of kernels and the
+process itself are not in it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from strategy.graph import Space
 from strategy.lowering.arena import Span, place, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program import Actor, OpTask, Program, Register
@@ -58,22 +60,24 @@ def state_nbytes(registers: Sequence[Register]) -> int:
     return sum(register.blocks * aligned(register.block_nbytes) for register in registers if register.initial)
 
 
-def memory_nbytes(program: Program) -> tuple[int, ...]:
-    """Bytes that every rank of a placed program allocates."""
+def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, ...]:
+    """Bytes that every rank of a placed program allocates in one of its memories."""
     registers: list[list[Register]] = [[] for _ in range(num_ranks(program))]
     for register in program.registers:
-        registers[register.rank].append(register)
+        if register.space is space:
+            registers[register.rank].append(register)
     return tuple(pool_nbytes(mine) + state_nbytes(mine) for mine in registers)
 
 
 def fullest(program: Program, rank: int) -> Fill:
-    """What a rank holds when it holds most; of tensors that share a block in place, the first counts."""
+    """What a rank's device holds when it holds most; of tensors that share a block in place, the first counts."""
     occupancy = Occupancy(program)
-    occupants = occupancy.of_rank(rank)
+    occupants = _in(program, occupancy.of_rank(rank), Space.DEVICE)
     used = usage(_spans(program, occupants))
     at = used.index(max(used))
     live = (o.blocks[0] for o in occupants if any(begin <= at < end for begin, end in o.lives))
-    state = ((i, b) for i in occupancy.registers_of[rank] for b in range(program.registers[i].blocks))
+    mine = [i for i in occupancy.registers_of[rank] if program.registers[i].space is Space.DEVICE]
+    state = ((i, b) for i in mine for b in range(program.registers[i].blocks))
     held: dict[str, int] = {}
     for index, _ in (*live, *((i, b) for i, b in state if program.registers[i].initial)):
         register = program.registers[index]
@@ -88,10 +92,18 @@ def _spans(program: Program, occupants: Sequence[Occupant]) -> list[Span]:
 
 def _offsets(occupancy: Occupancy, rank: int) -> dict[Block, int]:
     """Block -> where it begins, of what is no state on one rank."""
+    found: dict[Block, int] = {}
     occupants = occupancy.of_rank(rank)
-    offsets, _ = place(_spans(occupancy.program, occupants))
-    pairs = zip(occupants, offsets, strict=True)
-    return {block: offset for occupant, offset in pairs for block in occupant.blocks}
+    for space in Space:
+        there = _in(occupancy.program, occupants, space)
+        offsets, _ = place(_spans(occupancy.program, there))
+        pairs = zip(there, offsets, strict=True)
+        found.update((block, offset) for occupant, offset in pairs for block in occupant.blocks)
+    return found
+
+
+def _in(program: Program, occupants: Sequence[Occupant], space: Space) -> list[Occupant]:
+    return [occupant for occupant in occupants if program.registers[occupant.blocks[0][0]].space is space]
 
 
 def _shape(occupancy: Occupancy, rank: int) -> Hashable:
@@ -105,7 +117,10 @@ def _shape(occupancy: Occupancy, rank: int) -> Hashable:
     actors = [_use(program.actors[index], register_number) for index in actor_number]
     registers = ((program.registers[index], index in occupancy.dynamic) for index in mine)
     return (
-        tuple((r.blocks, r.block_nbytes, r.dtype, r.initial, r.ragged is None, dynamic) for r, dynamic in registers),
+        tuple(
+            (r.blocks, r.block_nbytes, r.dtype, r.initial, r.ragged is None, r.space, dynamic)
+            for r, dynamic in registers
+        ),
         tuple(actors),
         tuple(tuple(actor_number[a] for a in program.streams[stream].sequence) for stream in streams),
     )

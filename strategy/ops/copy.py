@@ -1,9 +1,12 @@
 """Copies: the identity, as an act of its own.
 
-    copy   x -> x
+    copy        x -> x
+    to_host     x -> x in the host's memory
+    to_device   x in the host's memory -> x
 
 A copy begins a new life: its readers keep the copy, not what it was made of, and what is done to get the copy where
-they want it is done after it. Recomputing uses that as a fence (see `passes.recompute`).
+they want it is done after it. Recomputing uses that as a fence (see `passes.recompute`). The other two move what is
+offloaded (see `passes.offload`).
 
 What goes round a ring of ranks is copied at every stop (see `passes.ring_attention`): with the attributes `chunks` and
 `shift`, dim 1 may be split among as many ranks as there are chunks, rotated by the shift.
@@ -27,6 +30,10 @@ from strategy.ops.gradient import GradientBuilder
 from strategy.ops.on_rows import on_rows, ragged_spec
 from strategy.sbp import Split
 from strategy.tensor import DType, TensorSpec
+
+TO_HOST, TO_DEVICE = "to_host", "to_device"
+MOVES = (TO_HOST, TO_DEVICE)
+"""Kinds that go over the link between a device and its host."""
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -77,5 +84,9 @@ OPS = (
         _gradient,
         ragged=True,
         examples=_EXAMPLES,
+    ),
+    *(
+        OpDef(kind, _infer, _flop, _signatures, on_rows(_run), _gradient, ragged=True, examples=_EXAMPLES[:2])
+        for kind in MOVES
     ),
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
+from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
 from strategy.passes.ring_attention import split_sequences
 from strategy.passes.training import Training, Watch, training_graph
@@ -25,8 +26,12 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
     graph = training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "activations_to_host": lambda graph: (
+            offload_activations(graph, config.offload_values) if config.offload.of_activations else graph
+        ),
         "context": lambda graph: split_sequences(graph, config),
         "zero": lambda graph: share_out(graph, config),
+        "optimizer_to_host": lambda graph: offload_optimizer(graph) if config.offload.of_optimizer else graph,
         "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
     for name, transform in passes.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import SMALLEST_SHARED, Context, PlanConfig, Recompute
+from strategy.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import GraphError, InputError, report
@@ -60,6 +60,8 @@ class Pins:
     schedule: Schedule | None = None
     recompute: Recompute | None = None
     recompute_values: tuple[str, ...] = ()
+    offload: Offload | None = None
+    offload_values: tuple[str, ...] = ()
     zero_stage: int | None = None
     zero_min_size: int | None = None
     virtual_stages: int | None = None
@@ -163,6 +165,8 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     virtual_stages=laps,
                     recompute=pins.recompute or Recompute.NONE,
                     recompute_values=pins.recompute_values,
+                    offload=pins.offload or Offload.NONE,
+                    offload_values=pins.offload_values,
                     zero_stage=pins.zero_stage or 0,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                     cp=cp,
@@ -189,6 +193,26 @@ def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfi
             cuts = kind is not Recompute.NONE and request.pins.numbered_stages
             if smaller != config and (not cuts or _keeps_layers_whole(request, smaller)):
                 yield smaller
+
+
+def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A candidate with some of its memory on the host, where there is one.
+
+    Activations travel where all of them are kept; the optimiser goes where all else has been done that saves memory.
+    """
+    if request.pins.offload is not None or config.offload is not Offload.NONE or request.cost.cluster.host is None:
+        return
+    if config.recompute is Recompute.NONE and config.zero_stage == (request.pins.zero_stage or 0):
+        yield replace(config, offload=Offload.ACTIVATIONS)
+    if _saves_most(request, config):
+        yield from (replace(config, offload=what) for what in (Offload.OPTIMIZER, Offload.ALL))
+
+
+def _saves_most(request: Request, config: PlanConfig) -> bool:
+    """Whether nothing that saves memory on the device itself is left to try."""
+    recomputes = request.pins.recompute or (Recompute.NONE, *recomputable(request.model))[-1]
+    shares = 3 if request.pins.zero_stage is None and config.dp > 1 else config.zero_stage
+    return (config.recompute, config.zero_stage) == (recomputes, shares)
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
@@ -251,9 +275,14 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     """The layouts of one candidate under one rule per axis; every stage's time counts once.
 
     Raises:
-        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline.
+        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline, or what is to be
+            offloaded has nowhere to go.
         InfeasibleError: the mesh does not allow the pinned layouts; names every op.
     """
+    if config.offload is not Offload.NONE and request.cost.cluster.host is None:
+        hint = "write a [host] section into its file: memory, memory_bandwidth, compute, bandwidth, latency"
+        where = f"cluster {request.cost.cluster.name}"
+        raise InputError("there is no host to offload to", where=where, got=str(config.offload), hint=hint)
     graph = planned_graph(request.model, request.training_with(config), config)
     placements, mesh, pins = placements_of(config), config.mesh, request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
@@ -298,7 +327,7 @@ def space_log10(request: Request) -> float:
         space = space_of(request, config, free_rules(config))
         options: dict[str, int] = {}
         for op in space.graph.ops:
-            name = template_name(op.name, op.layer)
+            name = template_name(op.repeats or op.name, op.layer)
             if name not in options:
                 kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
                 options[name] = sum(kept)

@@ -53,7 +53,8 @@ def _solved_tighter(
     request: Request, solved: Solved, rules: Sequence[str], error: InfeasibleError, deadline: float
 ) -> Solved | None:
     """Another layout, of lifetimes that hold less by what the last one exceeded the limit by."""
-    assert error.smallest_limit is not None
+    if error.smallest_limit is None:  # it is the host's memory that is short
+        return None
     overshoot = error.smallest_limit - request.memory_limit_bytes
     limit = min(request.memory_limit_bytes, max(solved.peaks)) - overshoot
     left_s = None if deadline == math.inf else deadline - time.monotonic()

@@ -1,8 +1,8 @@
 """The search for signatures as a `Problem`: which signature for each op, so that acts and conversions cost least.
 
 Every op is a node whose choices are its signatures. Repeated layers are tied: the ops of one template are one node
-whose costs are summed over the layers. A conversion is paid once however many readers share the copy, so a copy is a
-node of its own:
+whose costs are summed over the layers; what computes an op again is laid out like it. A conversion is paid once however
+many readers share the copy, so a copy is a node of its own:
 
     op that writes x --- copy of x in layout b --- ops that read x
 
@@ -23,7 +23,7 @@ from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Op, act_rate, deciding_op, template_name
+from strategy.graph import Graph, Op, Space, act_rate, deciding_op, template_name
 from strategy.layout import Copy, Home, Stages, home_position
 from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
 from strategy.lowering.memory import aligned
@@ -166,7 +166,7 @@ class _Builder:
             options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
             if not options:
                 raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
-            known = by_template.setdefault(template_name(op.name, op.layer), [])
+            known = by_template.setdefault(template_name(op.repeats or op.name, op.layer), [])
             found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
             if found is None:
                 found = _Class(len(self.classes), [], options)
@@ -217,7 +217,8 @@ class _Builder:
     def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
         spec = self.graph.values[value].spec
         begin, end = self._on_axis(stage, lifetime)
-        return Usage(begin, end, tuple(self._nbytes(spec, nd) * lifetime.blocks for nd in layouts))
+        blocks = 0 if self.graph.values[value].space is Space.HOST else lifetime.blocks
+        return Usage(begin, end, tuple(self._nbytes(spec, nd) * blocks for nd in layouts))
 
     def _on_axis(self, stage: int, lifetime: Lifetime) -> tuple[int, int]:
         """Stages lie one after another on the problem's time axis."""
@@ -331,6 +332,8 @@ class _Builder:
         usages: list[Usage] = []
         conversions: dict[tuple[int, int], list[_Alike]] = {}
         for value, home, stage in bundle.instances:
+            if self.graph.values[value].space is Space.HOST:
+                continue
             if (home, stage) not in conversions:
                 conversions[home, stage] = self._conversions(bundle, [s for s, _ in legal], home, stage, layout)
             amounts: dict[tuple[int, int], list[int]] = {}

@@ -8,7 +8,8 @@ More micro-batches on a single stage add acts and save nothing, so there a candi
 its number of micro-batches, and only memory asks for more of them.
 
 Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
-activations that are computed again; the space that bounds speak of is what has been listed so.
+activations that are computed again, and if nothing fits then, with some or all of its state on the host; the space that
+bounds speak of is what has been listed so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from strategy.config import PlanConfig
+from strategy.config import Offload, PlanConfig
 from strategy.errors import InfeasibleError, InputError
 from strategy.plan import Plan
 from strategy.search.by_hand import likely_first, solved_by_hand
@@ -28,6 +29,7 @@ from strategy.search.candidates import (
     quick_bound_ns,
     state_bytes,
     with_less_memory,
+    with_offload,
 )
 from strategy.search.fitted_plan import fitted_plan
 from strategy.search.infeasibility import nothing_fits, tightest
@@ -87,10 +89,7 @@ def search(
     plans: list[Plan] = []
     while not plans:
         _solve_all(request, [c for c in candidates if c not in known.refused], known, deadline, watch)
-        cramped = known.cramped_best_first
-        smaller = [a for config in cramped for a in with_less_memory(request, config) if a not in candidates]
-        _solve_all(request, smaller, known, deadline, watch)
-        candidates += smaller
+        _solve_lighter(request, candidates, known, deadline, watch)
         if not known.solved:
             known.solved = [_last_resort(request, candidates, known, deadline, time_limit_s)]
         known.solved += solved_by_hand(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
@@ -218,6 +217,19 @@ def _solve_all(
             known.complete = known.complete and time.monotonic() < deadline
 
 
+def _solve_lighter(
+    request: Request, candidates: list[PlanConfig], known: _Known, deadline: float, watch: Watch | None
+) -> None:
+    """Solve and list what needs less memory than candidates that it stood in the way of."""
+    for lighter in (with_less_memory, with_offload):
+        cramped = known.cramped_best_first
+        found = [again for config in cramped for again in lighter(request, config) if again not in candidates]
+        _solve_all(request, found, known, deadline, watch)
+        candidates += found
+        if known.solved:
+            return
+
+
 def _last_resort(
     request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, time_limit_s: float
 ) -> Solved:
@@ -231,7 +243,8 @@ def _last_resort(
         raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
     if known.conflict is not None and (request.deduction is not None or not known.refused):
         raise known.conflict
-    nearest, complete = tightest(request, candidates, deadline)
+    lightest = [config for config in candidates if config.offload is Offload.ALL]
+    nearest, complete = tightest(request, lightest or candidates, deadline)
     if nearest is None or nearest.nbytes > request.memory_limit_bytes:
         raise nothing_fits(request, nearest, complete=complete)
     known.bounds_ns.append(quick_bound_ns(request, candidates[0]))

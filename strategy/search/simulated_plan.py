@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strategy.cluster import host_memory_bytes
 from strategy.errors import InfeasibleError
+from strategy.graph import Space
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
@@ -42,13 +44,18 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     `bound_ns` bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
 
     Raises:
-        InfeasibleError: its memory, as it is laid out, exceeds the limit.
+        InfeasibleError: its memory, as it is laid out, exceeds the limit, or what it offloads the host's memory.
     """
     training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
     graph = planned_graph(request.model, training, solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
     program = lower(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
-    peaks = memory_nbytes(program)
+    peaks, host_peaks = memory_nbytes(program), memory_nbytes(program, Space.HOST)
+    there = host_memory_bytes(request.cost.cluster)
+    if max(host_peaks) > there:
+        raise InfeasibleError(
+            f"the host does not hold it: {max(host_peaks)} bytes per device needed, {there} are there"
+        )
     if max(peaks) > request.memory_limit_bytes:
         needed = f"{max(peaks)} bytes per device needed, {request.memory_limit_bytes} are there"
         raise InfeasibleError(f"the layout does not fit: {needed}", smallest_limit=max(peaks))
@@ -62,6 +69,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
         step_time_s=step.step_time_s,
         simulated_lower_bound_s=step.lower_bound_s,
         peak_memory_bytes=peaks,
+        peak_host_memory_bytes=host_peaks,
         memory_limit_bytes=request.memory_limit_bytes,
         sent_bytes_per_step=sent_bytes_per_step(program),
     )

@@ -14,7 +14,7 @@ from executor.data import Corpus
 from executor.initialize import initial_piece
 from executor.synthetic import BatchLoader
 from executor.train import program_of
-from strategy.config import Recompute
+from strategy.config import Offload, Recompute
 from strategy.errors import InfeasibleError
 from strategy.graph import Role
 from strategy.layout import home_of
@@ -53,6 +53,9 @@ QUOTAS = {
     "selective recompute": 0.1,
     "full recompute": 0.1,
     "recompute by name": 0.1,
+    "offload of activations": 0.05,
+    "offload of optimizer": 0.05,
+    "offload of all": 0.05,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
     **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
     **{str(schedule): 0.03 for schedule in Schedule},
@@ -158,11 +161,16 @@ def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
 
 
 def _random_memory(rng: random.Random, model: Model) -> dict[str, Any]:
-    """What is computed again."""
+    """What is computed again, and what is offloaded."""
     mlp = isinstance(model, MlpConfig)
     kinds = (Recompute.FULL,) if mlp else (Recompute.FULL, Recompute.SELECTIVE)
     values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.1.*norm*", "*.gelu", "*residual*")
+    offload = rng.choice((*[Offload.NONE] * 5, *Offload))
+    patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
+    named = offload in (Offload.ACTIVATIONS, Offload.ALL) and rng.random() < 0.3
     return {
+        "offload": offload,
+        "offload_values": (rng.choice(patterns),) if named else (),
         "recompute": rng.choice(kinds) if rng.random() < 0.45 else Recompute.NONE,
         "recompute_values": (rng.choice(values),) if rng.random() < 0.25 else (),
     }
@@ -186,6 +194,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
     yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
+    yield from [f"offload of {plan.config.offload}"] * (plan.config.offload is not Offload.NONE)
     yield from ["recompute by name"] * bool(plan.config.recompute_values)
     yield from ["mlp"] * isinstance(plan.model, MlpConfig)
     yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
@@ -217,7 +226,9 @@ def check(plan: Plan, *, steps: int = STEPS) -> Iterator[str]:
     if known and trained.sent_bytes != expected:
         yield f"bytes sent: {trained.sent_bytes}, expected {expected}, claimed {claimed}"
     for rank, trainer in enumerate(trained.trainers):
-        planned, held = plan.claims.peak_memory_bytes[rank], trainer.worker.registers.nbytes
+        claims, registers = plan.claims, trainer.worker.registers
+        planned = claims.peak_memory_bytes[rank], claims.peak_host_memory_bytes[rank]
+        held = registers.nbytes, registers.host_nbytes
         if planned != held:
             yield f"rank {rank} holds {held} bytes of registers, planned are {planned}"
 

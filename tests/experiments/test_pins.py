@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
-from strategy.config import Context, Recompute
+from strategy.config import Context, Offload, Recompute
 from strategy.errors import EnvironmentLacks, InputError
 from strategy.lowering.schedule import Schedule
 from strategy.sbp import B, Split
@@ -39,6 +39,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     virtual_stages = 1
     recompute = "selective"
     recompute_values = ["*.gelu"]
+    offload = "activations"
+    offload_values = ["*.norm1.*"]
     zero_stage = 3
     zero_min_size = 64
     [sbp]
@@ -56,6 +58,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         schedule=Schedule.GPIPE,
         recompute=Recompute.SELECTIVE,
         recompute_values=("*.gelu",),
+        offload=Offload.ACTIVATIONS,
+        offload_values=("*.norm1.*",),
         zero_stage=3,
         zero_min_size=64,
         cp=2,
@@ -83,6 +87,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ("[config]\nep = true", "[config] ep: a wrong type (got True, expected int)"),
         ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),
         ('[config]\nrecompute = "ful"', "[config] recompute: unknown recompute (got 'ful'); did you mean 'full'?"),
+        ('[config]\noffload = "activation"', "[config] offload: unknown offload (got 'activation'); did you mean"),
         ('[config]\nrecompute_values = "*"', "[config] recompute_values: not a list of patterns (got '*', expected"),
         ("[config]\nrecompute_values = [1]", "[config] recompute_values: not a list of patterns (got [1]"),
         ("config = 2", "[config]: not a table (got 2"),

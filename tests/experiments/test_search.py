@@ -52,6 +52,8 @@ CONFIG = [
     "zero_stage",
     "zero_min_size",
     "recompute_values",
+    "offload",
+    "offload_values",
 ]
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]
 

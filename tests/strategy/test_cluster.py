@@ -14,7 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategy.cluster import PRESETS, Cluster, Device, Link, find_cluster, read_cluster, write_cluster
+from strategy.cluster import (
+    PRESETS,
+    Cluster,
+    Device,
+    Host,
+    Link,
+    find_cluster,
+    host_memory_bytes,
+    read_cluster,
+    write_cluster,
+)
 from strategy.errors import InputError
 from strategy.tensor import DType
 
@@ -32,6 +42,13 @@ GOOD: dict[str, Any] = {
     },
     "intra": {"bandwidth": "300 GB/s", "latency": "3 us"},
     "inter": {"bandwidth": "25 GB/s", "latency": "5 us"},
+    "host": {
+        "memory": "256 GiB",
+        "memory_bandwidth": "51 GB/s",
+        "compute": "1.1 TFLOP/s",
+        "bandwidth": "31.5 GB/s",
+        "latency": "10 us",
+    },
 }
 FIGURES = [
     (table, key)
@@ -105,6 +122,7 @@ def test_a_good_file_is_read(read: Reader) -> None:
         Device("A100", "cupy", 80 * 2**30, 2039 * 1e9, 156e12, 5 * 1e-6),
         Link(300e9, 3 * 1e-6),
         Link(25e9, 5 * 1e-6),
+        Host(256 * 2**30, 51e9, 1.1e12, 31.5e9, 10 * 1e-6),
     )
     assert cluster.devices == 16
 
@@ -112,6 +130,12 @@ def test_a_good_file_is_read(read: Reader) -> None:
 def test_without_inter_the_links_are_those_of_a_node(read: Reader) -> None:
     cluster = read(without(None, "inter"))
     assert cluster.inter == cluster.intra
+
+
+def test_without_host_there_is_none(read: Reader) -> None:
+    cluster = read(without(None, "host"))
+    assert cluster.host is None
+    assert host_memory_bytes(cluster) == 0
 
 
 def test_every_misspelt_key_is_refused_with_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +160,12 @@ def test_every_misspelt_key_is_refused_with_its_place(path: Path, monkeypatch: p
 
 
 def test_an_added_key_is_refused(read: Reader) -> None:
-    for table in (None, "device", "intra", "inter"):
+    for table in (None, "device", "intra", "inter", "host"):
         with pytest.raises(InputError, match=r"cluster\.toml: .*colour: unknown key"):
             read(having(table, "colour", "red"))
 
 
-@pytest.mark.parametrize(("table", "key"), [pair for pair in keys() if pair != (None, "inter")])
+@pytest.mark.parametrize(("table", "key"), [pair for pair in keys() if pair not in ((None, "inter"), (None, "host"))])
 def test_every_missing_key_is_named(read: Reader, path: Path, table: str | None, key: str) -> None:
     with pytest.raises(InputError, match="is missing") as caught:
         read(without(table, key))
@@ -182,7 +206,7 @@ def test_a_backend_is_one_of_two(read: Reader) -> None:
             read(having("device", "backend", value))
 
 
-@pytest.mark.parametrize("table", ["device", "intra", "inter"])
+@pytest.mark.parametrize("table", ["device", "intra", "inter", "host"])
 @pytest.mark.parametrize("value", [1, "text", [1], True])
 def test_tables_are_tables(read: Reader, table: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"\[{table}\]: not a table"):

@@ -127,7 +127,8 @@ def free_to_say(place: tuple[str | int, ...]) -> bool:
     settings = {("training", field.name) for field in fields(Training) if field.name not in graph}
     spare |= {("cluster", "device", "bf16_speedup"), ("cluster", "device", "fp16_speedup")}
     simulated = {("step_time_s",), ("simulated_lower_bound_s",)}
-    return place in names | spare | settings | simulated or place[:2] == ("cluster", "inter")
+    unused = place[:2] in (("cluster", "inter"), ("cluster", "host"))
+    return place in names | spare | settings | simulated or unused
 
 
 def test_a_number_of_micro_batches_without_end_is_refused(tmp_path: Path) -> None:

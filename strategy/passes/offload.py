@@ -1,0 +1,195 @@
+"""Offload: what a device does not need for a while waits in its host's memory.
+
+Activations (Rhu et al. 2016, arXiv:1602.08124) leave after their last reader in the forward pass of a layer, and come
+back when the backward pass of that layer begins:
+
+    forward    x -> ... -> last reader        x:to_host = to_host x
+    backward   x:to_device = to_device x:to_host, after the op ahead of the layer's first
+               what read x in the backward pass of the layer reads x:to_device
+
+A copy that waits for nothing would run as soon as its original is on the host, on a stream of its own, and hold on the
+device what was to leave it: hence `after`.
+
+The optimiser (Ren et al. 2021, arXiv:2101.06840): parameters and their state live on the host, where they are updated.
+Per step and parameter, one copy brings the parameter up, of which the model reads, and one takes the gradient down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from strategy.errors import InputError, did_you_mean
+from strategy.graph import Graph, Op, Phase, Role, Space, Value, check_graph
+from strategy.ops.copy import TO_DEVICE, TO_HOST
+from strategy.tensor import Rate
+
+CLIP = "clip"
+"""The op whose first output scales every gradient: what depends on it belongs to the optimiser."""
+
+
+def offload_activations(graph: Graph, patterns: Sequence[str] = ()) -> Graph:
+    """The training graph with the activations of layers on the host between forward and backward pass.
+
+    Args:
+        graph: the training graph, what is recomputed already dropped from it.
+        patterns: of names of the activations that are meant; all where there are none.
+
+    Raises:
+        InputError: a pattern matches none, or there are none.
+    """
+    trips = list(_trips(graph))
+    names = [trip.value for trip in trips]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            where, hint = "config: offload_values", did_you_mean(pattern, names)
+            problem = "a pattern matches no activation that waits for the backward pass"
+            raise InputError(problem, where=where, got=pattern, hint=hint)
+    if not trips:
+        raise InputError("there is nothing to offload", where="config: offload", hint="the model has no layers")
+    chosen = [trip for trip in trips if not patterns or any(fnmatchcase(trip.value, p) for p in patterns)]
+    found = _Traveller(graph, chosen).run()
+    check_graph(found)
+    return found
+
+
+def offload_optimizer(graph: Graph) -> Graph:
+    """The training graph with parameters, their state and their updates on the host."""
+    found = _Mover(graph).run()
+    check_graph(found)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Trip:
+    """An activation that leaves after op `last`, for the backward pass of `layer`; `name` says of whom it is."""
+
+    value: str
+    layer: int
+    last: str
+    name: str
+
+
+def _trips(graph: Graph) -> Iterator[_Trip]:
+    """Of every activation, a trip for every layer whose backward pass reads it.
+
+    It is that layer's own, or one that the layer reads in the forward pass too: gradient rules read nothing else. Named
+    after an op of that layer, it follows it to its pipeline stage.
+    """
+    for name, value in graph.values.items():
+        producer = graph.producer.get(name)
+        if producer is None or producer.phase is not Phase.FORWARD or value.rate is not Rate.MICRO_BATCH:
+            continue
+        readers = graph.consumers[name]
+        for layer in dict.fromkeys(op.layer for op in readers if op.phase is Phase.BACKWARD):
+            ahead = [op for op in readers if op.phase is Phase.FORWARD and op.layer == layer]
+            last = ahead[-1] if ahead else producer
+            if layer is not None and layer == last.layer:
+                own = producer.layer == layer
+                yield _Trip(name, layer, last.name, name if own else f"{last.name}:{last.inputs.index(name)}")
+
+
+@dataclass(slots=True)
+class _Traveller:
+    graph: Graph
+    trips: Sequence[_Trip]
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    instead: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    """(value, layer) -> what the backward pass of that layer reads instead."""
+
+    def run(self) -> Graph:
+        """Copies to the host after the ops that read last, copies back ahead of the backward pass of a layer."""
+        self.values.update(self.graph.values)
+        leaving: dict[str, list[_Trip]] = {}
+        coming: dict[int | None, list[_Trip]] = {}
+        for trip in self.trips:
+            leaving.setdefault(trip.last, []).append(trip)
+            coming.setdefault(trip.layer, []).append(trip)
+        for op in self.graph.ops:
+            if op.phase is Phase.BACKWARD:
+                for trip in coming.pop(op.layer, ()):
+                    self._bring(trip)
+                self._add_backward(op)
+            else:
+                self.ops.append(op)
+            for trip in leaving.get(op.name, ()):
+                self._copy(trip, trip.value, TO_HOST, Phase.FORWARD, Space.HOST)
+        return Graph(self.values, tuple(self.ops), self.graph.loss)
+
+    def _bring(self, trip: _Trip) -> None:
+        ahead = (op for op in reversed(self.ops) if op.phase is Phase.BACKWARD and self._is_term(op))
+        waits = next((op.outputs[:1] for op in ahead), ())
+        back = self._copy(trip, f"{trip.name}:{TO_HOST}", TO_DEVICE, Phase.BACKWARD, Space.DEVICE, after=waits)
+        self.instead[trip.value, trip.layer] = back
+
+    def _is_term(self, op: Op) -> bool:
+        """Whether an op has computed something of the micro-batch: no copy, and no sum over the step."""
+        return op.kind != TO_DEVICE and self.values[op.outputs[0]].rate is Rate.MICRO_BATCH
+
+    def _add_backward(self, op: Op) -> None:
+        """The op with its new inputs; a fence of what has come from the host is none too many."""
+        inputs = tuple(self.instead.get((name, op.layer), name) for name in op.inputs)
+        if op.kind == "copy" and inputs != op.inputs:
+            self.instead[op.outputs[0], op.layer] = inputs[0]
+            del self.values[op.outputs[0]]
+        else:
+            self.ops.append(replace(op, inputs=inputs))
+
+    def _copy(
+        self, trip: _Trip, source: str, kind: str, phase: Phase, space: Space, *, after: tuple[str, ...] = ()
+    ) -> str:
+        name = f"{trip.name}:{kind}"
+        self.values[name] = replace(self.values[source], name=name, space=space)
+        self.ops.append(Op(name, kind, (source,), (name,), phase=phase, layer=trip.layer, after=after))
+        return name
+
+
+@dataclass(slots=True)
+class _Mover:
+    graph: Graph
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    copies: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    """(value, layer) -> its copy in the other memory, for the ops of that layer."""
+
+    def run(self) -> Graph:
+        """A parameter comes up ahead of its first reader, a gradient goes down ahead of its update."""
+        self.values.update(self.graph.values)
+        state = self._move_state()
+        for op in self.graph.ops:
+            host = op.name in state or (op.phase is Phase.UPDATE and any(self._on_host(name) for name in op.inputs))
+            inputs = tuple(self._at(name, op, host=host) for name in op.inputs)
+            self.ops.append(replace(op, inputs=inputs))
+            if host:
+                self.values.update((n, replace(self.values[n], space=Space.HOST)) for n in (*op.outputs, *op.updates))
+        return Graph(self.values, tuple(self.ops), self.graph.loss)
+
+    def _move_state(self) -> set[str]:
+        """Put what the optimiser updates on the host; gives the names of its ops: those that depend on the clip."""
+        reached = {self.graph.by_name[CLIP].outputs[0]}
+        found: set[str] = set()
+        for op in self.graph.ops:
+            if reached.intersection(op.inputs):
+                found.add(op.name)
+                reached.update(op.outputs)
+                self.values.update((name, replace(self.values[name], space=Space.HOST)) for name in op.updates)
+        return found
+
+    def _on_host(self, name: str) -> bool:
+        return self.values[name].space is Space.HOST
+
+    def _at(self, name: str, reader: Op, *, host: bool) -> str:
+        """The value where its reader needs it. A parameter has one copy for all, other values one for each layer."""
+        if self._on_host(name) is host:
+            return name
+        variable = self.values[name].role is Role.VARIABLE
+        key = (name, None if variable else reader.layer)
+        if key not in self.copies:
+            kind, space = (TO_HOST, Space.HOST) if host else (TO_DEVICE, Space.DEVICE)
+            copy = f"{name}:{kind}" if variable else f"{reader.name}:{reader.inputs.index(name)}:{kind}"
+            self.values[copy] = replace(self.values[name], name=copy, role=Role.COMPUTED, init="", space=space)
+            self.ops.append(Op(copy, kind, (name,), (copy,), phase=reader.phase, layer=reader.layer))
+            self.copies[key] = copy
+        return self.copies[key]
