@@ -98,13 +98,17 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "schedule", "zero_stage", *SINGLE_VALUED)
+    known = (*COUNTS, "schedule", "zero_stage", "zero_owner", *SINGLE_VALUED)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
     if key == "zero_stage":
         return _whole(value, f"{where} {key}", at_least=0, at_most=LARGEST_ZERO_STAGE)
+    if key == "zero_owner":
+        if not isinstance(value, bool):
+            raise InputError("a wrong type", where=f"{where} {key}", got=value, expected="true or false")
+        return value
     if key == "schedule":
         return _schedule(value, f"{where} {key}")
     only = SINGLE_VALUED[key]

@@ -19,6 +19,10 @@ with what another needs; chains convert before and after that transfer (`convert
 
 Bytes sent, over all p ranks of a group that holds a tensor of T bytes: all-gather T(p-1), reduce-scatter T(p-1),
 all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan et al. 2021, table 2).
+
+To boxing an owner, O(k), is the most uneven split, and the steps are those of S. Bytes, with the whole tensor at one
+rank: P -> O is a reduction to it, T(p-1); O -> B a broadcast from it, T(p-1); S -> O and O -> S gather and scatter,
+T(p-1)/p; O(k) -> O(l) a message, T; B -> O and O -> P are slices.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from strategy.sbp import (
     B,
     Broadcast,
     NdSbp,
+    Owner,
     P,
     Partial,
     Reduce,
@@ -50,9 +55,10 @@ from strategy.sbp import (
     is_legal_layout,
     local_boxes,
     may_be_partial,
+    owners,
     reductions,
 )
-from strategy.tensor import Box, Shape, TensorSpec, intersect
+from strategy.tensor import Box, Shape, TensorSpec, intersect, is_empty
 
 LARGEST_REGROUP = 64
 """Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
@@ -86,13 +92,18 @@ _ALONG_SEVERAL: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
 }
 
 
+def _form(sbp: Sbp) -> type[Sbp]:
+    """What a step depends on: an owner holds a piece, the others empty ones, as of a split."""
+    return Split if isinstance(sbp, Owner) else type(sbp)
+
+
 def step_between(source: NdSbp, target: NdSbp) -> BoxingStep | None:
     """The one step that turns `source` into `target`; None where no single one does."""
     changed = [axis for axis, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
     if not changed:
         return None
     axes = _with_nested(changed, source, target)
-    pairs = {(type(source[axis]), type(target[axis])) for axis in axes}
+    pairs = {(_form(source[axis]), _form(target[axis])) for axis in axes}
     if any(Partial in pair for pair in pairs):
         if axes != changed or len(pairs) > 1 or not _may_reduce(changed, source):
             return None
@@ -126,10 +137,16 @@ def _may_reduce(changed: Sequence[int], source: NdSbp) -> bool:
 
 
 def layouts_of(
-    spec: TensorSpec, mesh: Shape, *, partial: bool = True, reduces: Iterable[Reduce] = (Reduce.SUM,)
+    spec: TensorSpec,
+    mesh: Shape,
+    *,
+    partial: bool = True,
+    reduces: Iterable[Reduce] = (Reduce.SUM,),
+    owned_by: Iterable[Owner] = (),
 ) -> list[NdSbp]:
-    """Every legal layout of a tensor on a mesh, terms of `reduces` included; an axis of one rank is always B."""
-    options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
+    """Every legal layout of a tensor on a mesh, with terms of `reduces` and these owners; an axis of one rank is B."""
+    owned = sorted(owned_by, key=lambda owner: owner.coordinate)
+    options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape))), *owned]
     if partial:
         options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec.dtype, reduce)]
     per_axis = [options if parts > 1 else [B] for parts in mesh]
@@ -140,12 +157,12 @@ def layouts_of(
 class Boxing:
     """All conversions of tensors on one placement, priced: shortest paths over layouts (Floyd 1962, Warshall 1962).
 
-    A table knows sums; where a conversion is about a maximum or minimum, a larger one is made for it.
+    A table knows sums; where a conversion is about a maximum, a minimum or an owner, a larger one is made for it.
     """
 
     placement: Placement
     price: Price
-    tables: dict[tuple[TensorSpec, frozenset[Reduce]], _Table] = field(default_factory=dict)
+    tables: dict[tuple[TensorSpec, frozenset[Reduce], frozenset[Owner]], _Table] = field(default_factory=dict)
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -174,22 +191,23 @@ class Boxing:
         return tuple(steps)
 
     def _table(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> _Table:
-        found = self._table_with(spec, _SUMS)
+        found = self._table_with(spec, _SUMS, frozenset())
         if source in found.index and target in found.index:
             return found
-        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target))
+        reduces, owned_by = reductions(source) | reductions(target), owners(source) | owners(target)
+        found = self._table_with(spec, _SUMS | reduces, owned_by)
         for layout in (source, target):
             if layout not in found.index:
                 got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
                 raise SbpError("not a legal layout", got=got)
         return found
 
-    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce]) -> _Table:
-        found = self.tables.get((spec, reduces))
-        if found is None:
-            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces)
-            found = self.tables[spec, reduces] = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
-        return found
+    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], owned_by: frozenset[Owner]) -> _Table:
+        key = spec, reduces, owned_by
+        if key not in self.tables:
+            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, owned_by=owned_by)
+            self.tables[key] = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
+        return self.tables[key]
 
 
 _SUMS = frozenset({Reduce.SUM})
@@ -332,7 +350,7 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, items
 
 def most_sent_nbytes(kind: ActKind, task: BoxingTask, itemsize: int) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level."""
-    if kind is ActKind.ALL_TO_ALL:
+    if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
         return _most_exchanged(task) * itemsize
     return max(_sent_size(kind, task, rank) for rank in task.group) * itemsize
 

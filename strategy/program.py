@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strategy.sbp import Reduce
-from strategy.tensor import Box, DType, Shape
+from strategy.tensor import Box, DType, Shape, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,12 @@ class OpTask:
     outputs: tuple[int, ...]
     input_boxes: tuple[Box, ...]
     output_boxes: tuple[Box, ...]
+
+    @property
+    def idle(self) -> bool:
+        """Whether another rank owns the op: whatever has dims is empty here."""
+        boxes = [box for box in (*self.input_boxes, *self.output_boxes) if box]
+        return bool(boxes) and all(map(is_empty, boxes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from operator import and_
 from strategy.config import SMALLEST_SHARED, PlanConfig
 from strategy.convert import Converter
 from strategy.cost import CostModel
-from strategy.errors import report
+from strategy.errors import InputError, report
 from strategy.graph import Graph, Phase, template_name
-from strategy.layout import assign_stages
+from strategy.layout import Stages, assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
 from strategy.lowering.schedule import Schedule
@@ -33,10 +33,12 @@ from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
 from strategy.sharing import sharing
-from strategy.signature import op_signatures
 from strategy.tensor import Rate, Shape
 
 AXES = ("data", "tensor")
+
+WITHOUT_ZERO = {"data": "samples split"}
+"""Rule of the data axis -> what is left of it where ZeRO says how parameters lie along it."""
 
 FREE = ("samples split", "samples shared")
 """The rules of the axes in a search: all but the samples is free."""
@@ -53,6 +55,7 @@ class Pins:
     num_micro_batches: int | None = None
     schedule: Schedule | None = None
     zero_stage: int | None = None
+    zero_owner: bool = False
     zero_min_size: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
@@ -120,7 +123,10 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 schedule = pins.schedule or Schedule.ONE_F_ONE_B
                 least = pins.zero_min_size or SMALLEST_SHARED
                 config = PlanConfig(dp, tp, pp, micro, count, schedule, zero_min_size=least)
-                yield from (replace(config, zero_stage=stage) for stage in _zero_stages(request, config))
+                yield from (
+                    replace(config, zero_stage=stage, zero_owner=pins.zero_owner)
+                    for stage in _zero_stages(request, config)
+                )
 
 
 def _zero_stages(request: Request, config: PlanConfig) -> Sequence[int]:
@@ -128,6 +134,8 @@ def _zero_stages(request: Request, config: PlanConfig) -> Sequence[int]:
 
     Stage 3 gathers parameters more often than the same layout without it, so only memory asks for it.
     """
+    if request.pins.zero_owner and not request.pins.zero_stage:
+        raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     if request.pins.zero_stage is not None:
         return [request.pins.zero_stage] if config.dp > 1 or request.pins.zero_stage == 0 else []
     scarce = state_bytes(request) > request.memory_limit_bytes * config.tp * config.pp
@@ -185,21 +193,27 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))
     pins = request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
+    stages = assign_stages(graph, placements, pins=pins.numbered_stages)
     return SearchSpace(
         graph=graph,
-        stages=assign_stages(graph, placements, pins=pins.numbered_stages),
+        stages=stages,
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),
         weights=(1,) * config.pp,
-        keep=_keep(graph, mesh, config, rules, pins),
+        keep=_keep(graph, stages, config, rules, pins),
+        owned=config.zero_owner,
     )
 
 
-def _keep(graph: Graph, mesh: Shape, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
-    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config)}
+def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
+    """What rules, ZeRO and pins leave; where ZeRO says how parameters lie along the data axis, the rule does not."""
+    mesh = stages.placements[0].mesh
+    rules = [WITHOUT_ZERO.get(rule, rule) for rule in rules] if config.zero_stage else rules
+    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config, stages.stage_of)}
     if pins.layouts:
-        kept["pins"] = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
+        layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
+        kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)
     return all_of(kept)
 
 
@@ -220,8 +234,7 @@ def space_log10(request: Request) -> float:
         for op in space.graph.ops:
             name = template_name(op.name, op.layer)
             if name not in options:
-                kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
-                options[name] = sum(kept)
+                options[name] = len(space.options(op))
         sizes.append(sum(math.log10(count) for count in options.values() if count))
     largest = max(sizes, default=0.0)
     return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0

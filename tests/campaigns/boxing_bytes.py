@@ -29,13 +29,13 @@ from strategy.levels import PARTS, nodes_of
 from strategy.ops.base import Workspace
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import B, NdSbp, Partial, Reduce, Sbp, Split, format_nd, local_boxes, reductions
+from strategy.sbp import B, NdSbp, Owner, Partial, Reduce, Sbp, Split, format_nd, local_boxes, owners, reductions
 from strategy.tensor import DType, Shape, TensorSpec, box_shape
 from tests.campaigns.outcome import Outcome
 from tests.executor.cases import on_threads
 from tests.oracle import close, gather, scatter
 
-SBPS: tuple[Sbp, ...] = (Split(0), Split(1), B, *map(Partial, Reduce))
+SBPS: tuple[Sbp, ...] = (Split(0), Split(1), B, Owner(1), *map(Partial, Reduce))
 EVEN, UNEVEN = (12, 24), (7, 5)
 PER_NODE = (2, 3, 4)
 _DEVICE = Device("core", "numpy", 2**30, 1e10, 1e10, 1e-6)
@@ -118,7 +118,8 @@ QUOTAS = {
     "uneven": 0.3,
     "several axes at once": 0.1,
     "two levels": 0.04,
-    "maximum or minimum": 0.3,
+    "maximum or minimum": 0.25,
+    "owner": 0.2,
     "same": 0.2,
     "regrouped": 0.1,
     "disjoint": 0.1,
@@ -157,7 +158,9 @@ def random_case(rng: random.Random) -> Case:
     reduces = rng.choice(((Reduce.SUM,), (Reduce.SUM, Reduce.MAX), (Reduce.MIN,)))
     dtype = DType.INT64 if reduces == (Reduce.MIN,) and rng.random() < 0.5 else DType.FLOAT64
     spec = TensorSpec(shape, dtype)
-    source, target = (rng.choice(layouts_of(spec, p.mesh, reduces=reduces)) for p in (pair.here, pair.there))
+    owned_by = rng.choice(((), (Owner(0), Owner(1))))
+    layouts = (layouts_of(spec, p.mesh, reduces=reduces, owned_by=owned_by) for p in (pair.here, pair.there))
+    source, target = map(rng.choice, layouts)
     return Case(spec, pair, source, target, rng.choice((0, *PER_NODE)))
 
 
@@ -174,6 +177,8 @@ def exercised(case: Case, acts: list[Act]) -> Iterator[str]:
         yield "uneven"
     if any(reductions(nd) - {Reduce.SUM} for nd in case.ends):
         yield "maximum or minimum"
+    if any(map(owners, case.ends)):
+        yield "owner"
     tasks = [next(iter(act.tasks.values())) for act in acts]
     groups = [task for task in tasks if isinstance(task, BoxingTask)]
     if any(task.nodes for task in groups):

@@ -49,6 +49,7 @@ QUOTAS = {
     "frozen": 0.1,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
     **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
+    "owner": 0.05,
 }
 WASTE = 1.1
 """Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
@@ -92,8 +93,7 @@ def random_plan_case(seed: int) -> PlanCase:
         **_random_rule(rng, model),
     )
     schedule = rng.choice(("gpipe", "1f1b"))
-    zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, zero_stage=zero, zero_min_size=SHARED)
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **_random_zero(seed, dp))
     asked = request(dp * tp * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
@@ -103,6 +103,12 @@ def random_plan_case(seed: int) -> PlanCase:
         except InfeasibleError:  # three heads on two ranks, one sample on two: only a random layout is legal
             pass
     return PlanCase(random_plan(asked, config, rng), "random layout")
+
+
+def _random_zero(seed: int, dp: int) -> dict[str, Any]:
+    rng = random.Random(f"zero {seed}")
+    stage = rng.choice((0, 1, 2, 3)) if dp > 1 else 0
+    return {"zero_stage": stage, "zero_owner": stage > 0 and rng.random() < 0.3, "zero_min_size": SHARED}
 
 
 def _random_gpt(rng: random.Random, pp: int) -> GptConfig:
@@ -147,6 +153,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["pipeline"] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
+    yield from ["owner"] * plan.config.zero_owner
     yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
     yield from ["mlp"] * isinstance(plan.model, MlpConfig)
@@ -222,7 +229,7 @@ def _values(plan: Plan, trained: Trained, wanted: dict[str, Array], losses: list
         for name, index in _pieces(plan, trainer.rank):
             found, reference = trainer.worker.read(name), wanted[name][index]
             fits = found.shape == reference.shape
-            error = float(np.max(np.abs(found - reference))) if fits else math.inf
+            error = float(np.max(np.abs(found - reference), initial=0.0)) if fits else math.inf
             if not error <= 1e-9 * max(1.0, float(np.max(np.abs(wanted[name])))):
                 yield f"{name} on rank {trainer.rank}: off by {error}"
 

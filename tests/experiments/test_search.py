@@ -50,6 +50,7 @@ CONFIG = [
     "schedule",
     "recompute",
     "zero_stage",
+    "zero_owner",
     "zero_min_size",
 ]
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]

@@ -26,7 +26,20 @@ from strategy.boxing import (
 from strategy.errors import SbpError
 from strategy.placement import Placement
 from strategy.program import ActKind, Message
-from strategy.sbp import B, Broadcast, NdSbp, P, Partial, Reduce, Sbp, Split, has_partial, is_legal_layout, local_box
+from strategy.sbp import (
+    B,
+    Broadcast,
+    NdSbp,
+    Owner,
+    P,
+    Partial,
+    Reduce,
+    Sbp,
+    Split,
+    has_partial,
+    is_legal_layout,
+    local_box,
+)
 from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape, intersect
 from tests.oracle import box_step, close, gather, scatter, transfer
 
@@ -55,9 +68,9 @@ def one_each(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
 
 
 def every_step(
-    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,)
+    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,), owned_by: Iterable[Owner] = ()
 ) -> Iterator[tuple[NdSbp, BoxingStep]]:
-    layouts = layouts_of(spec, mesh, reduces=reduces)
+    layouts = layouts_of(spec, mesh, reduces=reduces, owned_by=owned_by)
     for source, target in itertools.product(layouts, repeat=2):
         step = step_between(source, target)
         if step is not None:
@@ -82,7 +95,7 @@ def carry_out(
 def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape, dtype: DType) -> None:
     spec, placement, rng = TensorSpec(shape, dtype), mesh_of(mesh, first=4), np.random.default_rng(0)
     whole = np.asarray(rng.integers(-99, 99, shape), str(dtype))
-    steps = list(every_step(spec, mesh, Reduce))
+    steps = list(every_step(spec, mesh, Reduce, owned_by=[Owner(1)]))
     for source, step in steps:
         pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
         after = carry_out(pieces, spec, source, step, placement)
@@ -423,3 +436,38 @@ def test_chains_hold_on_random_meshes_and_shapes(data: st.DataObject) -> None:
         pieces = carry_out(pieces, spec, here, step, placement)
         here = step.target
     assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kind", "nbytes"),
+    [
+        (P, Owner(1), ActKind.REDUCE_SCATTER, 2),
+        (Owner(1), B, ActKind.ALL_GATHER, 2),
+        (Split(0), Owner(1), ActKind.ALL_TO_ALL, 2 / 3),
+        (Owner(1), Split(1), ActKind.ALL_TO_ALL, 2 / 3),
+        (Owner(1), Owner(2), ActKind.ALL_TO_ALL, 1),
+        (B, Owner(1), ActKind.SLICE, 0),
+        (Owner(1), P, ActKind.SLICE, 0),
+    ],
+)
+def test_what_an_owner_gives_and_gets(source: Sbp, target: Sbp, kind: ActKind, nbytes: float) -> None:
+    """In tensors of T bytes over three ranks: reduce and broadcast 2 T, gather and scatter 2/3 T, a message T."""
+    spec, placement = TensorSpec((6, 9)), mesh_of((3,))
+    step = step_between((source,), (target,))
+    assert step == BoxingStep(kind, (0,), (target,))
+    task = boxing_task(spec, (source,), step, placement, 0)
+    sent = [sent_nbytes(kind, task, rank, 4) for rank in range(3)]
+    assert sum(sent) == nbytes * spec.nbytes
+    assert most_sent_nbytes(kind, task, 4) == max(sent)
+    if source == Owner(1):
+        assert sent[0] == sent[2] == 0
+
+
+def test_tables_know_owners_only_where_they_are_asked_for() -> None:
+    boxing = Boxing(mesh_of((2, 2)), one_each)
+    boxing.chain(TensorSpec((4, 4)), (B, B), (Split(0), B))
+    assert all(not owned for _, _, owned in boxing.tables)
+    chain = boxing.chain(TensorSpec((4, 4)), (P, Split(1)), (Owner(1), B))
+    assert len(chain) == 2
+    with pytest.raises(SbpError, match="not a legal layout"):
+        boxing.chain(TensorSpec((4, 4)), (B, B), (Owner(2), B))
