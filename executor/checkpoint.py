@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.transport.base import bytes_of
 from strategy.errors import InputError, RunError
 from strategy.tensor import Box, DType, Shape, box_shape, intersect, within
 
@@ -204,7 +205,7 @@ def load(checkpoint: Checkpoint, name: str, box: Box | None = None) -> NDArray[A
     wanted = box if box is not None else tuple((0, size) for size in tensor.shape)
     if not _is_inside(wanted, tensor.shape):
         raise InputError("the box is not inside the tensor", where=where, got=wanted, expected=str(tensor.shape))
-    result = np.empty(box_shape(wanted), tensor.dtype)
+    result = np.empty(box_shape(wanted), tensor.dtype.numpy)
     for shard in tensor.shards:
         shared = intersect(shard.box, wanted)
         if shared is not None:
@@ -258,7 +259,7 @@ def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
         array = arrays[_key(piece)]
         if array.shape != box_shape(piece.box):
             raise InputError("the array is not of its box's shape", where=piece.name, got=array.shape)
-        shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(array.data).hexdigest())
+        shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(bytes_of(array).data).hexdigest())
         before = tensors[piece.name].shards if piece.name in tensors else ()
         tensors[piece.name] = Tensor(piece.shape, DType(array.dtype.name), (*before, shard))
     part = _Part(File(path.stat().st_size, _header_sha256(path)), tensors)
@@ -384,6 +385,6 @@ def _read_piece(checkpoint: Checkpoint, shard: Shard, dtype: DType) -> NDArray[A
         raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
     if array.dtype.name != dtype or array.shape != box_shape(shard.box):
         raise InputError("a piece is not what the manifest says", where=f"{path}: {shard.key}", got=array.shape)
-    if hashlib.sha256(np.asarray(array, order="C").data).hexdigest() != shard.sha256:
+    if hashlib.sha256(bytes_of(np.asarray(array, order="C")).data).hexdigest() != shard.sha256:
         raise InputError("a piece was changed after it was written", where=f"{path}: {shard.key}")
     return array

@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from executor.global_tensor import GlobalTensor, Layouts
+from executor.global_tensor import GlobalTensor
 from executor.initialize import initial_piece
 from executor.kernels.numpy import NumpyKernels
+from executor.traced import Traced, mapped
 from executor.transport.base import lanes_of
 from executor.worker import Hooks, Reports, Worker
 from executor.world import World
-from strategy.graph import Graph, Role
+from strategy.graph import Role
 from strategy.layout import Home, Layout, home_of
-from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import lower
-from strategy.lowering.schedule import Schedule
-from strategy.nn.module import Tensor
+from strategy.nn.tracer import Tensor
 from strategy.ops import REGISTRY
 from strategy.program import LoadTask, Program
 from strategy.protocol import admit
 from strategy.sbp import local_box
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """A graph, its inputs, what `build` returned, the value per step of every output, and the pins of the code."""
-
-    graph: Graph
-    inputs: tuple[str, ...]
-    outputs: Any
-    step_values: Mapping[str, str]
-    num_micro_batches: int
-    pins: Mapping[str, Layouts]
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """How micro-batches pass through the stages."""
-        return Pipeline(self.num_micro_batches, Schedule.ONE_F_ONE_B, False)
 
 
 @dataclass(slots=True)
@@ -93,7 +75,7 @@ class Compiled:
                 box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(self.world.rank))
                 self.worker.write(value.name, initial_piece(value, box, seed=seed))
                 piece = self.worker.registers.block(self.worker.registers.index(value.name), 0)
-            found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world)
+            found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world, is_state=True)
         return found
 
     def run(self, wholes: Sequence[NDArray[Any]], step: int) -> Any:
@@ -132,19 +114,6 @@ class Compiled:
                 first = number % self.traced.num_micro_batches * rows
                 whole = whole[first : first + rows]
             array[...] = whole[tuple(slice(begin, end) for begin, end in box)]
-
-
-def mapped(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
-    """The same structure with every tensor changed."""
-    if outputs is None:
-        return None
-    if isinstance(outputs, Tensor):
-        return change(outputs)
-    if isinstance(outputs, Mapping):
-        return {key: mapped(member, change) for key, member in outputs.items()}
-    if isinstance(outputs, tuple | list):
-        return tuple(mapped(member, change) for member in outputs)
-    raise TypeError(type(outputs).__name__)
 
 
 def _numbered(world: World, program: Program) -> Program:

@@ -107,8 +107,8 @@ def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> float:
 
 def _random(spec: TensorSpec, rng: np.random.Generator, vocabulary: int) -> NDArray[Any]:
     if not spec.dtype.is_float:
-        return rng.integers(0, vocabulary, spec.shape).astype(spec.dtype)
-    return rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype)
+        return rng.integers(0, vocabulary, spec.shape).astype(spec.dtype.numpy)
+    return rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype.numpy)
 
 
 def _median_seconds(act: Callable[[], object]) -> float:

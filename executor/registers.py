@@ -118,4 +118,4 @@ def _aligned(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:
 
 def _shaped(raw: Array, register: Register) -> Array:
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
-    return raw.view(str(register.dtype)).reshape(register.shape)
+    return raw.view(register.dtype.numpy).reshape(register.shape)

@@ -6,6 +6,7 @@ results or of the command line.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -36,11 +37,15 @@ from strategy.tensor import Box, is_empty
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """What the host learns of one step. `loss` is the mean over the tokens of the global batch."""
+    """What the host learns of one step. `loss` is the mean over the tokens of the global batch.
+
+    A step is skipped if its gradients are not all finite and the training says so; loss and norm may then be none.
+    """
 
     step: int
     loss: float
     grad_norm: float
+    skipped: bool
     step_time_s: float
     tokens_per_s: float
 
@@ -135,7 +140,8 @@ class Trainer:
         if self._report is None:
             return None
         loss_sum, tokens, norm = (float(x) for x in self._report)
-        return StepReport(self.step, loss_sum / tokens, norm, elapsed, self.plan.tokens_per_step / elapsed)
+        skipped = self.plan.training.skips and not math.isfinite(norm)
+        return StepReport(self.step, loss_sum / tokens, norm, skipped, elapsed, self.plan.tokens_per_step / elapsed)
 
     def owned_pieces(self) -> list[Piece]:
         """The parts of the state that this rank writes to a checkpoint: of several replicas, the lowest rank's."""

@@ -18,12 +18,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from executor.calls import Calls
 from executor.collectives import Requests
 from executor.transport.base import Group, Lane, Transport, wait
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter
 from strategy.cost import CostModel
-from strategy.errors import InputError, RunError
+from strategy.errors import EnvironmentLacks, InputError, RunError
 from strategy.placement import Placement
 
 _RECORD = 256
@@ -38,7 +39,8 @@ _LINK = Link(1e9, 1e-5)
 class World:
     """One rank's view of all ranks.
 
-    `state` are pieces of what outlives an operation, such as the parameters of modules, by owner.
+    `state` are pieces of what outlives an operation, such as the parameters of modules, by owner. `calls` run behind
+    the program; operations on state begin when they are through.
     """
 
     transport: Transport
@@ -47,6 +49,7 @@ class World:
     state: MutableMapping[Any, Any] = field(default_factory=WeakKeyDictionary)
     operations: int = 0
     draws: int = 0
+    calls: Calls = field(default_factory=Calls)
     _messages: int = 0
     _reserved: int = _TAGS
     _converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
@@ -157,6 +160,8 @@ def _open() -> World:
 
     from executor.transport.mpi import MpiTransport
 
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise EnvironmentLacks("this MPI library serves one thread, and calls of graphs run in a second one")
     return World(MpiTransport(MPI.COMM_WORLD, {}))
 
 

@@ -3,11 +3,14 @@
 [config]                      # keys of `config` in a plan
 tp = 2
 schedule = "1f1b"
+recompute = "full"
+recompute_values = ["*.mlp.gelu"]
 
 [sbp]                         # value name or pattern -> one SBP per mesh axis: data, tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
 
-[stage]                       # op name or pattern -> pipeline stage, its backward and update ops included
+[stage]                       # op name or pattern -> pipeline stage, its backward and update ops included;
+                              # where virtual_stages is above 1, the virtual stage: 0 to pp * virtual_stages - 1
 "layers.0.*" = 0
 
 [placement]                   # the same by the devices of the stage
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,15 +31,16 @@ from experiments.console import not_there_yet
 from strategy.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
-    from strategy.lowering.schedule import Schedule
     from strategy.sbp import NdSbp
     from strategy.search.candidates import Pins
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "zero_min_size")
+COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "zero_min_size")
+WORDS = ("schedule", "recompute")
+PATTERNS = ("recompute_values",)
 LARGEST_ZERO_STAGE = 3
-SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1, "virtual_stages": 1, "recompute": "none"}
+SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1}
 """Keys of `config` that have one value in this version."""
 
 
@@ -69,8 +74,8 @@ def read_pins(path: Path) -> Pins:
     placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
     problems += placement_problems(placements)
     report(problems, where=str(path))
-    counts = {key: value for key, value in config.items() if key not in SINGLE_VALUED}
-    return Pins(**counts, layouts=layouts, stages=stages, placements=placements)
+    settings = {key: value for key, value in config.items() if key not in SINGLE_VALUED}
+    return Pins(**settings, layouts=layouts, stages=stages, placements=placements)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -98,7 +103,7 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "schedule", "zero_stage", "zero_owner", *SINGLE_VALUED)
+    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS, *SINGLE_VALUED)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
@@ -109,8 +114,10 @@ def _setting(key: str, value: Any, where: str) -> Any:
         if not isinstance(value, bool):
             raise InputError("a wrong type", where=f"{where} {key}", got=value, expected="true or false")
         return value
-    if key == "schedule":
-        return _schedule(value, f"{where} {key}")
+    if key in WORDS:
+        return _word(key, value, f"{where} {key}")
+    if key in PATTERNS:
+        return _patterns(value, f"{where} {key}")
     only = SINGLE_VALUED[key]
     if type(value) is not type(only):
         raise InputError("a wrong type", where=f"{where} {key}", got=value, expected=type(only).__name__)
@@ -134,13 +141,22 @@ def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None)
     return found
 
 
-def _schedule(value: Any, where: str) -> Schedule:
+def _word(key: str, value: Any, where: str) -> StrEnum:
+    """One of few words."""
+    from strategy.config import Recompute
     from strategy.lowering.schedule import Schedule
 
-    names = [str(schedule) for schedule in Schedule]
+    kinds: Mapping[str, type[StrEnum]] = {"schedule": Schedule, "recompute": Recompute}
+    names = [str(word) for word in kinds[key]]
     if value not in names:
-        raise InputError("unknown schedule", where=where, got=value, hint=did_you_mean(str(value), names))
-    return Schedule(value)
+        raise InputError(f"unknown {key}", where=where, got=value, hint=did_you_mean(str(value), names))
+    return kinds[key](value)
+
+
+def _patterns(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InputError("not a list of patterns", where=where, got=value, expected='names, as ["*.mlp.gelu"]')
+    return tuple(value)
 
 
 def _layout(value: Any, where: str) -> NdSbp:

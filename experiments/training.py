@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING
@@ -143,9 +144,15 @@ def _loop(args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, corpu
 
 def _tell(report: StepReport, *, json: bool) -> None:
     if json:
-        emit(asdict(report))
+        emit({key: _told(figure) for key, figure in asdict(report).items()})
     else:
-        say(f"step {report.step:4d}  loss {report.loss:.4f}  {report.step_time_s * 1e3:.1f} ms")
+        skipped = "  skipped: its gradients are not finite" if report.skipped else ""
+        say(f"step {report.step:4d}  loss {report.loss:.4f}  {report.step_time_s * 1e3:.1f} ms{skipped}")
+
+
+def _told(figure: float | None) -> float | None:
+    """A figure as JSON can say it: nothing where it is not finite."""
+    return figure if figure is not None and math.isfinite(figure) else None
 
 
 def _finish(
@@ -194,7 +201,8 @@ def _summary(plan: Plan, reports: list[StepReport], step: int) -> dict[str, obje
         "predicted_step_time_s": predicted,
         "measured_step_time_s": measured,
         "error": None if measured is None else abs(predicted - measured) / measured,
-        "final_loss": reports[-1].loss if reports else None,
+        "final_loss": _told(reports[-1].loss) if reports else None,
+        "skipped_steps": sum(report.skipped for report in reports),
         "peak_memory_bytes": list(plan.claims.peak_memory_bytes),
         "plan_hash": plan.plan_hash,
     }

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from strategy.errors import InputError
 from strategy.lowering.schedule import Schedule
 
 SMALLEST_SHARED = 1024
 """Elements below which sharing a tensor out is not worth the calls; OneFlow's figure too."""
+
+
+class Recompute(StrEnum):
+    """Which activations of the repeated layers the backward pass computes again."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """What lies inside of attention (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+    FULL = "full"
+    """All but the inputs of every layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +35,9 @@ class PlanConfig:
         schedule: in which order a stage runs its chunks.
         cp: context-parallel degree.
         ep: expert-parallel degree.
-        virtual_stages: runs of layers per device.
+        virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
+        recompute_values: patterns of names of activations that it computes again besides.
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
             arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too. 0 demands nothing: a search may
             still find that sharing pays.
@@ -43,7 +55,8 @@ class PlanConfig:
     cp: int = 1
     ep: int = 1
     virtual_stages: int = 1
-    recompute: str = "none"
+    recompute: Recompute = Recompute.NONE
+    recompute_values: tuple[str, ...] = ()
     zero_stage: int = 0
     zero_owner: bool = False
     zero_min_size: int = SMALLEST_SHARED

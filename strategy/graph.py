@@ -29,10 +29,14 @@ class Role(StrEnum):
 
 
 class Phase(StrEnum):
-    """Which part of a training step an op belongs to."""
+    """Which part of a training step an op belongs to.
+
+    Gradients of weights are part of the backward phase unless a pass sets them apart.
+    """
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHT = "weight"
     UPDATE = "update"
 
 
@@ -45,7 +49,7 @@ class Value:
     rate: Rate = Rate.MICRO_BATCH
     role: Role = Role.COMPUTED
     init: str = ""
-    """How a variable starts: `"zeros"`, `"ones"` or `"normal(std)"`."""
+    """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Op:
     phase: Phase = Phase.FORWARD
     layer: int | None = None
     """Index of the repeated layer that the op belongs to; None outside of layers."""
+    repeats: str = ""
+    """The forward op whose work it does again: its FLOPs are the hardware's, not the model's."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +140,11 @@ def deciding_op(graph: Graph, value: str) -> Op | None:
 
 
 def check_graph(graph: Graph) -> None:
-    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values.
+    """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values, untimely ops.
 
     A variable is updated once and not read afterwards: the reader would get the new value by the order of the ops, and
-    the old one by the actors' credits.
+    the old one by the actors' credits. The forward pass is over when the backward pass begins: a micro-batch passes
+    through the stages as one run of ops forth and one back.
 
     Raises:
         GraphError: with one line per problem, each naming op and value.
@@ -146,7 +153,11 @@ def check_graph(graph: Graph) -> None:
     written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
     names: set[str] = set()
     updated: dict[str, str] = {}
+    turn = ""
     for op in graph.ops:
+        turn = turn or (op.name if op.phase is Phase.BACKWARD else "")
+        if turn and op.phase is Phase.FORWARD:
+            problems.append(f"op {op.name}: is of the forward pass, after op {turn} has begun the backward pass")
         if op.name in names:
             problems.append(f"op {op.name}: the name is used twice")
         names.add(op.name)

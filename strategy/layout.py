@@ -1,6 +1,7 @@
 """Layout: where and how every tensor of a graph lives, and every conversion between.
 
-Stages are placements, one per pipeline stage. An op runs on the stage that it is assigned to, under one signature; a
+Stages are placements, one per pipeline stage. An op runs on the stage that it is assigned to, under one signature, and
+on one lap of the pipeline where micro-batches pass the stages several times (see `schedule`); a
 value lives where its producer wrote it (a variable where its updater updates it, a frozen one where it is read first);
 consumers that want another layout or are on another stage read a converted copy, and all who want the same copy share
 it. Graph inputs are loaded in whatever layouts are wanted.
@@ -15,6 +16,7 @@ from fnmatch import fnmatchcase
 from strategy.boxing import BoxingStep
 from strategy.errors import InputError, did_you_mean, report
 from strategy.graph import Graph, Op, Phase, Role, deciding_op
+from strategy.lowering.schedule import Schedule, at_position
 from strategy.placement import Placement
 from strategy.sbp import NdSbp
 from strategy.signature import Signature
@@ -25,15 +27,20 @@ Assignment = Mapping[str, Signature]
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Which placement each op runs on; disjoint placements in pipeline order.
+    """Which placement each op runs on, and on which lap; disjoint placements in pipeline order.
 
     `homes` are those of frozen variables that are held already, by whoever trains them; the others live where they are
-    read first.
+    read first. Ops that `laps` does not name run on the first lap.
     """
 
     placements: tuple[Placement, ...]
     stage_of: Mapping[str, int]
     homes: Mapping[str, Home] = field(default_factory=dict)
+    laps: Mapping[str, int] = field(default_factory=dict)
+
+    def lap_of(self, op: str) -> int:
+        """The lap that an op runs on."""
+        return self.laps.get(op, 0)
 
     def placement(self, op: str) -> Placement:
         """The placement that an op runs on."""
@@ -75,23 +82,40 @@ class Layout:
     conversions: tuple[Conversion, ...]
 
 
-def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapping[str, int] | None = None) -> Stages:
-    """Repeated layers in equal runs over the stages; what precedes them first, what follows them last.
+def assign_stages(
+    graph: Graph,
+    placements: tuple[Placement, ...],
+    *,
+    pins: Mapping[str, int] | None = None,
+    schedule: Schedule = Schedule.ONE_F_ONE_B,
+    laps: int = 1,
+) -> Stages:
+    """Repeated layers in equal runs along the pipeline; what precedes them first, what follows them last.
 
     A backward op runs where its forward op does; an update where the variable is first used; a repeat where it is read.
 
     Args:
         graph: the training graph.
         placements: one per stage, in pipeline order.
-        pins: pattern of op names -> stage; where several match, the last one counts. Backward and update ops follow
-            the ops that they belong to, unless they are pinned themselves.
+        pins: pattern of op names -> virtual stage, which is the stage where there is one lap; where several match, the
+            last one counts. Backward and update ops follow the ops that they belong to, unless they are pinned
+            themselves.
+        schedule: says on which stage the places along the pipeline are.
+        laps: how often a micro-batch passes all stages.
 
     Raises:
         InputError: a pin matches no op, names no stage, or makes the forward pass go backwards.
     """
-    count = len(placements)
+    places = _places(graph, len(placements) * laps, pins or {})
+    at = {name: at_position(schedule, len(placements), place) for name, place in places.items()}
+    on_lap = {name: lap for name, (_, lap) in at.items()} if laps > 1 else {}
+    return Stages(placements, {name: stage for name, (stage, _) in at.items()}, laps=on_lap)
+
+
+def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]:
+    """Op -> its place along the pipeline, from 0."""
     layers = max(graph.num_layers, 1)
-    pinned = _pinned_stages(graph, pins or {}, count)
+    pinned = _pinned_stages(graph, pins, count)
     stage_of: dict[str, int] = {}
     seen_layer = False
     for op in graph.ops:
@@ -109,7 +133,7 @@ def assign_stages(graph: Graph, placements: tuple[Placement, ...], *, pins: Mapp
         stage_of.update({r.name: stage_of[op.name] for r in repeats if r.kind == "repeat" and r.name not in stage_of})
     if pinned:
         _check_order(graph, stage_of)
-    return Stages(placements, stage_of)
+    return stage_of
 
 
 def _pinned_stages(graph: Graph, pins: Mapping[str, int], count: int) -> dict[str, int]:

@@ -1,7 +1,9 @@
 """Objective: the linear estimate of a step that the search minimises.
 
-    stage_ns = (micro-batches + stages - 1) * (its micro-batch acts) + (its step acts)
+    stage_ns = (micro-batches + bubble) * (its micro-batch acts) + (its step acts)
     objective_ns = the largest stage_ns
+
+The bubble is stages - 1 under GPipe and 1F1B, and a part of that under others (`BUBBLE_PARTS`), rounded up.
 
 An act is priced on the rank with the largest pieces; a transfer counts on the stage that sends. What runs beside
 other work counts in full: the simulator knows about overlap, the objective does not.
@@ -14,6 +16,7 @@ from strategy.cost import CostModel, op_features, transfer_features
 from strategy.graph import Graph
 from strategy.layout import Layout
 from strategy.lowering.arrangement import Action, Arrangement, Pipeline
+from strategy.lowering.schedule import Schedule
 from strategy.measurement import Features
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
@@ -21,10 +24,23 @@ from strategy.signature import piece_specs
 from strategy.tensor import Rate, TensorSpec
 from strategy.units import to_ns
 
+BUBBLE_PARTS = {Schedule.ZB_H1: 3, Schedule.ZBV: 6}
+"""Into how many parts a schedule cuts 1F1B's bubble; interleaved, as many as there are laps.
+
+ZB-H1's is (p - 1)(F + B - W) (Qi et al. 2024, table 2) and ZBV's the start alone, (p - 1) F / 2, which are these parts
+where the three passes take equally long.
+"""
+
 
 def rate_weight(rate: Rate, pipeline: Pipeline, stages: int) -> int:
     """How many times an act counts: once per step, or once per micro-batch slot of the pipeline."""
-    return 1 if rate is Rate.STEP else pipeline.num_micro_batches + stages - 1
+    return 1 if rate is Rate.STEP else slots(pipeline, stages)
+
+
+def slots(pipeline: Pipeline, stages: int) -> int:
+    """Micro-batches that the time of a step would do for, the bubble counted as such."""
+    parts = BUBBLE_PARTS.get(pipeline.schedule, pipeline.laps)
+    return pipeline.num_micro_batches + -(-(stages - 1) // parts)
 
 
 def load_features(spec: TensorSpec, layout: NdSbp, mesh: tuple[int, ...]) -> Features:

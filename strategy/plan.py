@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig
+from strategy.config import PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -28,6 +28,7 @@ from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
 from strategy.ops.learning_rate import Decay
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
@@ -37,7 +38,7 @@ from strategy.sbp import NdSbp, format_nd, parse_nd
 from strategy.signature import Signature
 from strategy.tensor import DType
 
-FORMAT = 2
+FORMAT = 3
 INPUTS = ("model", "training", "cluster", "calibration")
 LARGEST = 2**63 - 1
 LONGEST_S = 1e6
@@ -80,7 +81,8 @@ class Plan:
     @property
     def pipeline(self) -> Pipeline:
         """Micro-batches and schedule."""
-        return Pipeline(self.training.num_micro_batches, self.config.schedule, self.cluster.overlaps)
+        config, count = self.config, self.training.num_micro_batches
+        return Pipeline(count, config.schedule, self.cluster.overlaps, config.virtual_stages)
 
     @property
     def ranks(self) -> int:
@@ -122,6 +124,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         "ops": {
             name: {
                 "stage": plan.layout.stages.stage_of[name],
+                "lap": plan.layout.stages.lap_of(name),
                 "inputs": [format_nd(nd) for nd in signature.inputs],
                 "outputs": [format_nd(nd) for nd in signature.outputs],
                 "updates": [format_nd(nd) for nd in signature.updates],
@@ -321,11 +324,19 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),
             decay=Decay(training["decay"]),
+            precision=Precision(training["precision"]),
             frozen=reader.texts(training["frozen"], "training.frozen"),
         ),
         cluster=where,
         cost=cost,
-        config=reader.record(PlanConfig, config, "config", schedule=Schedule(config["schedule"])),
+        config=reader.record(
+            PlanConfig,
+            config,
+            "config",
+            schedule=Schedule(config["schedule"]),
+            recompute=Recompute(config["recompute"]),
+            recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+        ),
         layout=_layout_of(reader, found),
         claims=reader.record(
             Claims,
@@ -345,9 +356,11 @@ def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
         devices, mesh = (reader.integers(content[key], f"{where}.{key}") for key in ("devices", "mesh"))
         placements.append(Placement(devices, mesh, tuple(map(str, content["axes"]))))
     stage_of: dict[str, int] = {}
+    laps: dict[str, int] = {}
     signatures: dict[str, Signature] = {}
     for name, entry in reader.mapping(found["ops"], "ops").items():
         stage_of[name] = reader.integer(entry["stage"], f"ops.{name}.stage")
+        laps[name] = reader.integer(entry["lap"], f"ops.{name}.lap")
         parts = (reader.layouts(entry[key], f"ops.{name}.{key}") for key in ("inputs", "outputs", "updates"))
         signatures[name] = Signature(*parts)
     conversions = []
@@ -362,4 +375,5 @@ def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
             str(entry["value"]), reader.integer(entry["to"]["stage"], key), reader.layout(entry["to"]["layout"], key)
         )
         conversions.append(Conversion(copy, source, steps))
-    return Layout(Stages(tuple(placements), stage_of), signatures, tuple(conversions))
+    laps = laps if any(laps.values()) else {}
+    return Layout(Stages(tuple(placements), stage_of, laps=laps), signatures, tuple(conversions))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
+
+import numpy as np
 
 from strategy.errors import InputError
 
@@ -14,8 +17,10 @@ Box = tuple[tuple[int, int], ...]
 
 
 class DType(StrEnum):
-    """Element types, by NumPy's names."""
+    """Element types, by NumPy's names; bfloat16 is of the package ml_dtypes."""
 
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     INT32 = "int32"
@@ -24,12 +29,32 @@ class DType(StrEnum):
     @property
     def nbytes(self) -> int:
         """Bytes per element."""
-        return 8 if self in (DType.FLOAT64, DType.INT64) else 4
+        return 2 if self.is_half else 8 if self in (DType.FLOAT64, DType.INT64) else 4
 
     @property
     def is_float(self) -> bool:
         """Whether sums of it may be partial."""
-        return self in (DType.FLOAT32, DType.FLOAT64)
+        return self in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64)
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it has 16 bits: ops compute on it in single precision and round their results."""
+        return self in (DType.FLOAT16, DType.BFLOAT16)
+
+    @property
+    def wide(self) -> DType:
+        """What sums and statistics of it are kept in: float32 for halves, else itself."""
+        return DType.FLOAT32 if self.is_half else self
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """As NumPy has it."""
+        if self is DType.BFLOAT16:
+            import ml_dtypes
+
+            found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+            return found
+        return np.dtype(str(self))
 
 
 class Rate(StrEnum):

@@ -16,6 +16,7 @@ from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_peak, peak_memory_bytes
+from strategy.lowering.schedule import schedule_problem
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.objective import stage_times_ns
 from strategy.plan import Plan
@@ -27,7 +28,7 @@ from strategy.signature import op_signatures
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
-ALIKE = ("cp", "ep", "virtual_stages", "recompute")
+ALIKE = ("cp", "ep")
 """What is the same in the configs of all plans."""
 STATUSES = ("optimal", "feasible", "limit")
 
@@ -55,6 +56,9 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: mesh {placement.mesh}, but config has dp {config.dp} and tp {config.tp}"
         if placement.axes != ("data", "tensor"):
             yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
+    problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
+    if problem is not None:
+        yield f"config.schedule: {problem}"
     degrees = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
         if field.name in ALIKE and degrees[field.name] != field.default:
@@ -76,6 +80,9 @@ def _signatures(plan: Plan) -> Iterator[str]:
             continue
         if not 0 <= stages.stage_of[op.name] < len(stages.placements):
             yield f"op {op.name}: stage {stages.stage_of[op.name]} of {len(stages.placements)}"
+            continue
+        if not 0 <= stages.lap_of(op.name) < plan.config.virtual_stages:
+            yield f"op {op.name}: lap {stages.lap_of(op.name)} of {plan.config.virtual_stages}"
             continue
         found = plan.layout.signatures[op.name]
         if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh, owned=plan.config.zero_owner):

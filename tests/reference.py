@@ -12,6 +12,7 @@ import numpy.typing as npt
 from strategy.graph import Graph, Op, Role, act_rate
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.ops.halves import run_act
 from strategy.tensor import Box, Rate, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -57,6 +58,9 @@ def random_batch(graph: Graph, vocabulary: int, rng: np.random.Generator) -> dic
 def _start(spec: TensorSpec, init: str, rng: np.random.Generator) -> Array:
     if init in ("zeros", "ones"):
         return np.full(spec.shape, float(init == "ones"), spec.dtype)
+    constant = re.fullmatch(r"constant\((.+)\)", init)
+    if constant is not None:
+        return np.full(spec.shape, float(constant[1]), spec.dtype)
     match = re.fullmatch(r"normal\((.+)\)", init)
     assert match is not None, init
     return np.asarray(rng.standard_normal(spec.shape) * float(match[1]), spec.dtype)
@@ -84,8 +88,9 @@ def _by_rate(graph: Graph, num_micro_batches: int) -> tuple[list[Op], list[Op], 
 def _run_op(graph: Graph, op: Op, values: dict[str, Array], number: int, *, first_of_piece: bool) -> None:
     definition = op_definition(op.kind)
     if first_of_piece or not definition.accumulates:
-        values.update({n: np.empty(graph.values[n].spec.shape, graph.values[n].spec.dtype) for n in op.outputs})
-    definition.run(
+        values.update({n: np.empty(graph.values[n].spec.shape, graph.values[n].spec.dtype.numpy) for n in op.outputs})
+    run_act(
+        definition,
         Call(
             xp=np,
             attrs=op.attrs,
@@ -97,7 +102,7 @@ def _run_op(graph: Graph, op: Op, values: dict[str, Array], number: int, *, firs
             workspace=Workspace(np),
             number=number,
             first_of_piece=first_of_piece,
-        )
+        ),
     )
 
 

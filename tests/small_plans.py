@@ -25,7 +25,7 @@ from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
 from strategy.graph import Graph
 from strategy.layout import Stages, assign_stages
-from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import peak_memory_bytes
 from strategy.lowering.schedule import Schedule
@@ -77,11 +77,19 @@ def simulated(program: Program) -> SimulatedStep:
 
 
 def config_of(
-    training: Training, *, dp: int = 1, tp: int = 1, pp: int = 1, schedule: str = "1f1b", **more: Any
+    training: Training,
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    schedule: str = "1f1b",
+    laps: int | None = None,
+    **more: Any,
 ) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
-    micro = -(-training.micro_batch // dp)
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, Schedule(schedule), **more)
+    micro, order = -(-training.micro_batch // dp), Schedule(schedule)
+    laps = laps or order.default_laps
+    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps, **more)
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -129,8 +137,8 @@ def _plan_by(
         Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
     )
     converter = Converter(prices, placements)
-    stages = assign_stages(graph, placements)
-    pipeline = Pipeline(config.num_micro_batches, config.schedule, asked.cost.cluster.overlaps)
+    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
+    pipeline = asked.pipeline_of(config)
     layout = lay_out(graph, stages, choose(graph, stages, converter), converter)
     arrangement = arrange(graph, layout, pipeline)
     objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))
@@ -222,7 +230,7 @@ def train(
         thread.join()
     if hub.failure is not None:
         raise hub.failure
-    told = next(found for _, found in sorted(reports.items()) if found)
+    told = next((found for _, found in sorted(reports.items()) if found), [])
     return Trained(tuple(trainers), tuple(told), tuple(sum(t.bytes_sent.values()) for t in transports))
 
 

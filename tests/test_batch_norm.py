@@ -19,7 +19,8 @@ from strategy.lowering.schedule import Schedule
 from strategy.models.base import Features, Integers, Source
 from strategy.nn.layers import BatchNorm, Conv2d, Linear, global_avg_pool, max_pool
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Module, Tensor
+from strategy.nn.module import Module
+from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training, evaluation_graph, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.placement import Placement

@@ -21,7 +21,7 @@ from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import lower
 from strategy.lowering.schedule import Schedule
 from strategy.nn.losses import margin_softmax
-from strategy.nn.module import Tensor, Tracer
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask

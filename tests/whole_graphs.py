@@ -31,7 +31,9 @@ from strategy.nn.losses import cross_entropy
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.ops import REGISTRY
 from strategy.ops.base import Example, OpDef
+from strategy.ops.skip import STEP
 from strategy.passes.autodiff import differentiate
+from strategy.passes.loss_scale import LossScale, add_adjustment, scaled_count, scaled_loss
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
@@ -51,6 +53,7 @@ MESHES: tuple[tuple[Shape, ...], ...] = (
 )
 """One mesh per stage."""
 MOST_DRAWS = 200
+SCALED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ def random_whole_graph(seed: int, *, ranks: int | None = None) -> WholeCase:
         placements.append(Placement(tuple(range(first, first + size)), mesh, ("data", "tensor")[: len(mesh)]))
         first += size
     cost = CostModel(cluster(first), {})
-    pipeline = Pipeline(micro_batches, rng.choice(tuple(Schedule)), rng.random() < 0.5)
+    pipeline = Pipeline(micro_batches, rng.choice([s for s in Schedule if s.default_laps == 1]), rng.random() < 0.5)
     layout = _random_layout(rng, graph, tuple(placements), cost)
     return WholeCase(seed, graph, tuple(grower.kinds), gradients, grower.operands, layout, pipeline, cost, dtype)
 
@@ -194,9 +197,11 @@ class _Grower:
             usable = [e for e in REGISTRY[kind].examples if e.inputs and not e.updates]
             self._apply(kind, rng.choice(usable))
         loss, count = self._loss()
-        terms = differentiate(self.builder, loss)
+        scale = self._scaled(loss) if rng.random() < SCALED_SHARE else None
+        wanted, frozen = (loss, set()) if scale is None else (scale.loss, {scale.scale})
+        terms = differentiate(self.builder, wanted, frozen=frozen)
         gradients = {name: self._total(name, parts, micro_batches) for name, parts in terms.items()}
-        self._update(gradients, count, micro_batches)
+        self._update(gradients, count, micro_batches, scale)
         self._accumulate_early()
         return self.builder.build(loss=loss), gradients
 
@@ -306,6 +311,14 @@ class _Grower:
         loss, count = cross_entropy(Tensor(tracer, logits), Tensor(tracer, labels))
         return loss.name, count.name
 
+    def _scaled(self, loss: str) -> LossScale:
+        """The loss times a scale; the counters begin anywhere."""
+        found = scaled_loss(self.builder, loss, 1.0)
+        self.operands[found.scale] = Operand(self.builder.spec(found.scale), (0.5, 64.0), 0)
+        self.operands[found.good] = Operand(STEP, (0, 3), 0)
+        self._leaf("step:applied", STEP, (0, 9), trained=True)
+        return found
+
     def _total(self, name: str, terms: Sequence[str], micro_batches: int) -> str:
         """A variable's gradient of the step: every use accumulated where it is, then added up."""
         if micro_batches > 1:
@@ -328,8 +341,11 @@ class _Grower:
                 ordered += [op, *(waiting[name] for name in op.outputs if name in waiting)]
         self.builder.ops = ordered
 
-    def _update(self, gradients: dict[str, str], count: str, micro_batches: int) -> None:
-        """One step of SGD, with the mean over the count and the clip of the global norm as one factor."""
+    def _update(self, gradients: dict[str, str], count: str, micro_batches: int, scale: LossScale | None) -> None:
+        """One step of SGD, with the mean over the count and the clip of the global norm as one factor.
+
+        With a scaled loss, the count is scaled too, and the step may be skipped.
+        """
         add = self.builder.add
         if micro_batches > 1:
             count = add("count:sum", "accumulate", (count,), phase=Phase.BACKWARD)[0]
@@ -338,18 +354,24 @@ class _Grower:
             for name, gradient in gradients.items()
         ]
         square = add("square", "add_n", squares, phase=Phase.UPDATE)[0]
-        factor, _ = add(
-            "clip", "clip_scale", (square, count), labels=("norm",), attrs={"max_norm": 1.0}, phase=Phase.UPDATE
+        divisor = count if scale is None else scaled_count(self.builder, count, scale)
+        factor, norm = add(
+            "clip", "clip_scale", (square, divisor), labels=("norm",), attrs={"max_norm": 1.0}, phase=Phase.UPDATE
         )
+        step: tuple[str, ...] = ()
+        if scale is not None:
+            step = add("step", "count_step", (norm,), updates=("step:applied",), phase=Phase.UPDATE)
+            add_adjustment(self.builder, scale, {"period": 2, "growth": 2.0, "backoff": 0.5})
         rate = {"lr": 0.1, "decay": "constant", "warm_up": 2, "steps": 9, "final": 0.0, "power": 1.0, "factor": 1.0}
-        lr = add("learning_rate", "learning_rate", (), attrs={**rate, "dtype": str(self.dtype)}, phase=Phase.UPDATE)[0]
+        attrs: Attrs = {**rate, "dtype": str(self.dtype)}
+        lr = add("learning_rate", "learning_rate", step, attrs=attrs, phase=Phase.UPDATE)[0]
         momentum = self.rng.choice((0.0, 0.9))
         attrs = {"momentum": momentum, "nesterov": self.rng.choice((0, 1)) if momentum else 0, "weight_decay": 0.1}
         for name, gradient in gradients.items():
             updates = [name]
             if momentum:
                 updates.append(self._leaf(f"{name}:momentum", self.builder.spec(name), trained=True, position=1))
-            add(f"{name}:sgd", "sgd", (gradient, factor, lr), updates=updates, attrs=attrs, phase=Phase.UPDATE)
+            add(f"{name}:sgd", "sgd", (gradient, factor, lr, *step), updates=updates, attrs=attrs, phase=Phase.UPDATE)
 
 
 def _as_matrix(shape: Shape) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 from executor.transport.base import HostArray
 from strategy.errors import EnvironmentLacks
 from strategy.ops.base import Array, Call, OpDef
+from strategy.ops.halves import run_act
 
 _INSTALL = "install the extra `sbplan[gpu]`, or use --backend numpy"
 
@@ -39,7 +40,7 @@ class CupyKernels:
 
     def run(self, definition: OpDef, call: Call) -> None:
         """Run one act of an op, and wait for it."""
-        definition.run(call)
+        run_act(definition, call)
         self._stream.synchronize()
 
     def address(self, array: Array) -> int:

@@ -176,6 +176,11 @@ def handed_over(group: Group, rank: int, send: Sequence[HostArray | None]) -> in
     return sum(array.nbytes for peer, array in zip(group, send, strict=True) if array is not None and peer != rank)
 
 
+def bytes_of(array: HostArray) -> npt.NDArray[np.uint8]:
+    """The memory of a C-contiguous array, whatever its dtype: the buffer protocol knows no bfloat16."""
+    return array.reshape(-1).view(np.uint8)
+
+
 def check_contiguous(arrays: Sequence[HostArray | None]) -> None:
     """Transports move flat memory: packing is their caller's business."""
     assert all(a is None or (isinstance(a, np.ndarray) and a.flags.c_contiguous) for a in arrays), "pack it first"

@@ -22,6 +22,7 @@ from executor.transport.base import (
     PeerError,
     Request,
     TransportError,
+    bytes_of,
     check_contiguous,
     handed_over,
 )
@@ -76,7 +77,7 @@ class Receipt:
         elif len(message.payload) != self.array.nbytes:
             self.fault = self._refusal(f"expected {self.array.nbytes} bytes and found", message)
         else:
-            self.array.reshape(-1).view(np.uint8)[:] = np.frombuffer(message.payload, np.uint8)
+            bytes_of(self.array)[:] = np.frombuffer(message.payload, np.uint8)
             self.done = True
             message.taken.set()
 
@@ -177,13 +178,15 @@ class LoopbackTransport:
         self._hub = hub
         self.rank = rank
         self.size = hub.size
+        self._lanes = dict(hub.lanes)
         self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
-        self._seen = 0
+        self._seen: Counter[int] = Counter()
         self._sent: Counter[Channel] = Counter()
         self._asked: Counter[Channel] = Counter()
 
     def open(self, number: int, lane: Lane) -> None:
-        """Nothing to do: lanes are told apart by their groups."""
+        """Let collectives of this number travel in a lane."""
+        self._lanes.setdefault(number, lane)
 
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
@@ -207,7 +210,7 @@ class LoopbackTransport:
     ) -> Request:
         check_contiguous(receive)
         self._hub.check_alive()
-        label = self._hub.lanes[number].label if number in self._hub.lanes else ""
+        label = self._lanes[number].label if number in self._lanes else ""
         lane = f"collectives of {group} ({label})"
         for peer, array in zip(group, send, strict=True):
             if array is not None and array.size:
@@ -251,10 +254,11 @@ class LoopbackTransport:
         self._hub.barrier()
 
     def pause(self) -> None:
-        """Sleep until something has happened since the last pause."""
+        """Sleep until something has happened since the last pause of this thread."""
+        thread = threading.get_ident()
         with self._hub.changed:
-            self._hub.changed.wait_for(lambda: self._hub.events != self._seen, _LONGEST_PAUSE_S)
-            self._seen = self._hub.events
+            self._hub.changed.wait_for(lambda: self._hub.events != self._seen[thread], _LONGEST_PAUSE_S)
+            self._seen[thread] = self._hub.events
 
     def close(self) -> None:
         """Raise TransportError if messages for this rank were never asked for."""

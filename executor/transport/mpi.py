@@ -27,6 +27,7 @@ from executor.transport.base import (
     Lanes,
     Request,
     TransportError,
+    bytes_of,
     check_contiguous,
 )
 from strategy.errors import EnvironmentLacks
@@ -148,7 +149,7 @@ class MpiTransport:
         check_contiguous([array])
         nbytes = 0 if array is None else array.nbytes
         self._check_length(nbytes)
-        return [array, nbytes, self._mpi.BYTE]
+        return [None if array is None else bytes_of(array), nbytes, self._mpi.BYTE]
 
     def _spec(self, arrays: Sequence[HostArray | None]) -> _Spec:
         """Worked out anew for a list, once for a tuple."""
@@ -167,7 +168,8 @@ class MpiTransport:
         counts = [0 if a is None else a.nbytes for a in arrays]
         displacements = [0 if at is None else at - first for at in address]
         self._check_length(max(map(sum, zip(counts, displacements, strict=True))))
-        return _Spec(arrays, counts, sum(counts), [base, (counts, displacements), self._mpi.BYTE])
+        memory = None if base is None else bytes_of(base)
+        return _Spec(arrays, counts, sum(counts), [memory, (counts, displacements), self._mpi.BYTE])
 
     def _check_length(self, nbytes: int) -> None:
         if nbytes > self._longest:

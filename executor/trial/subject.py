@@ -98,11 +98,11 @@ def draw_operand(
     if not spec.dtype.is_float:
         if bounds is None:
             raise InputError("an integer operand of an example has no range", where=f"position {position}")
-        return rng.integers(int(bounds[0]), int(bounds[1]), spec.shape, spec.dtype)
+        return rng.integers(int(bounds[0]), int(bounds[1]), spec.shape, spec.dtype.numpy)
     low, high = bounds or _DEFAULT_RANGE
     shift = (_GOLDEN * (position + 1)) % 1.0
     steps = (rng.permutation(spec.size) + shift) / spec.size
-    return np.asarray((low + (high - low) * steps).reshape(spec.shape), spec.dtype)
+    return np.asarray((low + (high - low) * steps).reshape(spec.shape), spec.dtype.numpy)
 
 
 def _drawn(subject: Subject, rng: np.random.Generator, kernels: Kernels) -> Drawn:
@@ -150,7 +150,7 @@ class OneRank:
         self._kernels = kernels
         xp, op = kernels.xp, subject.op
         self._outputs = tuple(
-            xp.full(box_shape(box), np.nan if spec.dtype.is_float else -7, str(spec.dtype))
+            xp.full(box_shape(box), np.nan if spec.dtype.is_float else -7, spec.dtype.numpy)
             for spec, box in zip(subject.graph.specs(op.outputs), output_boxes, strict=True)
         )
         self._updates = tuple(xp.asarray(array.copy()) for array in updates)
@@ -172,7 +172,7 @@ class OneRank:
         """Outputs, then variables, on the host."""
         found = []
         for array in (*self._outputs, *self._updates):
-            host = np.empty(array.shape, str(array.dtype))
+            host = np.empty(array.shape, array.dtype)
             self._kernels.download(array, host)
             found.append(host)
         return tuple(found)

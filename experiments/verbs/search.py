@@ -166,9 +166,10 @@ def progress() -> Iterator[Watch | None]:
 
 def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
+    recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     return (
         f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
+        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}"
     )
 
 
@@ -179,7 +180,7 @@ def document(
     from experiments.prices import extrapolated_kinds
 
     plan, claims = result.plan, result.plan.claims
-    utilisation = model_utilisation(plan)
+    mfu, hfu = utilisation(plan)
     return {
         "status": str(result.status),
         "step_time_s": claims.step_time_s,
@@ -192,8 +193,8 @@ def document(
         "peak_memory_bytes": list(claims.peak_memory_bytes),
         "memory_limit_bytes": claims.memory_limit_bytes,
         "tokens_per_s": plan.tokens_per_step / claims.step_time_s,
-        "mfu": utilisation,
-        "hfu": utilisation,  # nothing is computed twice while `recompute` is "none"
+        "mfu": mfu,
+        "hfu": hfu,
         "runners_up": [
             {"config": dataclasses.asdict(config), "step_time_s": step_time_s}
             for config, step_time_s in result.runners_up
@@ -218,12 +219,12 @@ def without_plan(status: str, request: Request, started: float) -> dict[str, obj
     }
 
 
-def model_utilisation(plan: Plan) -> float:
-    """FLOPs of the model per second over those of the devices' data sheet."""
-    from strategy.lowering.lower import step_flop
+def utilisation(plan: Plan) -> tuple[float, float]:
+    """FLOPs per second over those of the devices' data sheet: the model's, and all that are done."""
+    from strategy.lowering.lower import hardware_flop, model_flop
 
-    peak = plan.ranks * plan.cluster.device.flop_per_s
-    return step_flop(plan.graph, plan.pipeline) / plan.claims.step_time_s / peak
+    peak_flop = plan.ranks * plan.cluster.device.flop_per_s * plan.claims.step_time_s
+    return model_flop(plan.graph, plan.pipeline) / peak_flop, hardware_flop(plan.graph, plan.pipeline) / peak_flop
 
 
 def summary(result: SearchResult, path: Path) -> str:

@@ -21,7 +21,8 @@ from functools import cached_property
 from strategy.boxing import BoxingStep
 from strategy.graph import Graph, Op, Phase, Role, Value, act_rate
 from strategy.layout import Conversion, Copy, Home, Layout, Stages, home_of, wanted_copies
-from strategy.lowering.schedule import Schedule, in_flight
+from strategy.lowering.in_flight import Leg, UnitRun, unit_run
+from strategy.lowering.schedule import Schedule
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
 from strategy.tensor import Rate
@@ -29,11 +30,15 @@ from strategy.tensor import Rate
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """How a step is cut into micro-batches and ordered; `overlaps`: whether collectives run beside computation."""
+    """How a step is cut into micro-batches and ordered.
+
+    `overlaps`: whether collectives run beside computation; `laps`: how often a micro-batch passes all stages.
+    """
 
     num_micro_batches: int
     schedule: Schedule = Schedule.ONE_F_ONE_B
     overlaps: bool = False
+    laps: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Action:
     updates: tuple[int, ...] = ()
     op: str = ""
     step: BoxingStep | None = None
+    lap: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,10 +121,15 @@ class Lifetimes:
         """Whether `value`, at home on `stage`, is read on another stage."""
         return any(self.stages.stage_of[op.name] != stage for op in self.graph.consumers[value])
 
-    def cap(self, stage: int) -> int:
-        """Micro-batches in flight on `stage`."""
-        count = len(self.stages.placements)
-        return in_flight(self.pipeline.schedule, count, stage, self.pipeline.num_micro_batches)
+    @cached_property
+    def run(self) -> UnitRun:
+        """What micro-batches in flight are counted from."""
+        pipeline, count = self.pipeline, len(self.stages.placements)
+        return unit_run(pipeline.schedule, count, pipeline.num_micro_batches, pipeline.laps)
+
+    def leg(self, op: Op) -> Leg:
+        """The leg in which an op runs."""
+        return Leg(op.phase, self.stages.stage_of[op.name], self.stages.lap_of(op.name))
 
     def whole(self, blocks: int) -> Lifetime:
         """Held for the whole step."""
@@ -133,20 +144,24 @@ class Lifetimes:
         readers = self.readers(name, stage)
         begin = self.time_of[producer.name]
         end = max((self.time_of[op.name] for op in readers), default=begin) + 1
-        return self._of_pieces(producer.phase, readers, begin, end, moves=self.leaves(name, stage))
+        return self._of_pieces(self.leg(producer), readers, begin, end, moves=self.leaves(name, stage))
 
     def copy(self, name: str, stage: int, *, arrives: bool) -> Lifetime:
-        """Of a converted copy on `stage`; `arrives` if a transfer or a loader writes it."""
+        """Of a converted copy on `stage`; `arrives` if a transfer or a loader writes it itself."""
         value = self.graph.values[name]
         readers = self.readers(name, stage)
         if value.rate is Rate.STEP:
             return self.whole(1)
-        begin, first_phase = self.conversion_time(name, stage), readers[0].phase
+        begin, written = self.conversion_time(name, stage), self.leg(readers[0])
         producer = self.graph.producer.get(name)
         if producer is not None and begin == self.time_of[producer.name]:
-            first_phase = producer.phase
+            written = self.leg(producer)
         end = self.time_of[readers[-1].name] + 1
-        return self._ahead(self._of_pieces(first_phase, readers, begin, end, moves=arrives), name, stage)
+        found = self._of_pieces(written, readers, begin, end, moves=arrives)
+        if arrives and producer is not None:
+            waiting = self.run.in_flight(self.leg(producer), {self.leg(op) for op in readers}, arrives=True)
+            found = replace(found, blocks=max(found.blocks, waiting))
+        return self._ahead(found, name, stage)
 
     def _ahead(self, converted: Lifetime, name: str, stage: int) -> Lifetime:
         """Of what a conversion writes, where collectives run beside computation: it begins when its value is there.
@@ -156,23 +171,36 @@ class Lifetimes:
         producer = self.graph.producer.get(name)
         if producer is None or not self.pipeline.overlaps:
             return converted
-        one_pass = self.pipeline.num_micro_batches == 1 or producer.phase is self.readers(name, stage)[0].phase
-        if self.stages.stage_of[producer.name] != stage or not one_pass:
+        written, read = self.leg(producer), self.leg(self.readers(name, stage)[0])
+        if written.stage != stage:
+            return self.whole(converted.blocks)
+        one_pass = self.pipeline.num_micro_batches == 1 and self.run.straight(written, [read])
+        if not (one_pass or written == read):
             return self.whole(converted.blocks)
         return replace(converted, begin=min(converted.begin, self.time_of[producer.name]))
 
-    def _of_pieces(self, written: Phase, readers: Sequence[Op], begin: int, end: int, *, moves: bool) -> Lifetime:
-        """Of a micro-batch tensor: a block per micro-batch in flight; one more if a transfer or loader touches it."""
-        crosses = written is Phase.FORWARD and any(op.phase is Phase.BACKWARD for op in readers)
-        stage = self.stages.stage_of[readers[0].name] if readers else 0
-        blocks = (self.cap(stage) if crosses else 1) + moves
-        return Lifetime(begin, end, 1) if blocks == 1 else self.whole(blocks)
+    def _of_pieces(self, written: Leg, readers: Sequence[Op], begin: int, end: int, *, moves: bool) -> Lifetime:
+        """Of a micro-batch tensor: a block per micro-batch in flight; one more if a transfer or loader touches it.
 
-    def intermediate(self, copy: Copy, time: int, *, moves: bool) -> Lifetime:
-        """Of a step within the conversion to `copy`."""
+        What lives within a chunk, and what else is written and read before the next micro-batch's is written, lives as
+        long as the graph says, if a stage does meanwhile what the graph has meanwhile.
+        """
+        read = {self.leg(op) for op in readers}
+        within = read <= {written}
+        blocks = (1 if within else self.run.in_flight(written, read)) + moves
+        if blocks == 1 and (within or self.run.straight(written, read)):
+            return Lifetime(begin, end, 1)
+        return self.whole(blocks)
+
+    def intermediate(self, copy: Copy, time: int, *, arrives: bool, departs: bool) -> Lifetime:
+        """Of a step within the conversion to `copy`; whether a transfer writes it, and whether one reads it."""
         if self.graph.values[copy.value].rate is Rate.STEP:
             return self.whole(1)
-        if moves:
+        if arrives:
+            first = self.readers(copy.value, copy.stage)[0]
+            sent = self.leg(self.graph.producer[copy.value])
+            return self.whole(max(2, self.run.in_flight(sent, [self.leg(first)], arrives=True)))
+        if departs:
             return self.whole(2)
         last = self.time_of[self.readers(copy.value, copy.stage)[0].name] if self.pipeline.overlaps else time
         return self._ahead(Lifetime(time, max(time, last) + 1, 1), copy.value, copy.stage)
@@ -183,7 +211,7 @@ class Lifetimes:
         Gradients on their way to the update are reduced as soon as they are there.
         """
         producer = self.graph.producer.get(name)
-        if producer is None or producer.phase is not Phase.BACKWARD:
+        if producer is None or producer.phase not in (Phase.BACKWARD, Phase.WEIGHT):
             return False
         return all(op.phase is Phase.UPDATE for op in self.graph.consumers[name])
 
@@ -214,7 +242,7 @@ def held_by_conversion(
             lifetime = lifetimes.copy(copy.value, copy.stage, arrives=arrives)
         else:
             departs = steps[position + 1].kind is ActKind.TRANSFER
-            lifetime = lifetimes.intermediate(copy, time, moves=arrives or departs)
+            lifetime = lifetimes.intermediate(copy, time, arrives=arrives, departs=departs)
         yield stage, step.target, lifetime, time
 
 
@@ -292,6 +320,7 @@ class _Arranger:
                 writes=tuple(self.homes[n] for n in op.outputs),
                 updates=tuple(self.homes[n] for n in op.updates),
                 op=op.name,
+                lap=self.layout.stages.lap_of(op.name),
             )
         )
 
@@ -311,17 +340,19 @@ class _Arranger:
             last = position == len(conversion.steps) - 1
             written = self._hold(name if last else f"{name}.{position}", copy.value, stage, target, lifetime)
             sender = self.tensors[here].stage
+            phase, lap = self._when(value, conversion, sender, copy)
             self.actions.append(
                 Action(
                     name=f"{name}:{step.kind}.{position}",
                     kind=step.kind,
                     stage=sender,
-                    phase=self._phase(value, conversion, sender, copy),
+                    phase=phase,
                     rate=value.rate,
                     time=time,
                     reads=(here,),
                     writes=(written,),
                     step=step,
+                    lap=lap,
                 )
             )
             here = written
@@ -330,16 +361,17 @@ class _Arranger:
                 return
         self.held[copy] = here
 
-    def _phase(self, value: Value, conversion: Conversion, stage: int, copy: Copy) -> Phase:
-        """The chunk in which a step runs on `stage`; step values run before the first chunk or after the last."""
+    def _when(self, value: Value, conversion: Conversion, stage: int, copy: Copy) -> tuple[Phase, int]:
+        """(phase, lap) in which a step runs on `stage`; step values run before the first chunk or after the last."""
         producer = self.graph.producer.get(value.name)
         if producer is None:
-            return Phase.FORWARD
+            return Phase.FORWARD, 0
         if value.rate is Rate.STEP:
             derived = all(self.graph.values[name].rate is Rate.STEP for name in producer.inputs)
-            return producer.phase if derived else Phase.UPDATE
+            return (producer.phase if derived else Phase.UPDATE), 0
         departs = stage != copy.stage or (stage == conversion.source.stage and self.lifetimes.early(value.name))
-        return producer.phase if departs else self.lifetimes.readers(value.name, copy.stage)[0].phase
+        leg = self.lifetimes.leg(producer if departs else self.lifetimes.readers(value.name, copy.stage)[0])
+        return leg.phase, leg.lap
 
     def _load(self, copy: Copy, name: str) -> None:
         lifetime = self.lifetimes.copy(copy.value, copy.stage, arrives=True)
@@ -355,5 +387,6 @@ class _Arranger:
                 time=self.lifetimes.conversion_time(copy.value, copy.stage),
                 reads=(),
                 writes=(written,),
+                lap=self.lifetimes.leg(self.lifetimes.readers(copy.value, copy.stage)[0]).lap,
             )
         )

@@ -3,7 +3,7 @@
 Every tensor becomes a register on each rank of its stage, every action an actor. On each stage the step runs as
 
     prologue   step-rate acts before the first forward (copies of parameters)
-    chunks     forward and backward passes of the micro-batches, in the order of the schedule
+    chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
     epilogue   the update
 
 and each stream of a rank is the subsequence that belongs to it: `compute`; `comm` for collectives where they
@@ -53,16 +53,21 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
     return _Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step)
 
 
-def step_flop(graph: Graph, pipeline: Pipeline) -> int:
-    """FLOPs of the matrix products of one step on the logical tensors: what model-FLOP utilisation counts."""
-    return sum(products_flop(graph).values()) * pipeline.num_micro_batches
+def model_flop(graph: Graph, pipeline: Pipeline) -> int:
+    """FLOPs of the matrix products of one step on the logical tensors, each product once: what MFU counts."""
+    return pipeline.num_micro_batches * sum(products_flop(graph).values())
 
 
-def products_flop(graph: Graph) -> dict[str, int]:
-    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind."""
+def hardware_flop(graph: Graph, pipeline: Pipeline) -> int:
+    """FLOPs of the matrix products of one step, those that are computed again included: what HFU counts."""
+    return pipeline.num_micro_batches * sum(products_flop(graph, repeated=True).values())
+
+
+def products_flop(graph: Graph, *, repeated: bool = False) -> dict[str, int]:
+    """FLOPs of one micro-batch's matrix products on the logical tensors, by kind; with `repeated` also of clones."""
     found: dict[str, int] = {}
     for op in graph.ops:
-        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE:
+        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE and (repeated or not op.repeats):
             flop = op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
             found[op.kind] = found.get(op.kind, 0) + flop
     return found
@@ -86,7 +91,6 @@ class _Lowering:
         self._make_registers()
         for index, action in enumerate(self.arrangement.actions):
             self.actors_of[index] = list(self._make_actors(action))
-        flop = step_flop(self.graph, self.pipeline)
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
             ranks=ranks,
@@ -96,8 +100,8 @@ class _Lowering:
             resources=port_rates(self.cost.cluster, ranks),
             num_micro_batches=self.pipeline.num_micro_batches,
             tokens_per_step=tokens_per_step,
-            model_flop_per_step=flop,
-            hardware_flop_per_step=flop,
+            model_flop_per_step=model_flop(self.graph, self.pipeline),
+            hardware_flop_per_step=hardware_flop(self.graph, self.pipeline),
         )
 
     def _box(self, tensor: int, rank: int) -> Box:
@@ -233,7 +237,7 @@ class _Lowering:
     def _stage_order(self, stage: int) -> Iterator[int]:
         """The actions of one step of a stage, in order."""
         indexed = [(i, a) for i, a in enumerate(self.arrangement.actions) if a.stage == stage]
-        chunks: dict[Phase, list[int]] = {Phase.FORWARD: [], Phase.BACKWARD: []}
+        chunks: dict[tuple[Phase, int], list[int]] = {}
         prologue: list[int] = []
         epilogue: list[int] = []
         for index, action in indexed:
@@ -242,9 +246,9 @@ class _Lowering:
             elif action.rate is Rate.STEP:
                 prologue.append(index)
             else:
-                chunks[action.phase].append(index)
+                chunks.setdefault((action.phase, action.lap), []).append(index)
         yield from prologue
-        count = len(self.layout.stages.placements)
-        for chunk in chunk_order(self.pipeline.schedule, count, stage, self.pipeline.num_micro_batches):
-            yield from chunks[chunk.phase]
+        count, pipeline = len(self.layout.stages.placements), self.pipeline
+        for chunk in chunk_order(pipeline.schedule, count, stage, pipeline.num_micro_batches, pipeline.laps):
+            yield from chunks.get((chunk.phase, chunk.lap), ())
         yield from epilogue

@@ -16,7 +16,8 @@ from strategy.models.base import Family, Preset
 from strategy.models.images import ImageBatches
 from strategy.nn.layers import BatchNorm, Conv2d, Linear
 from strategy.nn.losses import margin_softmax
-from strategy.nn.module import Layers, Module, Parameter, Tensor
+from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.tracer import Tensor
 
 HALVINGS = 4
 """Every group of blocks halves height and width."""

@@ -14,7 +14,8 @@ from strategy.errors import InputError
 from strategy.models.base import Family, Integers, Preset, Source
 from strategy.nn.layers import Embedding, LayerNorm, Linear, packed_attention
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Parameter, Tensor
+from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.tracer import Tensor
 from strategy.tensor import DType, TensorSpec
 
 EPSILON = 1e-12

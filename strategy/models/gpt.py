@@ -13,7 +13,8 @@ from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
 from strategy.nn.layers import LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Parameter, Tensor
+from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.tracer import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""Inception-V3 (Szegedy et al. 2015, arXiv:1512.00567) with the channels of torchvision, without the auxiliary head.
+"""Inception-V3 (Szegedy et al. 2015, arXiv:1512.00567) with the channels of torchvision.
 
-The loss is the sum of the samples' cross-entropies. Repeated layers are the mixed blocks: each runs several chains of
-convolutions side by side on its input and joins their channels. Channels are given in units of the model's width.
+The loss is the sum of the samples' cross-entropies, in training with a share of those of an auxiliary head, if there is
+one. Repeated layers are the mixed blocks: each runs several chains of convolutions side by side on its input and joins
+their channels. Channels are given in units of the model's width.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,11 +17,14 @@ from strategy.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ConvNorm, ImageModel
 from strategy.nn.layers import Dropout, Linear, Pair, avg_pool, global_avg_pool, max_pool
-from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.losses import cross_entropy, joint_loss
+from strategy.nn.module import Layers, Module
+from strategy.nn.tracer import Tensor
 
 _EPSILON = 1e-3
 _SMALLEST_SIDE = 75
+_SMALLEST_WITH_AUXILIARY = 299
+"""Its convolution of 5 x 5 reads means of every third window of 5 x 5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class InceptionConfig(ImageModel):
         inside: of every block with 7 x 1 convolutions, the units inside its chains.
         wide: how many blocks on the smallest images.
         dropout: rate before the head.
+        auxiliary: share of the auxiliary head's loss in the loss; 0 is no such head.
     """
 
     width: int
@@ -75,11 +81,16 @@ class InceptionConfig(ImageModel):
     inside: tuple[int, ...]
     wide: int
     dropout: float
+    auxiliary: float = 0.0
 
     def __post_init__(self) -> None:
         ImageModel.__post_init__(self)
-        if self.side < _SMALLEST_SIDE:
-            expected = f"at least {_SMALLEST_SIDE} pixels"
+        if not 0 <= self.auxiliary < math.inf:
+            where, expected = "Inception: auxiliary", "a finite figure >= 0"
+            raise InputError("no share", where=where, got=self.auxiliary, expected=expected)
+        smallest = _SMALLEST_WITH_AUXILIARY if self.auxiliary else _SMALLEST_SIDE
+        if self.side < smallest:
+            expected = f"at least {smallest} pixels"
             raise InputError("too small an image", where="Inception: side", got=self.side, expected=expected)
 
     @property
@@ -170,6 +181,21 @@ class Branches(Module):
         return x.tracer.apply("join", "concat", [branch(x) for branch in self.branches], {"axis": 1})[0]
 
 
+class AuxiliaryHead(Module):
+    """Classes from halfway (Szegedy et al. 2014, arXiv:1409.4842, section 5; figures of torchvision)."""
+
+    def __init__(self, inputs: int, width: int, classes: int) -> None:
+        self.narrow = ConvNorm(inputs, 8 * width, (1, 1), epsilon=_EPSILON)
+        self.wide = ConvNorm(8 * width, 48 * width, (5, 5), epsilon=_EPSILON)
+        self.head = Linear(48 * width, classes)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """[n, inputs, h, w] -> logits[n, classes]."""
+        pooled = avg_pool(inputs[0], "pool", (5, 5), (3, 3))
+        logits: Tensor = self.head(global_avg_pool(self.wide(self.narrow(pooled)), "features"))
+        return logits
+
+
 class Inception(Module):
     """Images and classes -> summed loss and count."""
 
@@ -179,15 +205,30 @@ class Inception(Module):
         for fork in config.blocks():
             blocks.append(Branches(channels, fork, config.width))
             channels = blocks[-1].outputs
+        self.halfway = len(config.pooled) + len(config.inside)
         self.layers = Layers(blocks)
+        self.share = config.auxiliary
+        if self.share:
+            self.auxiliary = AuxiliaryHead(blocks[self.halfway].outputs, config.width, config.classes)
         self.dropout = Dropout(config.dropout)
         self.head = Linear(channels, config.classes)
+        self.training = True
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """(images[b, c, h, w], labels[b]) -> (loss[], count[])."""
         images, labels = inputs
-        features = global_avg_pool(self.layers(self.stem(images)), "features")
-        return cross_entropy(self.head(self.dropout(features)), labels)
+        x = self.stem(images)
+        for block in self.layers.members[: self.halfway + 1]:
+            x = block(x)
+        middle = x
+        for block in self.layers.members[self.halfway + 1 :]:
+            x = block(x)
+        logits = self.head(self.dropout(global_avg_pool(x, "features")))
+        if not (self.share and self.training):
+            return cross_entropy(logits, labels)
+        main, count = cross_entropy(logits, labels, label="main")
+        other, _ = cross_entropy(self.auxiliary(middle), labels, label="other")
+        return joint_loss(main, {"other": (other, self.share)}), count
 
 
 FAMILY = Family(
@@ -200,6 +241,19 @@ FAMILY = Family(
         "inception-v3": Preset(
             InceptionConfig(
                 side=299, classes=1000, width=16, pooled=(2, 4, 4), inside=(8, 10, 10, 12), wide=2, dropout=0.5
+            ),
+            1600,
+        ),
+        "inception-v3-auxiliary": Preset(
+            InceptionConfig(
+                side=299,
+                classes=1000,
+                width=16,
+                pooled=(2, 4, 4),
+                inside=(8, 10, 10, 12),
+                wide=2,
+                dropout=0.5,
+                auxiliary=0.3,
             ),
             1600,
         ),

@@ -14,7 +14,8 @@ from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm, attention, rotary, swiglu
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.module import Layers, Module
+from strategy.nn.tracer import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from strategy.models.base import Family, Preset
 from strategy.models.llama import GroupedAttention, attention_parameters, check_heads
 from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm
-from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.losses import cross_entropy, joint_loss
+from strategy.nn.module import Layers, Module
 from strategy.nn.moe import Moe
+from strategy.nn.tracer import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +116,7 @@ class Mixtral(Module):
             balances.append(balance)
         token_loss, count = cross_entropy(self.head(self.norm(x)), labels, label="token_loss")
         balance = ids.tracer.apply("balance", "add_n", balances)[0]
-        return token_loss.apply(
-            "loss", "add", balance.apply("balance.share", "scale", attrs={"factor": self.balance})
-        ), count
+        return joint_loss(token_loss, {"balance": (balance, self.balance)}), count
 
 
 FAMILY = Family(

@@ -13,7 +13,8 @@ from strategy.errors import InputError
 from strategy.models.base import Family, Features, Integers, Preset, Source
 from strategy.nn.layers import Linear
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.module import Layers, Module
+from strategy.nn.tracer import Tensor
 from strategy.tensor import DType, TensorSpec
 
 

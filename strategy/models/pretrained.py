@@ -41,7 +41,7 @@ _PREFIX = "transformer."
 _HEAD = "lm_head.weight"
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 """Constants that older files hold beside the weights."""
-_DTYPES = ("F16", "F32", "F64")
+_DTYPES = ("BF16", "F16", "F32", "F64")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ConvNorm, ImageModel
 from strategy.nn.layers import Linear, global_avg_pool, max_pool
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.module import Layers, Module
+from strategy.nn.tracer import Tensor
 
 _EXPANSION = 4
 """Channels that leave a bottleneck, over those inside."""

@@ -14,7 +14,8 @@ from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ImageModel
 from strategy.nn.layers import Conv2d, Dropout, Linear, max_pool
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Tensor
+from strategy.nn.module import Layers, Module
+from strategy.nn.tracer import Tensor
 
 _WIDEST = 8
 """Channels of the widest stages, over those of the first: stages double until then."""

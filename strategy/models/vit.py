@@ -13,7 +13,8 @@ from strategy.models.bert import Attention, Mlp
 from strategy.models.images import ImageBatches
 from strategy.nn.layers import Conv2d, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Layers, Module, Parameter, Tensor
+from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.tracer import Tensor
 
 EPSILON = 1e-6
 """Of every layer norm, as in the authors' code."""
@@ -69,7 +70,7 @@ class Patches(Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """[b, 3, i, i] -> [b, 1 + patches, w]."""
         (images,) = inputs
-        x = self.conv(images)
+        x: Tensor = self.conv(images)
         b, w, p, q = x.shape
         x = x.reshape("patches", (b, w, p * q)).transpose("patch_first", (0, 2, 1))
         first = self.parameter("class_token", x).apply("class_tokens", "expand", attrs={"shape": (b, 1, w)})

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from strategy.errors import InputError
 from strategy.graph import Attrs, Phase
-from strategy.nn.module import Module, Parameter, Tensor
+from strategy.nn.module import Module, Parameter
+from strategy.nn.tracer import Tensor
 
 Pair = tuple[int, int]
 
@@ -193,10 +194,9 @@ class Conv2d(Module):
 
 def set_training(module: Module, training: bool) -> None:
     """Whether a module and all below it trace as in training (batch statistics, dropout) or as in evaluation."""
-    if isinstance(module, BatchNorm | Dropout):
-        module.training = training
-    for _, child in module.children():
-        set_training(child, training)
+    for member, _, _ in module.walk():
+        if "training" in vars(member):
+            vars(member)["training"] = training
 
 
 def max_pool(x: Tensor, label: str, kernel: Pair, stride: Pair, padding: Pair = (0, 0)) -> Tensor:

@@ -7,7 +7,9 @@ gathered (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 
 from __future__ import annotations
 
-from strategy.nn.module import Tensor
+from collections.abc import Mapping
+
+from strategy.nn.tracer import Tensor
 
 IGNORE_INDEX = -100
 
@@ -39,6 +41,22 @@ def cross_entropy(
     attrs = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "classes": logits.shape[-1]}
     loss, count = logits.tracer.apply(label, "cross_entropy", (logits, labels, lse), attrs, ("count",))
     return loss, count
+
+
+def joint_loss(main: Tensor, others: Mapping[str, tuple[Tensor, float]], *, label: str = "loss") -> Tensor:
+    """A summed loss and shares of further ones: of auxiliary heads, of a balance.
+
+    All are sums over the rows that the main loss counts, so its count is what the whole is divided by.
+
+    Args:
+        main: [].
+        others: label -> ([], its share); a share is called `label.share`.
+        label: the loss is called so.
+    """
+    terms = [main]
+    for name, (loss, share) in others.items():
+        terms.append(loss.apply(f"{name}.share", "scale", attrs={"factor": share}))
+    return main.tracer.apply(label, "add_n", terms)[0]
 
 
 def mse_loss(prediction: Tensor, target: Tensor, *, label: str = "loss") -> tuple[Tensor, Tensor]:

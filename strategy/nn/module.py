@@ -17,12 +17,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from strategy.errors import GraphError, InputError
-from strategy.nn.tracer import Tensor as Tensor
-from strategy.nn.tracer import Tracer as Tracer
 from strategy.tensor import Shape
+
+
+class Applied(Protocol):
+    """What modules are applied to: traced tensors, or global ones."""
+
+    @property
+    def tracer(self) -> Any:
+        """What notes down the ops that are applied to it, or runs them."""
+
+
+T = TypeVar("T", bound=Applied)
 
 _INIT = re.compile(r"zeros|ones|normal\(\d+\.?\d*(?:e[+-]?\d+)?\)")
 
@@ -74,7 +83,7 @@ class Module:
         for module, path, _ in self.walk(prefix):
             yield from ((path + name, parameter) for name, parameter in module.own_parameters())
 
-    def forward(self, *inputs: Tensor) -> Any:
+    def forward(self, *inputs: Any) -> Any:
         """The module's computation; subclasses write it."""
         raise NotImplementedError(f"{type(self).__name__}.forward")
 
@@ -92,9 +101,10 @@ class Module:
         with tracer.enter(self):
             return self.forward(*inputs)
 
-    def parameter(self, name: str, like: Tensor) -> Tensor:
+    def parameter(self, name: str, like: T) -> T:
         """The tensor of the parameter held in attribute `name`, in the graph that `like` belongs to."""
-        return like.tracer.parameter(self, name, like)
+        found: T = like.tracer.parameter(self, name, like)
+        return found
 
 
 class Layers(Module):
@@ -111,7 +121,7 @@ class Layers(Module):
         """A member is the repeated layer of its index."""
         return int(name)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Any) -> Any:
         """Apply the members in order."""
         x = inputs[0]
         for member in self.members:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from strategy.errors import InputError
 from strategy.graph import Attrs
 from strategy.nn.layers import swiglu
-from strategy.nn.module import Module, Parameter, Tensor
+from strategy.nn.module import Module, Parameter
+from strategy.nn.tracer import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, final, overload
+from typing import final, overload
 
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError, did_you_mean
 from strategy.graph import Attrs, Role, Value
+from strategy.nn.module import Module
 from strategy.nn.operators import Operators, filled
+from strategy.placement import Placement
 from strategy.sbp import Sbp
 from strategy.tensor import DType, Rate, Shape, TensorSpec
-
-if TYPE_CHECKING:
-    from strategy.nn.module import Module
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,8 @@ class Tracer:
     problems: list[str] = field(default_factory=list)
     pins: dict[str, Sbp | Sequence[Sbp]] = field(default_factory=dict)
     """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
+    places: dict[str, Placement] = field(default_factory=dict)
+    """Value -> where the code brings it."""
     _paths: dict[int, Scope] = field(default_factory=dict)
     _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -186,6 +187,13 @@ class Tensor(Operators):
         """This tensor, which is to be laid out like that, wherever it is written or read."""
         self.tracer.pins[self.name] = sbp
         return self
+
+    def to_global(self, placement: Placement | None = None, sbp: Sbp | Sequence[Sbp] | None = None) -> Tensor:
+        """A copy of this tensor elsewhere, or laid out otherwise; what reads the copy runs where that is."""
+        copy = self.operate("copy")
+        if placement is not None:
+            self.tracer.places[copy.name] = placement
+        return copy if sbp is None else copy.pin(sbp)
 
     def operate(self, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:
         """The first output of an op on this tensor and `others`, called like its kind."""

@@ -221,7 +221,7 @@ def _infer_alike(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
 
 
 def _infer_float(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    expect(inputs[0].dtype.is_float, "not a tensor of floats", got=inputs[0].dtype, expected="float32 or float64")
+    expect(inputs[0].dtype.is_float, "not a tensor of floats", got=inputs[0].dtype, expected="a dtype of floats")
     return _infer_alike(inputs, updates, attrs)
 
 
@@ -379,6 +379,8 @@ OPS = (
         _gradient_cast,
         examples=(
             Example((TensorSpec((7, 5)),), attrs={"dtype": "float64"}),
+            Example((TensorSpec((7, 5)),), attrs={"dtype": "bfloat16"}),
+            Example((TensorSpec((7, 5)),), attrs={"dtype": "float16"}),
             Example((TensorSpec((7, 5)),), attrs={"dtype": "int32"}, ranges={0: (-9.0, 9.0)}),
             Example((TensorSpec((7, 5), DType.INT32),), attrs={"dtype": "float32"}, ranges={0: (-9, 9)}),
             Example((TensorSpec((7, 5), DType.INT64),), attrs={"dtype": "int32"}, ranges={0: (-9, 9)}),

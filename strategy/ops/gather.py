@@ -9,8 +9,11 @@ vocabulary of Shoeybi et al. 2019, arXiv:1909.08053, section 3). Repeated indice
 
 from __future__ import annotations
 
+import numpy as np
+
 from strategy.graph import Attrs
 from strategy.ops.base import (
+    Array,
     AxisSignature,
     Call,
     Example,
@@ -95,8 +98,28 @@ def _run_grad(call: Call) -> None:
     before, after = grad.shape[:axis], grad.shape[axis + indices.ndim :]
     slices = grad.reshape(*before, local.size, *after)
     dx[...] = 0
-    where = (slice(None),) * axis
-    xp.add.at(dx, (*where, local[mine]), slices[(*where, mine)])
+    add = _add_rows if xp is np else xp.add.at
+    add(xp.moveaxis(dx, axis, 0), local[mine], xp.moveaxis(slices, axis, 0)[mine])
+
+
+def _add_rows(target: Array, rows: Array, terms: Array) -> None:
+    """`np.add.at(target, rows, terms)`, some ten times faster: the first term of every row at once, then the second.
+
+    So every row adds up in the order of its terms, and the bits are those of `add.at`.
+    """
+    if not rows.size:
+        return
+    order = np.argsort(rows, kind="stable")
+    in_order = rows[order]
+    first = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
+    times = np.diff(np.append(first, rows.size))
+    turn = np.arange(rows.size) - np.repeat(first, times)
+    order = order[np.argsort(turn, kind="stable")]
+    begin = 0
+    for count in np.bincount(turn):
+        picked = order[begin : begin + count]
+        target[rows[picked]] += terms[picked]
+        begin += count
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:

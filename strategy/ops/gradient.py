@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ class GradientBuilder:
     gradients: dict[str, list[str]] = field(default_factory=dict)
     last: dict[str, tuple[Op, int]] = field(default_factory=dict)
     """Value name -> the op, and which of its inputs, that contributed last."""
+    casts: Mapping[str, str] = field(default_factory=dict)
+    """Value name -> the variable that it is a cast of."""
 
     def output_gradient(self, position: int = 0) -> str:
         """The gradient of one output, its several contributions added up."""
@@ -77,8 +79,16 @@ class GradientBuilder:
         )
 
     def give(self, position: int, gradient: str) -> None:
-        """Contribute `gradient` to input `position`."""
+        """Contribute `gradient` to input `position`.
+
+        What a cast of a variable is given goes to the variable at once, in the variable's dtype: terms of a parameter
+        are added up in its own precision, and each where it is used.
+        """
         if self.wants(position):
             name = self.op.inputs[position]
+            if name in self.casts:
+                name = self.casts[name]
+                dtype = self.graph.spec(name).dtype
+                gradient = self.emit(f"d{position}:{dtype}", "cast", (gradient,), {"dtype": str(dtype)})
             self.gradients.setdefault(name, []).append(gradient)
             self.last[name] = self.op, position

@@ -185,9 +185,9 @@ def expect_heads(inputs: Specs, attrs: Attrs) -> TensorSpec:
 
 
 def lse_of(out: TensorSpec) -> TensorSpec:
-    """[b, s, h, d] -> [b, h, s]."""
+    """[b, s, h, d] -> [b, h, s], never in halves."""
     b, s, h, _ = out.shape
-    return TensorSpec((b, h, s), out.dtype)
+    return TensorSpec((b, h, s), out.dtype.wide)
 
 
 @dataclass(frozen=True, slots=True)

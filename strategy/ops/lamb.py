@@ -4,7 +4,7 @@ The ratio |param| / |direction| takes the norms of the logical tensors. So the r
 of parameter and direction in between: where the tensors are split, each rank's sum of squares is a term, and boxing
 adds them up before the ratio is formed.
 
-    lamb_direction   grad, factor, param; m, v         -> direction
+    lamb_direction   grad, factor, param, (step); m, v -> direction
     lamb_apply       direction, |param|^2, |direction|^2, learning rate; param
 """
 
@@ -19,12 +19,13 @@ from strategy.ops.optimizer import (
     scaled_gradient,
     update_signatures,
 )
+from strategy.ops.skip import STEP, step_of, unless_skipped, without_step
 from strategy.sbp import B, Split
 from strategy.tensor import TensorSpec
 
 
 def _infer_direction(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    grad, factor, param = inputs
+    grad, factor, param = without_step(inputs, 3)
     alike = all(spec == grad for spec in (param, *updates)) and len(updates) == 2
     expect(
         alike and factor == TensorSpec((), grad.dtype),
@@ -37,13 +38,15 @@ def _infer_direction(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Tenso
 
 def _signatures_direction(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     dims = range(len(inputs[0].shape))
-    return [AxisSignature((Split(d), B, Split(d)), (Split(d),), (Split(d),) * 2) for d in dims]
+    step = (B,) * (len(inputs) - 3)
+    return [AxisSignature((Split(d), B, Split(d), *step), (Split(d),), (Split(d),) * 2) for d in dims]
 
 
+@unless_skipped(3)
 def _run_direction(call: Call) -> None:
-    """Adam's direction plus weight decay."""
+    """Adam's direction plus weight decay; zero in a skipped step, whose learning rate is zero too."""
     param, direction, (m, v) = call.inputs[2], call.outputs[0], call.updates
-    g = adam_direction(call, scaled_gradient(call), m, v)
+    g = adam_direction(call, step_of(call, 3), scaled_gradient(call), m, v)
     call.xp.multiply(param, float_attr(call.attrs, "weight_decay"), out=direction)
     direction += g
 
@@ -75,8 +78,9 @@ _SCALAR = TensorSpec(())
 _POSITIVE = (0.1, 2.0)
 
 
-def _direction_example(spec: TensorSpec) -> Example:
-    return Example((spec, _SCALAR, spec), (spec, spec), ADAM_ATTRS, {1: _POSITIVE, 4: _POSITIVE})
+def _direction_example(spec: TensorSpec, *step: TensorSpec) -> Example:
+    ranges = {1: _POSITIVE, 3: (0.0, 3.0), 4 + len(step): _POSITIVE}
+    return Example((spec, _SCALAR, spec, *step), (spec, spec), ADAM_ATTRS, ranges)
 
 
 def _apply_example(spec: TensorSpec) -> Example:
@@ -90,7 +94,7 @@ OPS = (
         _flop_direction,
         _signatures_direction,
         _run_direction,
-        examples=(_direction_example(TensorSpec((5, 7))), _direction_example(TensorSpec((4,)))),
+        examples=(_direction_example(TensorSpec((5, 7))), _direction_example(TensorSpec((4,)), STEP)),
     ),
     OpDef(
         "lamb_apply",

@@ -1,6 +1,7 @@
 """Learning rate: a scalar of the step, so that every update reads the same figure and no two ranks can differ.
 
-It has no input: the number of the act is the step, and a resumed run goes on counting where the checkpoint ends.
+The number of the act is the step, and a resumed run goes on counting where the checkpoint ends; where steps may be
+skipped, it reads the number instead (see `skip`), and is zero in a skipped step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from enum import StrEnum
 
 from strategy.graph import Attrs
 from strategy.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, float_attr
+from strategy.ops.skip import step_of, without_step
 from strategy.tensor import DType, TensorSpec
 
 
@@ -52,7 +54,8 @@ def rate_at(step: int, attrs: Attrs) -> float:
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    expect(not inputs, "learning_rate reads nothing", got=len(inputs), expected="no input")
+    rest = without_step(inputs, 0)
+    expect(not rest, "learning_rate reads nothing else", got=len(rest), expected="the number of the step, or no input")
     return (TensorSpec((), DType(str(attrs["dtype"]))),)
 
 
@@ -61,7 +64,8 @@ def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list
 
 
 def _run(call: Call) -> None:
-    call.outputs[0][...] = rate_at(call.number, call.attrs)
+    step = step_of(call, 0)
+    call.outputs[0][...] = rate_at(step - 1, call.attrs) if step else 0.0
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:

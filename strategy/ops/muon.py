@@ -5,7 +5,7 @@ the stack is split, and every rank makes the directions of the matrices that it 
 the data ranks this is one reduce-scatter of the stack and one all-gather of the directions.
 
     stack           n tensors [...]       -> [n, ...]
-    muon_direction  stack, factor; velocity -> direction [n, a, b]
+    muon_direction  stack, factor, (step); velocity -> direction [n, a, b]
     unstack         [n, ...]              -> n tensors [...]
     descend         direction, learning rate; param
 """
@@ -30,6 +30,7 @@ from strategy.ops.base import (
 )
 from strategy.ops.gradient import GradientBuilder
 from strategy.ops.optimizer import infer_update, scaled_gradient, update_signatures
+from strategy.ops.skip import STEP, unless_skipped, without_step
 from strategy.sbp import B, P, Split
 from strategy.tensor import TensorSpec
 
@@ -87,7 +88,7 @@ def _run_unstack(call: Call) -> None:
 
 
 def _infer_direction(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    grad, factor = inputs
+    grad, factor = without_step(inputs, 2)
     alike = len(updates) == 1 and updates[0] == grad and factor == TensorSpec((), grad.dtype)
     expect(
         alike and len(grad.shape) == 3,
@@ -99,11 +100,15 @@ def _infer_direction(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Tenso
 
 
 def _signatures_direction(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [AxisSignature((Split(0), B), (Split(0),), (Split(0),))]
+    return [AxisSignature((Split(0), *(B for _ in inputs[1:])), (Split(0),), (Split(0),))]
 
 
+@unless_skipped(2)
 def _run_direction(call: Call) -> None:
-    """velocity = momentum velocity + g; the direction is g + momentum velocity, made orthogonal."""
+    """velocity = momentum velocity + g; the direction is g + momentum velocity, made orthogonal.
+
+    In a skipped step it is zero, and so is the learning rate.
+    """
     velocity, momentum = call.updates[0], float_attr(call.attrs, "momentum")
     g = scaled_gradient(call)
     velocity *= momentum
@@ -168,9 +173,11 @@ _SCALAR = TensorSpec(())
 _POSITIVE = (0.1, 2.0)
 
 
-def _direction_example(shape: tuple[int, ...], nesterov: int) -> Example:
+def _direction_example(shape: tuple[int, ...], nesterov: int, *step: TensorSpec) -> Example:
     spec, attrs = TensorSpec(shape), {"momentum": 0.95, "nesterov": nesterov}
-    return Example((spec, _SCALAR), (spec,), attrs, {1: _POSITIVE})
+    return Example(
+        (spec, _SCALAR, *step), (spec,), attrs, {1: _POSITIVE, **dict.fromkeys(range(2, 2 + len(step)), (0, 3))}
+    )
 
 
 OPS = (
@@ -197,7 +204,7 @@ OPS = (
         _flop_direction,
         _signatures_direction,
         _run_direction,
-        examples=(_direction_example((5, 4, 7), 1), _direction_example((4, 7, 5), 0)),
+        examples=(_direction_example((5, 4, 7), 1), _direction_example((4, 7, 5), 0, STEP)),
     ),
     OpDef(
         "descend",

@@ -6,7 +6,7 @@
     rms_norm_grad    x, gain, rstd, dy               -> dx, dgain
 
 RMS norm: Zhang and Sennrich 2019 (arXiv:1910.07467), equation 4. The last dim stays whole; the gradients of gain and
-bias are partial over whatever other dim is split.
+bias are partial over whatever other dim is split. Statistics of halves are in float32.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     x, gamma, beta = inputs
     composes = gamma.shape == beta.shape == x.shape[-1:]
     expect(composes, "layer_norm shapes do not compose", got=shapes(inputs), expected="x[..., d], gamma[d], beta[d]")
-    stat = TensorSpec(x.shape[:-1], x.dtype)
+    stat = TensorSpec(x.shape[:-1], x.dtype.wide)
     return (x, stat, stat)
 
 
@@ -117,7 +117,7 @@ def _infer_rms(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec,
     x, gain = inputs
     composes = gain.shape == x.shape[-1:] and gain.dtype == x.dtype
     expect(composes, "rms_norm shapes do not compose", got=shapes(inputs), expected="x[..., d], gain[d] of one dtype")
-    return (x, TensorSpec(x.shape[:-1], x.dtype))
+    return (x, TensorSpec(x.shape[:-1], x.dtype.wide))
 
 
 def _signatures_rms(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:

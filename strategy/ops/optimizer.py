@@ -1,7 +1,8 @@
 """Update rules that work element by element: `sgd`, `adam`, `adamw`, `adagrad`; and `clip_scale`, `report`.
 
 Every rule reads a gradient of sums, a factor that all gradients share (the mean over the tokens, and the clip), and the
-learning rate; it rewrites a parameter and its state in place. Any split that all of them share is legal.
+learning rate; it rewrites a parameter and its state in place. Any split that all of them share is legal. Where steps
+may be skipped, a rule reads the number of the step as well (see `skip`).
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Callable
 
 from strategy.graph import Attrs
 from strategy.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
+from strategy.ops.skip import STEP, step_of, unless_skipped, without_step
 from strategy.sbp import B, Split
-from strategy.tensor import TensorSpec
+from strategy.tensor import Shape, TensorSpec
 
 
 def infer_update(kind: str, scalars: int, variables: tuple[int, ...]) -> Callable[..., tuple[TensorSpec, ...]]:
-    """Shape rule of an update: a tensor, then scalars; `variables` are the possible numbers of variables like it."""
+    """Shape rule of an update: a tensor, then scalars; `variables` are the possible numbers of variables like it.
+
+    The number of the step may follow.
+    """
 
     def infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-        tensor, rest = inputs[0], inputs[1:]
+        tensor, rest = inputs[0], without_step(inputs, 1 + scalars)[1:]
         alike = all(spec == tensor for spec in updates) and len(updates) in variables
         single = len(rest) == scalars and all(spec == TensorSpec((), tensor.dtype) for spec in rest)
         expected = f"one tensor, {scalars} scalars, and variables like the tensor: {' or '.join(map(str, variables))}"
@@ -71,6 +76,7 @@ def _infer_sgd(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec,
     return infer_update("sgd", 2, (2,) if float_attr(attrs, "momentum") else (1,))(inputs, updates, attrs)
 
 
+@unless_skipped(3)
 def _run_sgd(call: Call) -> None:
     """velocity = momentum velocity + g; param -= lr (velocity, or with Nesterov g + momentum velocity).
 
@@ -94,12 +100,12 @@ def _run_sgd(call: Call) -> None:
     param -= g
 
 
-def adam_direction(call: Call, g: Array, m: Array, v: Array) -> Array:
+def adam_direction(call: Call, step: int, g: Array, m: Array, v: Array) -> Array:
     """Rewrites m and v by gradient g, and g by m' / (sqrt(v') + epsilon), both corrected for their start at zero.
 
-    Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1. The act's number counts the steps, resumed ones included.
+    Kingma and Ba 2015 (arXiv:1412.6980), algorithm 1, whose t is `step`.
     """
-    xp, step = call.xp, call.number + 1
+    xp = call.xp
     beta1, beta2 = float_attr(call.attrs, "beta1"), float_attr(call.attrs, "beta2")
     m *= beta1
     v *= beta2
@@ -117,21 +123,23 @@ def adam_direction(call: Call, g: Array, m: Array, v: Array) -> Array:
     return g
 
 
+@unless_skipped(3)
 def _run_adam(call: Call) -> None:
     """Weight decay is a term of the gradient, as in PyTorch's Adam."""
     param, m, v = call.updates
     g = scaled_gradient(call)
     _decay_gradient(call, g)
-    adam_direction(call, g, m, v)
+    adam_direction(call, step_of(call, 3), g, m, v)
     g *= call.inputs[2]
     param -= g
 
 
+@unless_skipped(3)
 def _run_adamw(call: Call) -> None:
     """Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2: weight decay apart from the gradient."""
     param, m, v = call.updates
     lr = call.inputs[2]
-    g = adam_direction(call, scaled_gradient(call), m, v)
+    g = adam_direction(call, step_of(call, 3), scaled_gradient(call), m, v)
     g *= lr
     decay = float_attr(call.attrs, "weight_decay")
     if decay:
@@ -139,6 +147,7 @@ def _run_adamw(call: Call) -> None:
     param -= g
 
 
+@unless_skipped(3)
 def _run_adagrad(call: Call) -> None:
     """sum += g^2; param -= lr g / (sqrt(sum) + epsilon) (Duchi et al. 2011, the diagonal rule)."""
     xp, (param, total) = call.xp, call.updates
@@ -211,12 +220,19 @@ _POSITIVE = (0.1, 2.0)
 
 
 def _examples(states: int, *attrs: Attrs, positive: tuple[int, ...] = ()) -> tuple[Example, ...]:
-    """A matrix, a vector and a scalar under each choice of attributes; `positive` are states that hold squares."""
-    ranges = dict.fromkeys((1, 2, *(4 + state for state in positive)), _POSITIVE)
-    return tuple(
-        Example((TensorSpec(shape), _SCALAR, _SCALAR), (TensorSpec(shape),) * (1 + states), chosen, ranges)
-        for chosen, shape in ((chosen, shape) for chosen in attrs for shape in ((5, 7), (4,), ()))
-    )
+    """A matrix, a vector and a scalar under each choice of attributes; `positive` are states that hold squares.
+
+    The vector's steps are numbered, and may be skipped.
+    """
+
+    def example(chosen: Attrs, shape: Shape) -> Example:
+        numbered = (STEP,) if len(shape) == 1 else ()
+        inputs = (TensorSpec(shape), _SCALAR, _SCALAR, *numbered)
+        squares = (len(inputs) + 1 + state for state in positive)
+        ranges = {**dict.fromkeys((1, 2, *squares), _POSITIVE), **dict.fromkeys(range(3, len(inputs)), (0, 3))}
+        return Example(inputs, (TensorSpec(shape),) * (1 + states), chosen, ranges)
+
+    return tuple(example(chosen, shape) for chosen in attrs for shape in ((5, 7), (4,), ()))
 
 
 _SGD = {"momentum": 0.0, "nesterov": 0, "weight_decay": 0.1}

@@ -42,7 +42,7 @@ def _operands_of_max(inputs: Specs) -> Specs:
 
 
 def _terms_of(out: TensorSpec) -> TensorSpec:
-    return TensorSpec((*out.shape[:3], out.shape[3] + 1), out.dtype)
+    return TensorSpec((*out.shape[:3], out.shape[3] + 1), out.dtype.wide)
 
 
 def _infer_max(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from strategy.builder import GraphBuilder
 from strategy.errors import GraphError
-from strategy.graph import Op
+from strategy.graph import Op, Role
 from strategy.ops import op_definition
 from strategy.ops.gradient import GradientBuilder
 
@@ -35,6 +35,7 @@ def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = (
         if reaches_loss.intersection(op.outputs):
             reaches_loss.update(op.inputs)
     needed = frozenset(depends & reaches_loss)
+    casts = {op.outputs[0]: op.inputs[0] for op in forward if op.kind == "cast" and _is_variable(graph, op.inputs[0])}
     gradients: dict[str, list[str]] = {}
     last: dict[str, tuple[Op, int]] = {}
     for op in reversed(forward):
@@ -48,5 +49,9 @@ def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = (
         rule = op_definition(op.kind).gradient
         if rule is None:
             raise GraphError([f"op {op.name}: {op.kind} has no gradient, yet lies between a parameter and the loss"])
-        rule(GradientBuilder(graph, op, needed, gradients, last))
+        rule(GradientBuilder(graph, op, needed, gradients, last, casts))
     return {value.name: tuple(gradients[value.name]) for value in graph.variables() if value.name in gradients}
+
+
+def _is_variable(graph: GraphBuilder, name: str) -> bool:
+    return graph.values[name].role is Role.VARIABLE

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
-from strategy.passes.training import Training, training_graph
+from strategy.passes.recompute import recompute
+from strategy.passes.training import Training, Watch, training_graph
+from strategy.passes.weight_gradients import set_apart
 from strategy.passes.zero import share_out
 
 
-def planned_graph(model: Model, training: Training, config: PlanConfig) -> Graph:
-    """The graph that a plan lays out.
+def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
+    """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
         InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
-    return share_out(training_graph(model, training), config)
+    graph = training_graph(model, training, watch)
+    passes: dict[str, Callable[[Graph], Graph]] = {
+        "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "zero": lambda graph: share_out(graph, config),
+        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+    }
+    for name, transform in passes.items():
+        before, graph = graph, transform(graph)
+        if watch is not None and graph is not before:
+            watch(name, graph)
+    return graph

@@ -1,16 +1,16 @@
 """Training graph: a model's forward pass, its gradients, accumulation, global-norm clip and the optimiser's updates.
 
-inputs -> loss, count               per micro-batch
+inputs -> loss, count               per micro-batch, in the training's precision (see `mixed_precision`)
 gradients -> accumulate             per step, where there are several micro-batches
 square_sum -> add_n -> clip_scale   one factor for all gradients: the mean over the count, and the clip
-learning_rate, updates              parameters and their state in place (see `updates`)
+learning_rate, updates              parameters and their state in place (see `updates`), perhaps after a verdict
 report                              loss sum, count, gradient norm: what the host reads
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -19,13 +19,19 @@ from strategy.errors import InputError, did_you_mean
 from strategy.graph import Graph, Op, Phase, Role, Value
 from strategy.models.base import Model
 from strategy.nn.layers import set_training
-from strategy.nn.module import Tensor, Tracer
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.ops.learning_rate import Decay
 from strategy.passes.autodiff import differentiate
+from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
+from strategy.passes.mixed_precision import Precision, mixed_precision
 from strategy.passes.updates import Optimizer, Rule, Trained, add_updates
 from strategy.tensor import DType, Rate, TensorSpec
 
 REPORT = "report"
+PARAMETERS = (DType.FLOAT32, DType.FLOAT64)
+"""Dtypes of parameters: in a half, a small update rounds to none."""
+Watch = Callable[[str, Graph], None]
+"""What is told of a graph after every pass, with the pass's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,12 @@ class Training:
         beta1, beta2, epsilon: of Adam, AdamW and LAMB; Adagrad has its epsilon alone.
         weight_decay: of matrices; vectors do not decay.
         max_norm: of the mean gradient, over all parameters together; infinity does not clip.
-        dtype: of parameters and floating-point inputs.
+        dtype: of parameters, their gradients and state, and of floating-point inputs.
+        precision: of what is computed between them (see `mixed_precision`); with fp16 the loss is scaled.
+        skip_nonfinite: whether a step whose gradients are not all finite changes nothing; with fp16 it never does.
+        loss_scale, scale_period, scale_growth, scale_backoff: of fp16: the scale of the first step, the good steps in a
+            row after which it is multiplied by the growth, and what a skipped step multiplies it by. Losses are sums,
+            so the scale is smaller than that of a mean.
         seed: of the first parameters and of the data.
         optimizer: the rule; with Muon, what is no matrix of a layer is trained by AdamW.
         momentum, nesterov: of SGD and Muon.
@@ -68,6 +79,12 @@ class Training:
     decay_power: float = 1.0
     decay_factor: float = 0.1
     frozen: tuple[str, ...] = ()
+    precision: Precision = Precision.FULL
+    skip_nonfinite: bool = False
+    loss_scale: float = 4096.0
+    scale_period: int = 2000
+    scale_growth: float = 2.0
+    scale_backoff: float = 0.5
 
     def __post_init__(self) -> None:
         first = self.warm_up + 1 if self.decay in (Decay.COSINE, Decay.POLYNOMIAL) else int(self.decay is Decay.STEP)
@@ -78,7 +95,15 @@ class Training:
             "epsilon": (0 < self.epsilon < math.inf, "a finite figure above zero"),
             "weight_decay": (0 <= self.weight_decay < math.inf, "a finite figure >= 0"),
             "max_norm": (self.max_norm > 0, "a figure above zero; infinity does not clip"),
-            "dtype": (self.dtype.is_float, "a type of floating-point numbers"),
+            "dtype": (self.dtype in PARAMETERS, "float32 or float64; to compute in halves, set precision"),
+            "precision": (
+                self.precision.half is None or self.dtype is DType.FLOAT32,
+                "full with parameters of float64",
+            ),
+            "loss_scale": (1 <= self.loss_scale < math.inf, "a finite figure >= 1"),
+            "scale_period": (self.scale_period >= 1, "a number of steps >= 1"),
+            "scale_growth": (1 <= self.scale_growth < math.inf, "a finite figure >= 1"),
+            "scale_backoff": (0 < self.scale_backoff < 1, "a figure in (0, 1)"),
             "momentum": (0 <= self.momentum < 1, "a figure in [0, 1)"),
             "nesterov": (self.momentum > 0 or not self.nesterov, "False without momentum"),
             "warm_up": (self.warm_up >= 0, "a number of steps >= 0"),
@@ -126,38 +151,64 @@ class Training:
             },
             self.weight_decay,
             self.max_norm,
+            self.skips,
         )
 
+    @property
+    def skips(self) -> bool:
+        """Whether a step may be skipped."""
+        return self.skip_nonfinite or self.scales
 
-def training_graph(model: Model, training: Training) -> Graph:
-    """The graph of one training step of a model.
+    @property
+    def scales(self) -> bool:
+        """Whether the loss is scaled, so that small gradients do not vanish in the narrow range of fp16."""
+        return self.precision is Precision.FP16
+
+
+def training_graph(model: Model, training: Training, watch: Watch | None = None) -> Graph:
+    """The graph of one training step of a model; `watch` is told of the graph before and after every pass.
 
     Raises:
         InputError: a pattern of `training.frozen` matches no parameter, or nothing is left to train.
         GraphError: the model's graph does not compose.
     """
     builder, loss, count = _trace(model, training, trains=True)
-    add_training(builder, loss, count, training)
-    return builder.build(loss=loss)
+    tell = watch or _tell_nobody
+    tell("forward", builder.build(loss=loss))
+    add_training(builder, loss, count, training, tell)
+    graph = builder.build(loss=loss)
+    tell("training", graph)
+    return graph
 
 
 def evaluation_graph(model: Model, training: Training) -> Graph:
     """The graph that reports loss and count of one global batch; all parameters are frozen, by their training names."""
     builder, loss, count = _trace(model, training, trains=False)
+    _mix(builder, (loss, count), training)
     sums = [_accumulated(builder, name, None, training, phase=Phase.FORWARD) for name in (loss, count)]
     builder.add(REPORT, "report", sums, phase=Phase.UPDATE)
     builder.ops = _in_order(builder.ops)
     return builder.build(loss=loss)
 
 
-def add_training(builder: GraphBuilder, loss: str, count: str, training: Training) -> None:
+def add_training(builder: GraphBuilder, loss: str, count: str, training: Training, watch: Watch | None = None) -> None:
     """Append backward pass, accumulation and updates to a forward pass with summed loss and count.
+
+    The forward pass is brought to the training's precision first.
 
     Raises:
         InputError: a pattern of `training.frozen` matches no variable, or nothing is left to train.
     """
+    frozen = _frozen(builder, training)
+    if training.precision.half is not None:
+        _mix(builder, (loss, count), training)
+        (watch or _tell_nobody)("mixed_precision", builder.build(loss=loss))
+    scale = scaled_loss(builder, loss, training.loss_scale) if training.scales else None
     given = len(builder.ops)
-    gradients = differentiate(builder, loss, frozen=_frozen(builder, training))
+    if scale is None:
+        gradients = differentiate(builder, loss, frozen=frozen)
+    else:
+        gradients = differentiate(builder, scale.loss, frozen={*frozen, scale.scale})
     if not gradients:
         raise InputError("nothing is trained", where="training: frozen", got=training.frozen)
     layer_of = {name: op.layer for op in builder.ops for name in op.inputs}
@@ -166,7 +217,11 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
         for name, terms in gradients.items()
     ]
     loss_sum, total_count = (_accumulated(builder, n, None, training, phase=Phase.FORWARD) for n in (loss, count))
-    norm = add_updates(builder, trained, total_count, training.rule)
+    divisor = total_count if scale is None else scaled_count(builder, total_count, scale)
+    norm = add_updates(builder, trained, divisor, training.rule)
+    if scale is not None:
+        figures = {"period": training.scale_period, "growth": training.scale_growth, "backoff": training.scale_backoff}
+        add_adjustment(builder, scale, figures)
     builder.add(REPORT, "report", (loss_sum, total_count, norm), phase=Phase.UPDATE)
     _drop_unused(builder, given)
     builder.ops = _in_order(builder.ops)
@@ -185,6 +240,17 @@ def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuil
         inputs.append(Tensor(tracer, tracer.graph.declare(value)))
     loss, count = module(*inputs)
     return tracer.graph, loss.name, count.name
+
+
+def _tell_nobody(name: str, graph: Graph) -> None:
+    """The watch of those who do not look."""
+
+
+def _mix(builder: GraphBuilder, whole: Sequence[str], training: Training) -> None:
+    """Bring a forward pass to the training's precision; the values of `whole` stay in float32."""
+    if training.precision.half is not None:
+        mixed = mixed_precision(builder.build(), training.precision.half, whole)
+        builder.values, builder.ops = dict(mixed.values), list(mixed.ops)
 
 
 def _frozen(builder: GraphBuilder, training: Training) -> set[str]:

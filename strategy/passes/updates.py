@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from strategy.builder import GraphBuilder
 from strategy.graph import Attrs, Phase, Role, Value
+from strategy.ops import skip
 from strategy.tensor import Rate, TensorSpec
 
 
@@ -29,13 +30,17 @@ class Optimizer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An optimiser with its figures; `schedule` are the attributes of `learning_rate`."""
+    """An optimiser with its figures; `schedule` are the attributes of `learning_rate`.
+
+    Where `skips`, a step whose gradients are not finite changes nothing.
+    """
 
     optimizer: Optimizer
     figures: Attrs
     schedule: Attrs
     weight_decay: float
     max_norm: float
+    skips: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,17 @@ class Trained:
     layer: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all updates read; `step` is empty where no step is skipped."""
+
+    factor: str
+    lr: str
+    step: tuple[str, ...]
+
+
+STEP = "step"
+"""Name of the value that `count_step` writes."""
 _STATES = {
     Optimizer.ADAM: ("m", "v"),
     Optimizer.ADAMW: ("m", "v"),
@@ -61,18 +77,29 @@ _FIGURES = {
 
 
 def add_updates(builder: GraphBuilder, trained: Sequence[Trained], count: str, rule: Rule) -> str:
-    """Append clip, learning rate and the updates of all parameters; gives the norm of the mean gradient."""
+    """Append clip, learning rate and the updates of all parameters; gives the norm of the mean gradient.
+
+    `count` is what the summed gradients are divided by.
+    """
     stacks = _stacks(builder, trained) if rule.optimizer is Optimizer.MUON else {}
     stacked = {member.name for members in stacks.values() for member in members}
     single = [parameter for parameter in trained if parameter.name not in stacked]
     gradients = [*single, *(Trained(name, name, None) for name in stacks)]
     factor, norm = _clip(builder, gradients, count, rule)
-    lr = builder.add("learning_rate", "learning_rate", (), attrs=rule.schedule, phase=Phase.UPDATE)[0]
+    step = (_count_step(builder, norm),) if rule.skips else ()
+    lr = builder.add("learning_rate", "learning_rate", step, attrs=rule.schedule, phase=Phase.UPDATE)[0]
+    shared = Shared(factor, lr, step)
     for parameter in single:
-        _update(builder, parameter, factor, lr, rule)
+        _update(builder, parameter, shared, rule)
     for stack, members in stacks.items():
-        _update_stack(builder, stack, members, factor, lr, rule)
+        _update_stack(builder, stack, members, shared, rule)
     return norm
+
+
+def _count_step(builder: GraphBuilder, norm: str) -> str:
+    """The verdict on a step: its number among the steps that count, or 0."""
+    applied = builder.declare(Value(f"{STEP}:applied", skip.STEP, Rate.STEP, Role.VARIABLE, "zeros"))
+    return builder.add(STEP, "count_step", (norm,), updates=(applied,), phase=Phase.UPDATE)[0]
 
 
 def _stacks(builder: GraphBuilder, trained: Sequence[Trained]) -> dict[str, list[Trained]]:
@@ -111,10 +138,10 @@ def _clip(builder: GraphBuilder, gradients: Sequence[Trained], count: str, rule:
     return factor, norm
 
 
-def _update(builder: GraphBuilder, parameter: Trained, factor: str, lr: str, rule: Rule) -> None:
+def _update(builder: GraphBuilder, parameter: Trained, shared: Shared, rule: Rule) -> None:
     """The update of one parameter by a rule that works element by element, or by LAMB."""
     if rule.optimizer is Optimizer.LAMB:
-        _update_lamb(builder, parameter, factor, lr, rule)
+        _update_lamb(builder, parameter, shared, rule)
         return
     kind = Optimizer.ADAMW if rule.optimizer is Optimizer.MUON else rule.optimizer
     names = _STATES.get(kind, ("velocity",) if rule.figures["momentum"] else ())
@@ -122,7 +149,7 @@ def _update(builder: GraphBuilder, parameter: Trained, factor: str, lr: str, rul
     builder.add(
         f"{parameter.name}:{kind}",
         str(kind),
-        (parameter.gradient, factor, lr),
+        (parameter.gradient, shared.factor, shared.lr, *shared.step),
         updates=(parameter.name, *_states(builder, parameter.name, names)),
         attrs={**attrs, "weight_decay": _decay(builder, parameter.name, rule)},
         phase=Phase.UPDATE,
@@ -130,13 +157,13 @@ def _update(builder: GraphBuilder, parameter: Trained, factor: str, lr: str, rul
     )
 
 
-def _update_lamb(builder: GraphBuilder, parameter: Trained, factor: str, lr: str, rule: Rule) -> None:
+def _update_lamb(builder: GraphBuilder, parameter: Trained, shared: Shared, rule: Rule) -> None:
     name, layer = parameter.name, parameter.layer
     attrs = {key: rule.figures[key] for key in ("beta1", "beta2", "epsilon")}
     direction = builder.add(
         f"{name}:direction",
         "lamb_direction",
-        (parameter.gradient, factor, name),
+        (parameter.gradient, shared.factor, name, *shared.step),
         updates=tuple(_states(builder, name, ("m", "v"))),
         attrs={**attrs, "weight_decay": _decay(builder, name, rule)},
         phase=Phase.UPDATE,
@@ -146,13 +173,11 @@ def _update_lamb(builder: GraphBuilder, parameter: Trained, factor: str, lr: str
         builder.add(f"{name}:{label}_square", "square_sum", (tensor,), phase=Phase.UPDATE, layer=layer)[0]
         for label, tensor in (("own", name), ("direction", direction))
     ]
-    operands = (direction, *squares, lr)
+    operands = (direction, *squares, shared.lr)
     builder.add(f"{name}:lamb", "lamb_apply", operands, updates=(name,), phase=Phase.UPDATE, layer=layer)
 
 
-def _update_stack(
-    builder: GraphBuilder, stack: str, members: Sequence[Trained], factor: str, lr: str, rule: Rule
-) -> None:
+def _update_stack(builder: GraphBuilder, stack: str, members: Sequence[Trained], shared: Shared, rule: Rule) -> None:
     """Momentum and directions of stacked matrices, then the descent of each.
 
     A matrix [a, b] moves by sqrt(max(1, b / a)) times its direction: ours are [inputs, outputs], so that is the ratio
@@ -161,14 +186,14 @@ def _update_stack(
     attrs = {"momentum": rule.figures["momentum"], "nesterov": rule.figures["nesterov"]}
     velocity = builder.declare(Value(f"{stack}:velocity", builder.spec(stack), Rate.STEP, Role.VARIABLE, "zeros"))
     name = f"{members[0].name}:directions"
-    updates, phase = (velocity,), Phase.UPDATE
-    directions = builder.add(name, "muon_direction", (stack, factor), updates=updates, attrs=attrs, phase=phase)
+    operands, updates, phase = (stack, shared.factor, *shared.step), (velocity,), Phase.UPDATE
+    directions = builder.add(name, "muon_direction", operands, updates=updates, attrs=attrs, phase=phase)
     labels = tuple(str(place) for place in range(1, len(members)))
     singles = builder.add(f"{members[0].name}:direction", "unstack", directions, labels=labels, phase=phase)
     for member, direction in zip(members, singles, strict=True):
         a, b = builder.spec(member.name).shape
         own = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.weight_decay}
-        inputs, updates = (direction, lr), (member.name,)
+        inputs, updates = (direction, shared.lr), (member.name,)
         builder.add(
             f"{member.name}:muon", "descend", inputs, updates=updates, attrs=own, phase=phase, layer=member.layer
         )

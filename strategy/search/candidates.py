@@ -13,18 +13,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import SMALLEST_SHARED, PlanConfig
+from strategy.config import SMALLEST_SHARED, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
-from strategy.errors import InputError, report
+from strategy.errors import GraphError, InputError, report
 from strategy.graph import Graph, Phase, template_name
 from strategy.layout import Stages, assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
-from strategy.lowering.schedule import Schedule
+from strategy.lowering.schedule import Schedule, schedule_problem
 from strategy.measurement import Features
 from strategy.models import Model
+from strategy.objective import slots
 from strategy.passes.planned import planned_graph
+from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp
@@ -46,7 +48,10 @@ FREE = ("samples split", "samples shared")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern)."""
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern).
+
+    Where micro-batches pass the stages on several laps, `stages` are virtual stages.
+    """
 
     dp: int | None = None
     tp: int | None = None
@@ -54,16 +59,37 @@ class Pins:
     micro_batch: int | None = None
     num_micro_batches: int | None = None
     schedule: Schedule | None = None
+    recompute: Recompute | None = None
+    recompute_values: tuple[str, ...] = ()
     zero_stage: int | None = None
     zero_owner: bool = False
     zero_min_size: int | None = None
+    virtual_stages: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Pattern of op names -> the devices of its stage, instead of the stage's number."""
 
     def __post_init__(self) -> None:
-        report(list(placement_problems(self.placements)), where="pins")
+        report([*placement_problems(self.placements), *self._schedule_problems()], where="pins")
+
+    def _schedule_problems(self) -> Iterator[InputError]:
+        """What no degrees can make good; micro-batches in groups only where both numbers are pinned."""
+        schedule, laps = self.schedule or Schedule.ONE_F_ONE_B, self.laps
+        stages, count = (self.pp, self.num_micro_batches) if self.pp and self.num_micro_batches else (1, 1)
+        problem = schedule_problem(schedule, stages, laps, count)
+        if problem is not None:
+            yield InputError("no such schedule", where="[config]", got=problem)
+        if self.placements and laps > 1:
+            hint = "pin virtual stages by their numbers, under [stage]"
+            yield InputError("devices do not tell virtual stages apart", where="[placement]", hint=hint)
+
+    @property
+    def laps(self) -> int:
+        """Virtual stages per device."""
+        if self.virtual_stages is not None:
+            return self.virtual_stages
+        return 1 if self.schedule is None else self.schedule.default_laps
 
     @property
     def devices_per_stage(self) -> int | None:
@@ -100,15 +126,19 @@ class Request:
 
     def pipeline_of(self, config: PlanConfig) -> Pipeline:
         """The pipeline of a candidate."""
-        return Pipeline(config.num_micro_batches, config.schedule, self.cost.cluster.overlaps)
+        overlaps = self.cost.cluster.overlaps
+        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    if pins.zero_owner and not pins.zero_stage:
+        raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
+    schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
     for pp in _divisors(devices):
         last = max(pins.numbered_stages.values(), default=0)
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp <= last:
+        if pp * laps > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp * laps <= last:
             continue
         if pins.devices_per_stage not in (None, devices // pp):
             continue
@@ -120,26 +150,56 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 micro = batch // dp // count
                 if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
-                schedule = pins.schedule or Schedule.ONE_F_ONE_B
-                least = pins.zero_min_size or SMALLEST_SHARED
-                config = PlanConfig(dp, tp, pp, micro, count, schedule, zero_min_size=least)
-                yield from (
-                    replace(config, zero_stage=stage, zero_owner=pins.zero_owner)
-                    for stage in _zero_stages(request, config)
+                if pins.zero_stage and dp == 1:
+                    continue
+                if schedule_problem(schedule, pp, laps, count) is not None:
+                    continue
+                yield PlanConfig(
+                    dp,
+                    tp,
+                    pp,
+                    micro,
+                    count,
+                    schedule=schedule,
+                    virtual_stages=laps,
+                    recompute=pins.recompute or Recompute.NONE,
+                    recompute_values=pins.recompute_values,
+                    zero_stage=pins.zero_stage or 0,
+                    zero_owner=pins.zero_owner,
+                    zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )
 
 
-def _zero_stages(request: Request, config: PlanConfig) -> Sequence[int]:
-    """The stages of ZeRO to try: 0, under which layouts like stages 1 and 2 are found too; 3 where memory is scarce.
+def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory.
 
-    Stage 3 gathers parameters more often than the same layout without it, so only memory asks for it.
+    Parameters gathered per use (stage 3 of ZeRO; layouts like stages 1 and 2 are in the candidate's own space),
+    activations computed again, and both.
     """
-    if request.pins.zero_owner and not request.pins.zero_stage:
-        raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
-    if request.pins.zero_stage is not None:
-        return [request.pins.zero_stage] if config.dp > 1 or request.pins.zero_stage == 0 else []
-    scarce = state_bytes(request) > request.memory_limit_bytes * config.tp * config.pp
-    return [0, 3] if scarce and config.dp > 1 else [0]
+    shares = request.pins.zero_stage is None and config.dp > 1
+    again = (Recompute.NONE, *recomputable(request.model)) if request.pins.recompute is None else (config.recompute,)
+    for kind in again:
+        for stage in (0, 3) if shares else (config.zero_stage,):
+            smaller = replace(config, recompute=kind, zero_stage=stage)
+            cuts = kind is not Recompute.NONE and request.pins.numbered_stages
+            if smaller != config and (not cuts or _keeps_layers_whole(request, smaller)):
+                yield smaller
+
+
+def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
+    """Whether no pinned stage cuts a layer through what is computed again."""
+    try:
+        space_of(request, config, FREE)
+    except GraphError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=8)
+def recomputable(model: Model) -> tuple[Recompute, ...]:
+    """The kinds of recomputing that find something to drop in a model, cheapest first."""
+    graph = training_graph(model, Training(global_batch=1))
+    return tuple(kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind))
 
 
 def state_bytes(request: Request) -> int:
@@ -153,13 +213,13 @@ def _divisors(number: int) -> list[int]:
 
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
-    cost, slots = request.cost, config.num_micro_batches + config.pp - 1
+    cost, times = request.cost, slots(request.pipeline_of(config), config.pp)
     least = _least_work(request.model, request.training.global_batch)
     once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
     seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
-    spread = seconds / request.devices * slots / config.num_micro_batches
+    spread = seconds / request.devices * times / config.num_micro_batches
     fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
-    return int((spread * 0.999 + fixed * slots) * 1e9)
+    return int((spread * 0.999 + fixed * times) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +253,9 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))
     pins = request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
-    stages = assign_stages(graph, placements, pins=pins.numbered_stages)
+    stages = assign_stages(
+        graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+    )
     return SearchSpace(
         graph=graph,
         stages=stages,

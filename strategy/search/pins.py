@@ -88,7 +88,7 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape, *, owned: bo
     wanted = {name: nd for pattern, nd in layouts.items() for name in matches(pattern, graph.values)}
 
     def keep(op: Op, signature: Signature) -> bool:
-        return all(wanted.get(name, nd_sbp) == nd_sbp for name, nd_sbp in named_layouts(op, signature))
+        return all(wanted.get(name, nd_sbp) == nd_sbp for name, nd_sbp in _held(op, signature, wanted))
 
     too_fine = _too_fine(graph, wanted, mesh)
     problems = [*too_fine.values(), *_unsatisfied(graph, wanted, mesh, keep, skip=too_fine, owned=owned)]
@@ -96,6 +96,12 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape, *, owned: bo
         lines = "".join(f"\n  - {problem}" for problem in problems)
         raise InfeasibleError(f"no layout satisfies the pins on a mesh of {mesh}{lines}")
     return keep
+
+
+def _held(op: Op, signature: Signature, wanted: Mapping[str, NdSbp]) -> Iterator[tuple[str, NdSbp]]:
+    """The layouts that pins hold; a copy that is pinned is there to have another layout than what it is made of."""
+    rearranges = op.kind == "copy" and op.outputs[0] in wanted
+    return ((name, nd_sbp) for name, nd_sbp in named_layouts(op, signature) if not rearranges or name in op.outputs)
 
 
 def _layout_problems(

@@ -6,6 +6,9 @@ passed in, and the fastest is the answer.
 
 More micro-batches on a single stage add acts and save nothing, so there a candidate's bound holds for all multiples of
 its number of micro-batches, and only memory asks for more of them.
+
+Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
+activations that are computed again; the space that bounds speak of is what has been listed so.
 """
 
 from __future__ import annotations
@@ -18,7 +21,14 @@ from strategy.config import PlanConfig
 from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.plan import Plan
 from strategy.search.by_hand import likely_first, solved_by_hand
-from strategy.search.candidates import FREE, Request, candidates_of, quick_bound_ns, state_bytes
+from strategy.search.candidates import (
+    FREE,
+    Request,
+    candidates_of,
+    quick_bound_ns,
+    state_bytes,
+    with_less_memory,
+)
 from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import SearchStatus, Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
@@ -74,6 +84,9 @@ def search(
     candidates = _best_bound_first(request)
     known = _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
     _solve_all(request, candidates, known, deadline, watch)
+    smaller = [again for config in known.cramped_best_first for again in with_less_memory(request, config)]
+    _solve_all(request, smaller, known, deadline, watch)
+    candidates += smaller
     if not known.solved:
         raise _without_plan(request, candidates, known, deadline, time_limit_s)
     known.solved += solved_by_hand(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
@@ -88,15 +101,17 @@ def search(
 class _Known:
     """What a search has found out so far.
 
-    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by degrees and ZeRO stage, a
-    number of micro-batches and the bound, memory aside, of all its multiples; `free_bounds_ns` the bounds, memory
-    aside, of candidates without ZeRO, which hold for every stage: what a stage shares out could be gathered once.
+    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by all but the micro-batches, their
+    number and the bound, memory aside, of all its multiples; `free_bounds_ns` the bounds, memory aside, of candidates
+    without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `cramped` are candidates
+    that would have a better layout, or any at all, if there were more memory.
     """
 
     solved: list[Solved] = field(default_factory=list)
     beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
+    cramped: list[tuple[int, PlanConfig]] = field(default_factory=list)
     bounds_ns: list[int] = field(default_factory=list)
-    settled: dict[tuple[int, int, int, int], tuple[int, int]] = field(default_factory=dict)
+    settled: dict[PlanConfig, tuple[int, int]] = field(default_factory=dict)
     free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
@@ -111,9 +126,14 @@ class _Known:
         """Candidates that were proved no better than another, best bound first."""
         return [config for _, config in sorted(self.beaten, key=lambda pair: pair[0])]
 
+    @property
+    def cramped_best_first(self) -> list[PlanConfig]:
+        """Candidates that memory stood in the way of, in the order of their bounds without it."""
+        return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
+
     def settled_bound_ns(self, config: PlanConfig) -> int:
         """What candidates with fewer micro-batches or without ZeRO say of this one; 0 where nothing is settled."""
-        count, bound_ns = self.settled.get((config.pp, config.dp, config.tp, config.zero_stage), (1, 0))
+        count, bound_ns = self.settled.get(_but_for_micro_batches(config), (1, 0))
         without = self.free_bounds_ns.get(replace(config, zero_stage=0), 0)
         return max(without, 0 if config.num_micro_batches % count else bound_ns)
 
@@ -125,11 +145,12 @@ class _Known:
     def learn(self, config: PlanConfig, verdict: Verdict, quick_ns: int) -> None:
         """Take note of a solved candidate that had the bound `quick_ns` before."""
         if config.pp == 1:
-            self.settled.setdefault(
-                (config.pp, config.dp, config.tp, config.zero_stage), (config.num_micro_batches, verdict.free_bound_ns)
-            )
+            settled = config.num_micro_batches, verdict.free_bound_ns
+            self.settled.setdefault(_but_for_micro_batches(config), settled)
         if config.zero_stage == 0:
             self.free_bounds_ns[config] = verdict.free_bound_ns
+        if verdict.bound_ns is None or verdict.bound_ns > verdict.free_bound_ns:
+            self.cramped.append((verdict.free_bound_ns, config))
         if verdict.bound_ns is None:
             return
         self.bounds_ns.append(max(quick_ns, verdict.bound_ns))
@@ -139,10 +160,16 @@ class _Known:
             self.beaten.append((verdict.bound_ns, config))
 
 
+def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
+    """What candidates share that differ in nothing but their micro-batches."""
+    return replace(config, micro_batch=0, num_micro_batches=0)
+
+
 def _best_bound_first(request: Request) -> list[PlanConfig]:
     found = list(candidates_of(request))
     if not found:
-        raise InputError("no plan has these degrees", got=request.pins, hint="their product must be the devices")
+        hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
+        raise InputError("no plan has these degrees", got=request.pins, hint=hint)
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
 
 

@@ -49,7 +49,7 @@ def quotas() -> dict[str, float]:
     ]
     pairs = {f"boxing {pair}": 100 / 3000 for pair in changes}
     layouts = {"mixed neighbours": 0.3, "2-D mesh": 1 / 3, "uneven": 500 / 3000, "mpiexec": 0.1}
-    return {**families, **pairs, **layouts, "float32": 0.1, "two stages": 0.2, "micro-batches": 0.3}
+    return {**families, **pairs, **layouts, "float32": 0.1, "two stages": 0.2, "micro-batches": 0.3, "scaled loss": 0.2}
 
 
 def run(cases: int, seed: int) -> Outcome:
@@ -237,6 +237,7 @@ def exercised(case: WholeCase) -> Iterator[str]:
     yield from ["2-D mesh"] * any(sum(size > 1 for size in placement.mesh) > 1 for placement in placements)
     yield from ["two stages"] * (len(placements) > 1)
     yield from ["micro-batches"] * (case.pipeline.num_micro_batches > 1)
+    yield from ["scaled loss"] * ("adjust_scale" in (op.kind for op in case.graph.ops))
     yield str(case.dtype)
     yield from ["frozen"] * any(
         value.name not in case.graph.updater and case.graph.consumers[value.name]

@@ -15,15 +15,17 @@ from executor.initialize import initial_piece
 from executor.registers import ALIGNMENT
 from executor.synthetic import BatchLoader
 from executor.train import program_of
+from strategy.config import Recompute
 from strategy.errors import InfeasibleError
 from strategy.graph import Role
 from strategy.layout import home_of
 from strategy.lowering.arrangement import arrange
+from strategy.lowering.schedule import Schedule, schedule_problem
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
 from strategy.ops.learning_rate import Decay
-from strategy.passes.training import REPORT, Training
+from strategy.passes.training import REPORT, Training, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.plan import Plan
 from strategy.program import LoadTask, Register
@@ -47,9 +49,13 @@ QUOTAS = {
     "float32": 0.1,
     "mlp": 0.1,
     "frozen": 0.1,
+    "selective recompute": 0.1,
+    "full recompute": 0.1,
+    "recompute by name": 0.1,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
     **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
     "owner": 0.05,
+    **{str(schedule): 0.03 for schedule in Schedule},
 }
 WASTE = 1.1
 """Most that registers of a rank may take over the planned peak, rounding to cache lines aside: gaps of the arena."""
@@ -81,8 +87,11 @@ def random_plan_case(seed: int) -> PlanCase:
     """A plan of 1 to 6 ranks: half of them laid out at random, the others by rules or by the solver."""
     rng = random.Random(seed)
     dp, tp, pp = rng.choice([d for d in _degrees(6) if d != (1, 1, 1) or rng.random() < 0.1])
-    model = _random_mlp(rng, pp) if rng.random() < 0.25 else _random_gpt(rng, pp)
+    schedule = random.Random(f"schedule {seed}").choice(list(Schedule))
+    model = (_random_mlp if rng.random() < 0.25 else _random_gpt)(rng, pp * schedule.default_laps)
     micro_batches = rng.choice((1, 1, 2, 3, 4)) if pp == 1 else rng.choice((1, 2, 3, 4))
+    if schedule_problem(schedule, pp, schedule.default_laps, micro_batches):
+        micro_batches = pp
     training = Training(
         global_batch=micro_batches * (dp * rng.choice((1, 2)) if rng.random() < 0.7 else rng.randint(1, 5)),
         num_micro_batches=micro_batches,
@@ -92,8 +101,8 @@ def random_plan_case(seed: int) -> PlanCase:
         seed=seed,
         **_random_rule(rng, model),
     )
-    schedule = rng.choice(("gpipe", "1f1b"))
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **_random_zero(seed, dp))
+    memory = {**_random_zero(seed, dp), **_random_memory(random.Random(seed), model)}
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **memory)
     asked = request(dp * tp * pp, training, model=model)
     draw = rng.random()
     if draw < 0.5:
@@ -111,10 +120,10 @@ def _random_zero(seed: int, dp: int) -> dict[str, Any]:
     return {"zero_stage": stage, "zero_owner": stage > 0 and rng.random() < 0.3, "zero_min_size": SHARED}
 
 
-def _random_gpt(rng: random.Random, pp: int) -> GptConfig:
+def _random_gpt(rng: random.Random, runs: int) -> GptConfig:
     heads = rng.choice((1, 2, 3, 4))
     return GptConfig(
-        layers=max(2, pp),
+        layers=max(2, runs),
         width=heads * rng.choice((4, 6, 8)),
         heads=heads,
         sequence=rng.randint(3, 6),
@@ -122,8 +131,8 @@ def _random_gpt(rng: random.Random, pp: int) -> GptConfig:
     )
 
 
-def _random_mlp(rng: random.Random, pp: int) -> MlpConfig:
-    return MlpConfig(max(2, pp), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7))
+def _random_mlp(rng: random.Random, runs: int) -> MlpConfig:
+    return MlpConfig(max(2, runs), rng.randint(4, 9), rng.randint(6, 12), rng.randint(4, 7))
 
 
 def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
@@ -139,6 +148,17 @@ def _random_rule(rng: random.Random, model: Model) -> dict[str, Any]:
     }
 
 
+def _random_memory(rng: random.Random, model: Model) -> dict[str, Any]:
+    """What is computed again."""
+    mlp = isinstance(model, MlpConfig)
+    kinds = (Recompute.FULL,) if mlp else (Recompute.FULL, Recompute.SELECTIVE)
+    values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.1.*norm*", "*.gelu", "*residual*")
+    return {
+        "recompute": rng.choice(kinds) if rng.random() < 0.45 else Recompute.NONE,
+        "recompute_values": (rng.choice(values),) if rng.random() < 0.25 else (),
+    }
+
+
 def _degrees(most: int) -> list[tuple[int, int, int]]:
     sizes = range(1, most + 1)
     return [(dp, tp, pp) for dp in sizes for tp in sizes for pp in sizes if dp * tp * pp <= most and pp <= 3]
@@ -150,12 +170,14 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield case.made
     yield from ["data"] * (plan.config.dp > 1)
     yield from ["tensor"] * (plan.config.tp > 1)
-    yield from ["pipeline"] * (plan.config.pp > 1)
+    yield from ["pipeline", str(plan.config.schedule)] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
     yield from ["owner"] * plan.config.zero_owner
     yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
+    yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
+    yield from ["recompute by name"] * bool(plan.config.recompute_values)
     yield from ["mlp"] * isinstance(plan.model, MlpConfig)
     yield from ["float32"] * (plan.training.dtype is DType.FLOAT32)
     shapes: dict[str, set[tuple[int, ...]]] = {}
@@ -185,8 +207,8 @@ def check(plan: Plan, *, steps: int = STEPS) -> Iterator[str]:
 
 
 def on_one_device(plan: Plan, *, steps: int) -> tuple[dict[str, Array], list[float]]:
-    """Variables after some steps of the plan's graph on one device, and the mean loss of every step."""
-    graph, training = plan.graph, plan.training
+    """Variables after some steps on one device, and the mean loss of every step; no pass of the plan is in it."""
+    graph, training = training_graph(plan.model, plan.training), plan.training
     variables = {
         value.name: initial_piece(value, tuple((0, size) for size in value.spec.shape), seed=training.seed)
         for value in graph.with_role(Role.VARIABLE)

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from strategy.levels import PARTS
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask, Message, TransferTask
 from strategy.sbp import Reduce
-from strategy.tensor import Box, box_shape, intersect, within
+from strategy.tensor import Box, DType, box_shape, intersect, within
 from tests.oracle import combine, neutral
 
 KINDS = (
@@ -48,7 +49,7 @@ def random_case(rng: np.random.Generator, ranks: int, kind: ActKind) -> Case:
     group = tuple(int(rank) for rank in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
     dims = int(rng.integers(1, 4))
     frame = tuple((begin, begin + int(rng.integers(1, 7)) + ranks) for begin in map(int, rng.integers(0, 9, dims)))
-    dtype = str(rng.choice(["float32", "float64", "int32", "int64"]))
+    dtype = list(DType)[int(rng.integers(len(DType)))].numpy
     if kind is ActKind.TRANSFER:
         return _transfer(rng, ranks, frame, dtype)
     one, other = int(rng.integers(dims)), int(rng.integers(dims))
@@ -72,7 +73,7 @@ def _nodes(group: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return () if len(group) not in (4, 6) else (group[::2], group[1::2])
 
 
-def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: str, *, partial: bool) -> Case:
+def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: np.dtype[Any], *, partial: bool) -> Case:
     group, p = task.group, len(task.group)
     frame = tuple(
         (min(box[d][0] for box in task.source_boxes), max(box[d][1] for box in task.source_boxes))
@@ -105,7 +106,7 @@ def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: st
     return Case(kind, task, dict(zip(group, terms, strict=True)), dict(zip(group, after, strict=True)), sent)
 
 
-def _transfer(rng: np.random.Generator, ranks: int, frame: Box, dtype: str) -> Case:
+def _transfer(rng: np.random.Generator, ranks: int, frame: Box, dtype: np.dtype[Any]) -> Case:
     """A tensor cut one way over some ranks, moved to another cut over others; the two sets may meet."""
     some = sorted(int(r) for r in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
     others = sorted(int(r) for r in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
@@ -132,7 +133,7 @@ def _cuts(rng: np.random.Generator, frame: Box, dim: int, parts: int) -> tuple[B
     return tuple((*frame[:dim], (a, b), *frame[dim + 1 :]) for a, b in itertools.pairwise(edges))
 
 
-def _values(rng: np.random.Generator, frame: Box, dtype: str) -> HostArray:
+def _values(rng: np.random.Generator, frame: Box, dtype: np.dtype[Any]) -> HostArray:
     return (rng.standard_normal(box_shape(frame)) * 1000).astype(dtype)
 
 

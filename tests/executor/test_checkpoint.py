@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from executor.checkpoint import Piece, latest, load, open_checkpoint, save
 from strategy.errors import InputError, RunError
-from strategy.tensor import Box, Shape
+from strategy.tensor import Box, DType, Shape
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -37,6 +37,8 @@ def tensors_of(step: int, rows: int = 12) -> Arrays:
         "layer.0.weight.moment": draw.standard_normal((rows, 10)),
         "tokens": draw.integers(0, 1 << 40, (7,)),
         "scale": np.array(float(step), np.float32),
+        "half": draw.standard_normal((5, 3)).astype(DType.BFLOAT16.numpy),
+        "narrow": draw.standard_normal(4).astype(np.float16),
     }
 
 

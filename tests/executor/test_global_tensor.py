@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.eager import materialize, value_of
 from executor.global_tensor import (
     GlobalTensor,
     broadcast,
     from_numpy,
     manual_seed,
+    materialize,
     ones,
     partial_sum,
     placement,
     rand,
     randn,
     split,
+    value_of,
     zeros,
 )
 from executor.world import World, current_world, use_world

@@ -8,13 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.eager import materialize, value_of
-from executor.global_tensor import GlobalTensor, broadcast, from_numpy, ones, partial_sum, placement, split
+from executor.global_tensor import (
+    GlobalTensor,
+    broadcast,
+    from_numpy,
+    materialize,
+    ones,
+    partial_sum,
+    placement,
+    split,
+    value_of,
+)
 from executor.graph import Graph
 from executor.world import World
 from strategy.errors import GraphError, InfeasibleError, InputError, RunError
 from strategy.nn.layers import LayerNorm, Linear
-from strategy.nn.module import Module, Parameter, Tensor
+from strategy.nn.losses import cross_entropy
+from strategy.nn.module import Module, Parameter
+from strategy.nn.tracer import Tensor
 from strategy.ops.learning_rate import Decay
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
@@ -69,7 +80,7 @@ def test_an_evaluation_sees_a_step_without_a_copy(deduction: Deduction | None) -
         evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, deduction=deduction, layouts={"x": split(0)})
         x, labels = features()
         train(x, labels)
-        before = evaluate(x).numpy()
+        before = evaluate(x).result().numpy()
         own, shared = train.state_dict(), evaluate.state_dict()
         assert own["model.one.weight"].sbp == (Split(1),)
         assert set(shared) == {name for name, _ in evaluate.parameters()}
@@ -83,7 +94,7 @@ def test_an_evaluation_sees_a_step_without_a_copy(deduction: Deduction | None) -
                 register = compiled.worker.registers.index(name)
                 assert np.shares_memory(compiled.worker.registers.block(register, 0), tensor.piece), (graph, name)
         train(x, labels)
-        after = evaluate(x).numpy()
+        after = evaluate(x).result().numpy()
         assert np.abs(after - before).max() > 1e-6
         np.testing.assert_allclose(after, by_hand(shared, x), atol=1e-12)
 
@@ -102,12 +113,12 @@ def test_an_evaluation_may_come_first_and_the_training_keeps_to_its_layout() -> 
         evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, layouts={"*.one.weight": split(1)})
         train = Train(model, placement=where, training=Training(BATCH, dtype=DType.FLOAT64))
         x, labels = features()
-        before = evaluate(x).numpy()
+        before = evaluate(x).result().numpy()
         pieces = {name: tensor.piece for name, tensor in evaluate.state_dict().items()}
         train(x, labels)
         assert train.state_dict()["model.one.weight"].sbp == (Split(1),)
         assert all(train.state_dict()[name].piece is piece for name, piece in pieces.items())
-        assert np.abs(evaluate(x).numpy() - before).max() > 1e-6
+        assert np.abs(evaluate(x).result().numpy() - before).max() > 1e-6
 
     on_ranks(2, code)
 
@@ -123,7 +134,7 @@ def test_a_module_that_was_trained_runs_line_by_line_too() -> None:
         assert value_of(model.one.weight).piece is first
         there = from_numpy(x, placement=where, sbp=split(0))
         evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64)
-        np.testing.assert_allclose(model(there).numpy(), evaluate(there).numpy(), atol=1e-12)
+        np.testing.assert_allclose(model(there).numpy(), evaluate(there).result().numpy(), atol=1e-12)
 
     on_ranks(2, code)
 
@@ -137,9 +148,9 @@ def test_it_is_compiled_once_per_input_signature() -> None:
     graph = Counted(Mlp(), placement=placement([0]), dtype=DType.FLOAT64)
     x, _ = features()
     for rows in (8, 8, 4, 8, 4):
-        assert graph(x[:rows]).shape == (rows, 3)
+        assert graph(x[:rows]).result().shape == (rows, 3)
     assert graph.builds == 2
-    np.testing.assert_array_equal(graph(x).numpy()[:4], graph(x[:4]).numpy())
+    np.testing.assert_array_equal(graph(x).result().numpy()[:4], graph(x[:4]).result().numpy())
 
 
 def test_steps_count_on_over_input_signatures() -> None:
@@ -163,7 +174,7 @@ def test_structure_of_what_build_returns_is_kept() -> None:
         def build(self, x: Tensor) -> Any:
             return {"sum": x + x, "both": (x.gelu(), [x @ x])}
 
-    found = Several(placement=placement([0]))(np.eye(4, dtype=np.float32))
+    found = Several(placement=placement([0]))(np.eye(4, dtype=np.float32)).result()
     assert set(found) == {"sum", "both"}
     assert found["sum"].numpy().trace() == 8
     assert found["both"][1][0].numpy().trace() == 4
@@ -176,11 +187,41 @@ def test_a_partial_result_is_reduced_when_it_is_looked_at() -> None:
 
     def code(world: World) -> None:
         graph = Product(placement=placement([0, 1]), layouts={"x": split(1), "y": split(0)})
-        found = graph(np.ones((4, 6), np.float32), np.ones((6, 4), np.float32))
+        found = graph(np.ones((4, 6), np.float32), np.ones((6, 4), np.float32)).result()
         assert found.sbp == (partial_sum,)
         np.testing.assert_array_equal(found.numpy(), np.full((4, 4), 6.0))
 
     on_ranks(2, code)
+
+
+class TwoHeads(Graph):
+    """A second head reads what lies between, as in Inception."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.one, self.two, self.other = Linear(4, 6, std=0.5), Linear(6, 3, std=0.5), Linear(6, 3, std=0.5)
+
+    def build(self, x: Tensor, labels: Tensor) -> Any:
+        hidden = self.one(x).gelu()
+        main, count = cross_entropy(self.two(hidden), labels, label="main")
+        other, _ = cross_entropy(self.other(hidden), labels, label="other")
+        self.minimize(main + 0.3 * other, count)
+        return main, other
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_losses_add_up(micro_batches: int) -> None:
+    training = Training(BATCH, num_micro_batches=micro_batches, lr=0.1, dtype=DType.FLOAT64)
+
+    def losses(where: Any, **options: Any) -> np.ndarray:
+        train = TwoHeads(placement=where, training=training, **options)
+        steps = [train(*features()).result() for _ in range(5)]
+        return np.array([[float(loss.numpy()) for loss in step] for step in steps])
+
+    alone = on_ranks(1, lambda world: losses([0]))[0]
+    assert (alone[-1] < 0.9 * alone[0]).all(), "both heads learn"
+    for found in on_ranks(2, lambda world: losses([0, 1], layouts={"x": split(0)})):
+        np.testing.assert_allclose(found, alone, rtol=1e-9)
 
 
 class PinnedInCode(Module):
@@ -196,13 +237,13 @@ def test_code_pins_what_it_wants_traced_or_not() -> None:
         model, where = PinnedInCode(), placement([0, 1])
         graph = Evaluate(model, placement=where)
         x = np.ones((8, 4), np.float32)
-        found = graph(x)
+        found = graph(x).result()
         assert found.sbp == (Split(0),)
         whole = model(from_numpy(x, placement=where, sbp=broadcast))
         assert whole.sbp == (Split(0),)
         np.testing.assert_array_equal(whole.numpy(), found.numpy())
         other = Evaluate(model, placement=where, layouts={"*.gelu": split(1), "*.bias_add": split(1), "x": broadcast})
-        assert other(x).sbp == (Split(1),)
+        assert other(x).result().sbp == (Split(1),)
 
     on_ranks(2, code)
 
@@ -233,7 +274,7 @@ def test_ranks_without_a_part_look_on() -> None:
     def code(world: World) -> None:
         graph = Evaluate(Mlp(), placement=placement([1, 2]), dtype=DType.FLOAT64, layouts={"x": split(0)})
         x, _ = features()
-        found = graph(x)
+        found = graph(x).result()
         assert (found.piece is None) == (world.rank in (0, 3))
         assert found.numpy().shape == (8, 3)
 

@@ -22,6 +22,7 @@ def on_ranks(ranks: int, code: Callable[[World], T], *, timeout_s: float = 20.0)
         try:
             with use_world(World(transport, timeout_s=timeout_s)) as world:
                 results[rank] = code(world)
+                world.calls.settle()
             transport.barrier()
             transport.close()
         except BaseException as failure:  # noqa: BLE001 - whatever ends one rank ends all

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
+from strategy.config import Recompute
 from strategy.errors import EnvironmentLacks, InputError
 from strategy.lowering.schedule import Schedule
 from strategy.sbp import B, Split
@@ -35,7 +36,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     cp = 1
     ep = 1
     virtual_stages = 1
-    recompute = "none"
+    recompute = "selective"
+    recompute_values = ["*.gelu"]
     zero_stage = 3
     zero_owner = true
     zero_min_size = 64
@@ -50,7 +52,10 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         pp=2,
         micro_batch=1,
         num_micro_batches=4,
+        virtual_stages=1,
         schedule=Schedule.GPIPE,
+        recompute=Recompute.SELECTIVE,
+        recompute_values=("*.gelu",),
         zero_stage=3,
         zero_owner=True,
         zero_min_size=64,
@@ -75,7 +80,10 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ("[config]\nzero_owner = 1", "[config] zero_owner: a wrong type (got 1, expected true or false)"),
         ("[config]\nzero_min_size = 0", "[config] zero_min_size: not a count (got 0, expected a whole number >= 1)"),
         ("[config]\ncp = true", "[config] cp: a wrong type (got True, expected int)"),
-        ("[config]\nrecompute = 0", "[config] recompute: a wrong type (got 0, expected str)"),
+        ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),
+        ('[config]\nrecompute = "ful"', "[config] recompute: unknown recompute (got 'ful'); did you mean 'full'?"),
+        ('[config]\nrecompute_values = "*"', "[config] recompute_values: not a list of patterns (got '*', expected"),
+        ("[config]\nrecompute_values = [1]", "[config] recompute_values: not a list of patterns (got [1]"),
         ("config = 2", "[config]: not a table (got 2"),
         ('[sbp]\n"*" = "B"', "[sbp] '*': not a layout (got 'B', expected one SBP per mesh axis: data, tensor)"),
         ('[sbp]\n"*" = ["B"]', "[sbp] '*': not a layout (got ['B']"),
@@ -92,7 +100,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["cp = 2", "ep = 2", "virtual_stages = 2", 'recompute = "full"'])
+@pytest.mark.parametrize("line", ["cp = 2", "ep = 2"])
 def test_what_is_not_there_yet_says_so(tmp_path: Path, line: str) -> None:
     with pytest.raises(EnvironmentLacks, match="is not there yet in this version") as caught:
         read(tmp_path, f"[config]\n{line}")
@@ -149,3 +157,28 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path: Path) -> None:
 def test_a_placement_is_pinned_by_its_devices(tmp_path: Path) -> None:
     pins = read(tmp_path, '[placement]\n"layers.1.*" = [2, 3]')
     assert pins == Pins(placements={"layers.1.*": (2, 3)})
+
+
+@pytest.mark.parametrize(
+    ("lines", "laps"),
+    [('schedule = "zbv"', 2), ('schedule = "interleaved"', 2), ('schedule = "interleaved"\nvirtual_stages = 3', 3)],
+)
+def test_schedules_of_several_virtual_stages(tmp_path: Path, lines: str, laps: int) -> None:
+    assert read(tmp_path, f"[config]\n{lines}").laps == laps
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("virtual_stages = 2", "1f1b has 1 virtual stage per device, not 2"),
+        ('schedule = "zbv"\nvirtual_stages = 3', "zbv has 2 virtual stages per device, not 3"),
+        ('schedule = "zb-h1"\nvirtual_stages = 2', "zb-h1 has 1 virtual stage"),
+        ('schedule = "interleaved"\npp = 4\nnum_micro_batches = 6', "groups of as many as stages: 6 of 4 do not"),
+        ('schedule = "zbv"\n[placement]\n"layers.0.*" = [0]', "devices do not tell virtual stages apart"),
+        ("virtual_stages = 0", "not a count"),
+        ('schedule = "zb-h2"', "unknown schedule"),
+    ],
+)
+def test_schedules_that_there_are_not(tmp_path: Path, lines: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"[config]\n{lines}")

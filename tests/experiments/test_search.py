@@ -52,6 +52,7 @@ CONFIG = [
     "zero_stage",
     "zero_owner",
     "zero_min_size",
+    "recompute_values",
 ]
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]
 

@@ -1,17 +1,23 @@
-"""Faults in mid-training: kill a process of a job, check what is said of it, and resume."""
+"""Faults in mid-training: kill a process of a job, check what is said of it, and resume, onto another plan too."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from executor.checkpoint import latest, load
+from executor.data import standard_library
 from executor.train import program_of
 from tests.mpi.jobs import Ended, Job, run_well
-from tests.mpi.plans import small_plan, write_small_plan
+from tests.mpi.plans import LAYOUTS, small_plan, write_small_plan
+from tests.small_plans import train
 
 ENDLESS = 5000
 EVERY = 3
@@ -61,6 +67,27 @@ def check_fault(folder: Path, fault: Fault) -> Iterator[str]:
     for step, loss in (*before.items(), *after.items()):
         if step in whole and loss != whole[step]:
             yield f"step {step}: loss {loss!r}, never killed {whole[step]!r}"
+    yield from _onto_another_plan(folder, fault, saved, whole)
+
+
+def _onto_another_plan(folder: Path, fault: Fault, saved: int, whole: Mapping[int, float]) -> Iterator[str]:
+    """The checkpoint under another layout: the same bits when put together, and the same losses as far as sums go."""
+    others = [name for name in LAYOUTS if name not in (fault.layout, "alone")]
+    layout = others[(fault.victim + fault.at_step) % len(others)]
+    plan = small_plan(layout)
+    shutil.copytree(folder / "saved" / f"step-{saved:08}", folder / layout / f"step-{saved:08}")
+    checkpoint = latest(folder / layout)
+    assert checkpoint is not None
+    trained = train(plan, standard_library(), steps=0, checkpoint=checkpoint)
+    for trainer in trained.trainers:
+        for piece in trainer.owned_pieces():
+            if not np.array_equal(piece.array, load(checkpoint, piece.name, piece.box)):
+                yield f"{piece.name}{piece.box} under {layout} is not what the checkpoint holds"
+    goal = ("--resume", "--checkpoint", layout, "--steps", saved + AFTER, "--json")
+    after = losses_of(run_well(folder, "train", write_small_plan(folder, layout), *goal, ranks=plan.ranks))
+    for step, loss in after.items():
+        if not abs(loss - whole[step]) <= 1e-4 * abs(whole[step]):
+            yield f"step {step} under {layout}: loss {loss!r}, never killed {whole[step]!r}"
 
 
 def _ending(fault: Fault, ended: Ended) -> Iterator[str]:

@@ -14,7 +14,8 @@ from executor.graph import Graph
 from executor.world import current_world
 from strategy.nn.layers import Linear
 from strategy.nn.losses import cross_entropy
-from strategy.nn.module import Module, Tensor
+from strategy.nn.module import Module
+from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training
 from strategy.tensor import DType
 
@@ -70,7 +71,7 @@ def trained(where: Any, *, num_micro_batches: int = 1, steps: int = 6, **options
     """Losses of a few steps."""
     training = Training(ROWS, num_micro_batches=num_micro_batches, lr=0.1, dtype=DType.FLOAT64)
     train = Train(Mlp(), placement=where, training=training, **options)
-    return [float(train(*features()).numpy()) for _ in range(steps)]
+    return [float(train(*features()).result().numpy()) for _ in range(steps)]
 
 
 def main() -> None:
@@ -84,8 +85,8 @@ def main() -> None:
     x, labels = features()
     seen = []
     for _ in range(4):
-        loss = float(train(x, labels).numpy())
-        logits = evaluate(x).numpy()
+        loss = float(train(x, labels).result().numpy())
+        logits = evaluate(x).result().numpy()
         seen.append((loss, float(logits.sum())))
         held = train.state_dict()["model.one.weight"]
         assert held.piece is evaluate.state_dict()["model.one.weight"].piece

@@ -13,7 +13,7 @@ from strategy.graph import Graph, Role
 from strategy.models import find_model
 from strategy.models.images import ImageModel
 from strategy.models.resnet import ResNetConfig
-from strategy.nn.module import Tracer
+from strategy.nn.tracer import Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.tensor import DType, TensorSpec
 from tests.pytorch.generate import CLASSES, HERE, IMAGES, SIDE, drawn, labels, sample_of

@@ -67,6 +67,61 @@ def test_bubble_formula(stages: int, micro_batches: int, schedule: str) -> None:
     assert found.bubble_overhead == pytest.approx((stages - 1) / micro_batches, abs=1e-12)
 
 
+@pytest.mark.parametrize(("cap", "idle"), [(1, 3 / 4), (2, 9 / 17), (3, 5 / 13), (4, 3 / 11), (5, 3 / 11)])
+def test_idle_share_by_micro_batches_in_flight(cap: int, idle: float) -> None:
+    """What buffers between stages are for: 75, 52.9, 38.5 and 27.3 % idle."""
+    found = simulate(pipeline(4, 8, "1f1b", cap=cap))
+    assert found.idle_share == idle
+    assert max(nbytes // 4 for nbytes in found.peak_memory_bytes) == cap
+
+
+@pytest.mark.parametrize("times", [(1, 1), (1, 2), (1, 3)])
+def test_without_accumulation_three_of_four_stages_idle(times: tuple[int, int]) -> None:
+    found = simulate(pipeline(4, 1, "1f1b", forward_ns=times[0], backward_ns=times[1]))
+    assert found.idle_share == 3 / 4
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (4, 12), (3, 9)])
+@pytest.mark.parametrize("laps", [2, 3])
+def test_interleaving_divides_the_bubble(stages: int, micro_batches: int, laps: int) -> None:
+    # Narayanan et al. 2021, section 2.2.2: (p - 1) / (v m), at 1F1B's memory times 1 + (p - 1) / (p v).
+    found = simulate(pipeline(stages, micro_batches, "interleaved", laps=laps, forward_ns=7, backward_ns=13))
+    assert found.bubble_overhead == pytest.approx((stages - 1) / (laps * micro_batches), abs=1e-12)
+    assert found.peak_memory_bytes[0] // 4 == stages * laps + stages - 1
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (4, 20), (3, 7)])
+@pytest.mark.parametrize("times", [(10, 10, 10), (10, 20, 10), (12, 14, 9)])
+def test_weight_gradients_fill_the_bubble(stages: int, micro_batches: int, times: tuple[int, int, int]) -> None:
+    # Qi et al. 2024, table 2: (p - 1)(F + B - W), B without the gradients of weights, in 1F1B's memory.
+    forward, backward, weight = times
+    program = pipeline(stages, micro_batches, "zb-h1", forward_ns=forward, backward_ns=backward, weight_ns=weight)
+    found = simulate(program)
+    ideal = micro_batches * sum(times)
+    assert found.step_time_s == pytest.approx((ideal + (stages - 1) * (forward + backward - weight)) * 1e-9, rel=1e-12)
+    assert [nbytes // 4 for nbytes in found.peak_memory_bytes] == [stages] * stages
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (4, 20), (3, 7)])
+def test_no_stage_of_zbv_waits_once_it_has_begun(stages: int, micro_batches: int) -> None:
+    # Qi et al. 2024, section 6: zero bubble where the three passes take equally long, in 1F1B's memory (two half
+    # stages per stage). Of a step with a beginning and an end, the start of the last stage is left.
+    found = simulate(pipeline(stages, micro_batches, "zbv", forward_ns=5, backward_ns=5, weight_ns=5), steps=1)
+    assert [nbytes // 4 for nbytes in found.peak_memory_bytes] == [2 * stages] * stages
+    assert found.timeline.makespan_ns == 5 * (6 * micro_batches + stages - 1)
+    for stream, records in zip(found.timeline.streams, by_stream(found.timeline), strict=True):
+        if stream.name == "compute":
+            assert records[-1].end_ns - records[0].start_ns == 5 * 6 * micro_batches
+
+
+def test_one_flow_bounds_activations_by_twice_the_stages() -> None:
+    """Backward first with ample buffers, where a backward takes twice a forward."""
+    for micro_batches, held in ((8, [8, 7, 4, 1]), (16, [9, 7, 4, 1]), (32, [9, 7, 4, 1])):
+        found = simulate(pipeline(4, micro_batches, "oneflow", forward_ns=10, backward_ns=20))
+        assert [nbytes // 4 for nbytes in found.peak_memory_bytes] == held
+        assert found.bubble_overhead == pytest.approx(3 / micro_batches, abs=1e-12)
+
+
 def collective_after_compute(*, overlapped_ns: int) -> Program:
     """Two ranks compute 100 ns (rank 1: 130), reduce for 50 ns; rank 0 computes another act meanwhile."""
     registers = (*(Register(f"r{rank}", rank, (2,), DType.FLOAT32) for rank in range(2)),)

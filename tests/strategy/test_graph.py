@@ -54,6 +54,20 @@ def test_all_problems_come_at_once_with_op_and_value() -> None:
     )
 
 
+def test_the_forward_pass_is_over_when_the_backward_pass_begins() -> None:
+    named = values(x=Role.INPUT, y=Role.COMPUTED, dy=Role.COMPUTED, sum=Role.COMPUTED, late=Role.COMPUTED)
+    graph = Graph(
+        named,
+        (
+            Op("y", "gelu", ("x",), ("y",)),
+            Op("dy", "gelu_grad", ("y", "x"), ("dy",), phase=Phase.BACKWARD),
+            Op("sum", "accumulate", ("dy",), ("sum",), phase=Phase.BACKWARD),
+            Op("late", "gelu", ("y",), ("late",)),
+        ),
+    )
+    assert problems(graph) == ("op late: is of the forward pass, after op dy has begun the backward pass",)
+
+
 def test_a_cycle_is_a_problem() -> None:
     graph = Graph(
         values(a=Role.COMPUTED, b=Role.COMPUTED), (Op("one", "gelu", ("b",), ("a",)), Op("two", "gelu", ("a",), ("b",)))

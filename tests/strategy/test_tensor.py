@@ -19,8 +19,8 @@ def test_sizes_and_bytes() -> None:
     assert TensorSpec((3, 4)).size == 12
     assert TensorSpec(()).size == 1
     for dtype in DType:
-        assert dtype.nbytes == np.dtype(dtype).itemsize
-        assert dtype.is_float == (np.dtype(dtype).kind == "f")
+        assert dtype.nbytes == dtype.numpy.itemsize
+        assert dtype.is_float == (not np.issubdtype(dtype.numpy, np.integer))
         assert TensorSpec((3, 4), dtype).nbytes == np.zeros((3, 4), dtype).nbytes
 
 

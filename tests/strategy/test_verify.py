@@ -124,7 +124,7 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     yield "status", {**base, "status": "splendid"}
     for name in ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "cp", "ep", "virtual_stages"):
         yield "config", {**base, "config": {**base["config"], name: base["config"][name] + 1}}
-    yield "config.recompute", {**base, "config": {**base["config"], "recompute": "full"}}
+    yield "recompute", {**base, "config": {**base["config"], "recompute": "full"}}
     for name, value in (("global_batch", 8), ("num_micro_batches", 4)):
         yield "config", {**base, "training": {**base["training"], name: value}}
     first = base["stages"][0]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from executor.train import program_of
-from strategy.lowering.lower import step_flop
+from strategy.lowering.lower import model_flop
 from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import ActKind, LoadTask, OpTask
@@ -58,4 +58,4 @@ def test_model_flop_is_that_of_the_logical_step() -> None:
     h, s, tokens = MODEL.width, MODEL.sequence, plan.tokens_per_step
     dense = 6 * tokens * (12 * MODEL.layers * h * h + MODEL.vocabulary * h)
     attention = 14 * tokens * s * h * MODEL.layers
-    assert step_flop(plan.graph, plan.pipeline) == dense + attention == program_of(plan).model_flop_per_step
+    assert model_flop(plan.graph, plan.pipeline) == dense + attention == program_of(plan).model_flop_per_step

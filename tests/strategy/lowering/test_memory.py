@@ -17,6 +17,7 @@ from strategy.layout import Stages
 from strategy.lowering.arrangement import Pipeline, arrange
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import held_nbytes, memory_peak, peak_memory_bytes
+from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp, Split
@@ -44,7 +45,7 @@ def test_graphs_hold_no_more_than_planned(first: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", list(Schedule))
 @pytest.mark.parametrize("degrees", [(2, 1, 1), (1, 2, 2), (2, 1, 2), (1, 3, 1)])
 def test_plans_hold_no_more_than_planned(backend: str, schedule: str, degrees: tuple[int, int, int]) -> None:
     dp, tp, pp = degrees

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strategy.errors import InputError
+from strategy.graph import Role
 from strategy.models import find_model
 from strategy.models.images import ImageModel
 from strategy.models.inception import InceptionConfig
@@ -27,8 +28,9 @@ PUBLISHED = {
     "resnet101": 44_549_160,
     "vgg16": 138_357_544,
     "inception-v3": 23_834_568,
+    "inception-v3-auxiliary": 27_161_264,
 }
-"""Of torchvision's models; Inception-V3 without its auxiliary head, which has 3,326,696 more."""
+"""Of torchvision's models; Inception-V3 without and with its auxiliary head."""
 BASIC = ResNetConfig(side=16, classes=5, blocks=(1, 1), width=4, bottleneck=False)
 SMALL = {
     "bottleneck": find_model("resnet-tiny"),
@@ -62,6 +64,23 @@ def test_every_repeated_layer_is_one_of_the_graph(name: str, layers: int) -> Non
 def test_images_shrink_as_published(name: str, shapes: dict[str, tuple[int, ...]]) -> None:
     values = training_graph(find_model(name), Training(2)).values
     assert {found: values[found].spec.shape for found in shapes} == shapes
+
+
+def test_the_auxiliary_head_trains_halfway_up_and_is_absent_in_evaluation() -> None:
+    model = find_model("inception-v3-auxiliary")
+    graph, training = training_graph(model, Training(2)), Training(2)
+    assert graph.by_name["auxiliary.pool"].inputs == ("layers.7.join",)
+    assert graph.values["auxiliary.pool"].spec.shape == (2, 768, 5, 5)
+    assert graph.values["auxiliary.wide.relu"].spec.shape == (2, 768, 1, 1)
+    assert graph.by_name["loss"].inputs == ("main", "other.share")
+    assert graph.by_name["other.share"].attrs == {"factor": 0.3}
+    updated = {name for op in graph.ops for name in op.updates}
+    held = {value.name for value in graph.with_role(Role.VARIABLE) if value.name.startswith("auxiliary.")}
+    assert len(held) == 28, "8 parameters with two moments each, and 4 running statistics"
+    assert held <= updated
+    evaluated = evaluation_graph(model, training)
+    assert not any(op.name.startswith(("auxiliary", "other")) for op in evaluated.ops)
+    assert evaluated.by_name["loss"].kind == "cross_entropy"
 
 
 def asked(name: str) -> Request:
@@ -103,6 +122,12 @@ def test_evaluation_uses_running_statistics_and_drops_nothing() -> None:
         (BASIC, {"blocks": ()}, r"ResNet: blocks: not a size \(got \(\)"),
         (BASIC, {"classes": 0}, r"ResNet: classes: not a size \(got 0"),
         (SMALL["vgg"], {"side": 10}, r"Vgg: side: the image cannot be halved \(got 10, expected a multiple of 4"),
+        (SMALL["inception"], {"auxiliary": -0.3}, r"Inception: auxiliary: no share \(got -0.3, expected a finite"),
+        (
+            SMALL["inception"],
+            {"auxiliary": 0.3},
+            r"Inception: side: too small an image \(got 75, expected at least 299",
+        ),
         (SMALL["inception"], {"side": 74}, r"Inception: side: too small an image \(got 74, expected at least 75"),
     ],
 )

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from executor.initialize import given_piece
 from strategy.errors import InputError
+from strategy.graph import Role, Value
 from strategy.models import find_model
 from strategy.models.gpt import GptConfig
 from strategy.models.pretrained import by_head, open_pretrained
+from strategy.tensor import DType, Rate, TensorSpec
 from tests.reference import Array
 
 MODEL = GptConfig(layers=2, width=6, heads=3, sequence=4, vocabulary=5)
@@ -82,7 +85,7 @@ def test_all_problems_of_a_file_are_in_one_report(tmp_path: Path) -> None:
         r"ln_f.bias: the tensor is missing; it becomes norm.bias",
         r"h.0.ln_1.weight: another shape (got (7,), expected (6,))",
         r"wpe.weight: another shape (got (2, 6), expected (4, 6))",
-        r"h.1.mlp.c_fc.bias: another dtype (got 'I32', expected F16, F32, F64)",
+        r"h.1.mlp.c_fc.bias: another dtype (got 'I32', expected BF16, F16, F32, F64)",
         r"h.2.ln_1.weight: the model has no such tensor",
     ):
         assert reason in str(caught.value)
@@ -104,3 +107,13 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path) -> None:
         open_pretrained(tmp_path / "missing", MODEL)
     with pytest.raises(InputError, match=r"no layout of pretrained weights is known \(got 'MlpConfig', expected a GPT"):
         open_pretrained(tmp_path / "missing", find_model("mlp-tiny"))
+
+
+@pytest.mark.parametrize("dtype", [DType.BFLOAT16, DType.FLOAT16])
+def test_weights_in_halves_are_read(tmp_path: Path, dtype: DType) -> None:
+    theirs = {name: array.astype(dtype.numpy) for name, array in tensors().items()}
+    ours = open_pretrained(written(tmp_path, theirs), MODEL)
+    value = Value("norm.weight", TensorSpec((MODEL.width,)), Rate.STEP, Role.VARIABLE)
+    piece = given_piece(value, ((1, 4),), ours["norm.weight"])
+    assert piece.dtype == np.float32
+    assert np.array_equal(piece, theirs["ln_f.weight"][1:4].astype(np.float32))

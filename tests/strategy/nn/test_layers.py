@@ -14,7 +14,8 @@ from strategy.errors import InputError
 from strategy.graph import Graph
 from strategy.nn import layers
 from strategy.nn.layers import BatchNorm, Conv2d, Dropout, Embedding, GroupNorm, Linear, RmsNorm, set_training
-from strategy.nn.module import Module, Tensor, Tracer
+from strategy.nn.module import Module
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.tensor import DType, TensorSpec
 from tests.reference import run_graph

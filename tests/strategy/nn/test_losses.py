@@ -14,8 +14,8 @@ from executor.trial.gradients import run_whole
 from strategy.builder import GraphBuilder
 from strategy.errors import InputError
 from strategy.graph import Role, Value
-from strategy.nn.losses import cross_entropy, margin_softmax, mse_loss
-from strategy.nn.module import Tensor, Tracer
+from strategy.nn.losses import cross_entropy, joint_loss, margin_softmax, mse_loss
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.tensor import DType, Rate, TensorSpec
 
@@ -135,3 +135,33 @@ def test_margin_softmax() -> None:
     wanted = (np.log(np.exp(logits).sum(axis=1)) - logits[rows, labels]).sum()
     assert float(found[total]) == pytest.approx(wanted, rel=1e-9)
     check_gradients(loss, values)
+
+
+def test_a_joint_loss_is_a_sum_with_shares() -> None:
+    rng = np.random.default_rng(4)
+    values = {
+        "x": rng.standard_normal((6, 5)),
+        "y": rng.standard_normal((6, 5)),
+        "labels": np.array([1, 0, 4, -100, 2, 2], np.int32),
+    }
+
+    def joint(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        main, count = cross_entropy(t["x"], t["labels"], label="main")
+        other, _ = cross_entropy(t["y"] + t["x"], t["labels"], label="other")
+        return joint_loss(main, {"other": (other, 0.3), "again": (main, 0.5)}), count
+
+    def by_operators(t: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        main, count = cross_entropy(t["x"], t["labels"], label="main")
+        other, _ = cross_entropy(t["y"] + t["x"], t["labels"], label="other")
+        return 1.5 * main + 0.3 * other, count
+
+    found = []
+    for loss in (joint, by_operators):
+        check_gradients(loss, values)
+        builder, total, count = compose(loss, values)
+        figures = run_whole(builder.build(loss=total), values, KERNELS)
+        assert float(figures[count]) == 5
+        found.append(float(figures[total]))
+        by_hand = 1.5 * float(figures["main"]) + 0.3 * float(figures["other"])
+        assert found[-1] == pytest.approx(by_hand, rel=1e-12)
+    assert found[0] == pytest.approx(found[1], rel=1e-12)

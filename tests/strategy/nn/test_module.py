@@ -10,7 +10,8 @@ import pytest
 from strategy.errors import GraphError, InputError
 from strategy.graph import Role, Value
 from strategy.nn.layers import LayerNorm, Linear
-from strategy.nn.module import Layers, Module, Parameter, Tensor, Tracer
+from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.tensor import DType, Rate, TensorSpec
 
 

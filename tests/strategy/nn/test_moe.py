@@ -12,9 +12,9 @@ import pytest
 from strategy.builder import GraphBuilder
 from strategy.errors import InputError
 from strategy.graph import Graph, Role
-from strategy.nn.module import Module, Parameter, Tensor
+from strategy.nn.module import Module, Parameter
 from strategy.nn.moe import Moe
-from strategy.nn.tracer import Tracer
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.sbp import B, P, Split
 from strategy.signature import op_signatures

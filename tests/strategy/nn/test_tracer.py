@@ -8,7 +8,8 @@ import pytest
 
 from strategy.errors import GraphError
 from strategy.nn.layers import Linear
-from strategy.nn.module import Layers, Module, Parameter, Tensor, Tracer
+from strategy.nn.module import Layers, Module, Parameter
+from strategy.nn.tracer import Tensor, Tracer
 from strategy.tensor import DType, TensorSpec
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -57,10 +58,36 @@ def test_the_kept_share_is_that_of_the_rate_along_every_dim() -> None:
         np.testing.assert_allclose(dropped(np.ones(shape), box, rate=rate)[kept], 1 / (1 - rate))
 
 
+def words_of(seed: int, act: int, box: Box) -> np.ndarray:
+    return np.concatenate([words.copy() for _, words in random_words(np, seed, act, box, Workspace(np))])
+
+
+def test_words_are_those_of_splitmix_by_coordinate() -> None:
+    """Blocks of rows, uneven ones too, hold what the definition gives element by element."""
+    begins, shape = (3, 0, 7), (9, 5, 700)
+    box = tuple((begin, begin + size) for begin, size in zip(begins, shape, strict=True))
+    words = words_of(11, 5, box).reshape(shape)
+    for place in ((0, 0, 0), (8, 4, 699), (3, 2, 250), (7, 1, 33)):
+        assert int(words[place]) == by_hand(11, 5, [b + p for b, p in zip(begins, place, strict=True)])
+
+
+def by_hand(seed: int, act: int, coordinates: Sequence[int]) -> int:
+    """Steele, Lea and Flood 2014, figure 16, one round per figure that sets an element apart."""
+
+    def mixed(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    z = mixed(seed)
+    for figure in (act, *coordinates):
+        z = mixed((z + (figure + 1) * 0x9E3779B97F4A7C15) % 2**64)
+    return z
+
+
 def test_neighbours_are_not_alike() -> None:
     """Bits of elements that differ in one coordinate, or at one act, agree half of the time."""
-    words = random_words(np, 11, 5, ((0, 64), (0, 64)))
-    later = random_words(np, 11, 6, ((0, 64), (0, 64)))
+    words, later = (words_of(11, act, ((0, 64), (0, 64))) for act in (5, 6))
     assert len(np.unique(words)) == words.size
     for other in (np.roll(words, 1, 0), np.roll(words, 1, 1), words.T.copy(), later):
         differs = np.unpackbits((words ^ other)[~np.eye(64, dtype=bool)].view(np.uint8)).mean()
@@ -68,5 +95,5 @@ def test_neighbours_are_not_alike() -> None:
 
 
 def test_a_scalar_has_one_coordinate_less() -> None:
-    assert random_words(np, 1, 0, ()).shape == ()
+    assert words_of(1, 0, ()).shape == (1, 1)
     assert float(dropped(np.asarray(2.0), (), rate=0.0)) == 2.0

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.config import Recompute
 from strategy.errors import InputError
 from strategy.passes.training import Training
 from strategy.search.by_hand import BY_HAND
-from strategy.search.candidates import FREE, Pins, Request, candidates_of, quick_bound_ns, space_log10, state_bytes
+from strategy.search.candidates import FREE, Pins, Request, candidates_of, quick_bound_ns, space_log10, with_less_memory
 from strategy.search.verdict import solve_candidate
 from tests.small_plans import request
 
@@ -43,10 +44,13 @@ def test_the_quick_bound_is_below_what_is_solved(asked: Request) -> None:
 
 def test_stage_3_is_tried_where_memory_is_scarce(asked: Request) -> None:
     assert {config.zero_stage for config in candidates_of(asked)} == {0}
-    scarce = list(candidates_of(replace(asked, memory_limit_bytes=state_bytes(asked) - 1)))
-    assert [c for c in scarce if c.zero_stage == 0] == list(candidates_of(asked))
-    assert {(c.dp, c.tp, c.pp) for c in scarce if c.zero_stage} == {(2, 1, 1)}
-    assert {c.zero_stage for c in scarce} == {0, 3}
+    for config in candidates_of(asked):
+        smaller = list(with_less_memory(asked, config))
+        assert {c.zero_stage for c in smaller} == ({0, 3} if config.dp > 1 else {0})
+        assert {c.recompute for c in smaller if c.zero_stage == 0} == {Recompute.SELECTIVE, Recompute.FULL}
+        assert config not in smaller
+    pinned = replace(asked, pins=Pins(zero_stage=0, recompute=Recompute.NONE))
+    assert [again for config in candidates_of(pinned) for again in with_less_memory(pinned, config)] == []
 
 
 def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
@@ -61,12 +65,10 @@ def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
 
 def test_what_is_shared_out_costs_no_less_than_what_is_gathered_once(asked: Request) -> None:
     """The bound of a candidate without ZeRO holds for its stage 3, which is why that may be left out."""
-    pins = Pins(dp=2, tp=1, pp=1, zero_min_size=9)
-    scarce = replace(asked, memory_limit_bytes=state_bytes(asked) - 1, pins=pins)
-    plenty = replace(asked, pins=pins)
-    for config in candidates_of(scarce):
-        if config.zero_stage == 3:
-            free, shared = (solve_candidate(plenty, c, rules=FREE) for c in (replace(config, zero_stage=0), config))
+    plenty = replace(asked, pins=Pins(dp=2, tp=1, pp=1, zero_min_size=9, recompute=Recompute.NONE))
+    for config in candidates_of(plenty):
+        for again in with_less_memory(plenty, config):
+            free, shared = (solve_candidate(plenty, c, rules=FREE) for c in (config, again))
             assert free is not None
             assert shared is not None
             assert free.bound_ns <= shared.objective_ns

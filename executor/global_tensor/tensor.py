@@ -1,0 +1,128 @@
+"""GlobalTensor: a logical tensor whose pieces lie on several ranks, and what runs modules on it line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+from numpy.typing import NDArray
+
+from executor.global_tensor.boxing import converted
+from executor.global_tensor.laid import Laid, Layouts, legal_layout, placement
+from executor.global_tensor.running import run_op
+from executor.world import World
+from strategy.errors import GraphError
+from strategy.graph import Attrs
+from strategy.nn.module import Module
+from strategy.nn.operators import Operators
+from strategy.placement import Placement
+from strategy.sbp import B
+from strategy.tensor import DType, Shape
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class GlobalTensor(Laid, Operators):
+    """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out."""
+
+    @property
+    def shape(self) -> Shape:
+        """Logical shape."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self.spec.dtype
+
+    @property
+    def tracer(self) -> Eager:
+        """What runs modules on it."""
+        return Eager(self.world)
+
+    def __repr__(self) -> str:
+        return f"GlobalTensor({self})"
+
+    def operate(self, kind: str, *others: GlobalTensor, attrs: Attrs | None = None) -> GlobalTensor:
+        """The first output of an op on this tensor and `others`."""
+        return run_op(kind, (self, *others), attrs or {})[0]
+
+    def apply(self, label: str, kind: str, *others: GlobalTensor, attrs: Attrs | None = None) -> GlobalTensor:
+        """The same for code that labels its ops."""
+        return self.operate(kind, *others, attrs=attrs)
+
+    def to_global(self, placement: Placement | None = None, sbp: Layouts | None = None) -> GlobalTensor:
+        """The same tensor elsewhere, or laid out otherwise.
+
+        Raises:
+            InputError: the layout does not fit the tensor or the placement.
+            RunError: the ranks do not ask for the same.
+        """
+        there = self.placement if placement is None else placement
+        self.world.check(there)
+        wanted = self.sbp if sbp is None and placement in (None, self.placement) else sbp
+        layout = legal_layout(self.spec, there, wanted)
+        self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {list(there.devices)})")
+        self.settle()
+        return converted(self, there, layout)
+
+    def pin(self, sbp: Layouts) -> GlobalTensor:
+        """The same tensor in this layout: what traced code asks for, done at once."""
+        return self.to_global(sbp=sbp)
+
+    def to_local(self) -> NDArray[Any] | None:
+        """This rank's piece, which it shares; None on ranks that hold none."""
+        self.settle()
+        return self.piece
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy of the whole, on every rank of the world."""
+        whole = self.to_global(placement=placement(range(self.world.size)), sbp=B)
+        assert whole.piece is not None, "every rank is in it"
+        return whole.piece.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """What a tracer is to traced tensors, for global ones: ops run instead of being noted down."""
+
+    world: World
+
+    def holds(self, module: Module) -> bool:
+        """Every module can be run."""
+        return True
+
+    def foreign(self, module: Module, like: GlobalTensor) -> GlobalTensor:
+        """No module is foreign here."""
+        raise NotImplementedError(type(module).__name__)
+
+    @contextmanager
+    def enter(self, module: Module) -> Iterator[None]:
+        """Ops of a module are run like any others."""
+        yield
+
+    def parameter(self, module: Module, name: str, like: GlobalTensor) -> GlobalTensor:
+        """The parameter in attribute `name` of a module.
+
+        Raises:
+            GraphError: there is none, or it has no value yet.
+        """
+        held = dict(module.own_parameters())
+        if name not in held or held[name] not in self.world.state:
+            what = "has no parameter" if name not in held else "has no value yet for"
+            raise GraphError([f"{type(module).__name__} {what} {name}; materialize(module, ...) gives all values"])
+        found: GlobalTensor = self.world.state[held[name]]
+        return found
+
+    def apply(
+        self,
+        label: str,
+        kind: str,
+        inputs: Sequence[GlobalTensor],
+        attrs: Attrs | None = None,
+        labels: Sequence[str] = (),
+    ) -> tuple[GlobalTensor, ...]:
+        """All outputs of an op; its labels matter to graphs alone."""
+        return run_op(kind, inputs, attrs or {})

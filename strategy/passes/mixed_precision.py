@@ -1,0 +1,107 @@
+"""Mixed precision: casts put into a forward pass, so that its large products compute on 16-bit floats.
+
+Parameters stay as they are, in float32; each is cast once per step, for all of its readers. What an op computes in
+follows from its kind (the lists of Micikevicius et al. 2018, arXiv:1710.03740, as OneFlow and PyTorch have them):
+
+    products           in halves, accumulated in float32 (see `strategy.ops.halves`)
+    sums and powers    in float32: soft-max, losses, reductions, statistics over a batch
+    others             as what they read is; where that differs, in halves, unless data of the graph is among it.
+                       Parameters have no say, so that a bias, a gain or an embedding follows the activations.
+
+Norms over a row are among the others, for they keep their statistics in float32 in any case.
+
+It works on the forward pass alone, before differentiation: a cast has a gradient, so every backward op is in the
+precision of its forward op, and gradients of parameters come back to float32 where they arise, before accumulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from strategy.builder import GraphBuilder
+from strategy.graph import Graph, Op, Role
+from strategy.tensor import DType
+
+PRODUCTS = frozenset({"matmul", "matmul_nt", "matmul_tn", "batch_matmul", "grouped_matmul", "conv2d", "attention"})
+SUMS = frozenset(
+    {
+        *("exp", "log", "sqrt", "rsqrt", "square", "softmax", "log_softmax", "sum_exp", "cross_entropy", "arc_margin"),
+        *("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "square_sum", "accumulate", "report"),
+        *("batch_norm", "batch_norm_sums", "square_deviations", "running_average", "group_norm"),
+        *("attention_max", "attention_terms"),
+    }
+)
+
+
+class Precision(StrEnum):
+    """What a model computes in, between parameters of another dtype."""
+
+    FULL = "full"
+    """The dtype of the parameters."""
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+    @property
+    def half(self) -> DType | None:
+        """The dtype of the products; None where nothing is cast."""
+        return {Precision.BF16: DType.BFLOAT16, Precision.FP16: DType.FLOAT16}.get(self)
+
+
+def mixed_precision(graph: Graph, half: DType, whole: Collection[str] = ()) -> Graph:
+    """A forward pass with casts to `half` and back; the values of `whole` are computed in float32."""
+    builder = GraphBuilder({value.name: value for value in graph.values.values() if value.role is not Role.COMPUTED})
+    casts = _Casts(builder)
+    for op in graph.ops:
+        dtype = _dtype_of(builder, op, half, whole)
+        inputs = op.inputs if dtype is None else [casts.of(name, dtype, op) for name in op.inputs]
+        labels = [name.removeprefix(f"{op.name}.") for name in op.outputs[1:]]
+        outputs = builder.add(
+            op.name,
+            op.kind,
+            inputs,
+            labels=labels,
+            updates=op.updates,
+            attrs=op.attrs,
+            phase=op.phase,
+            layer=op.layer,
+        )
+        casts.layer_of.update(dict.fromkeys(outputs, op.layer))
+    return builder.build(loss=graph.loss)
+
+
+@dataclass(slots=True)
+class _Casts:
+    """The casts so far. A value is narrowed where it is written, and widened where it is first read: little moves."""
+
+    builder: GraphBuilder
+    layer_of: dict[str, int | None] = field(default_factory=dict)
+    known: dict[tuple[str, DType], str] = field(default_factory=dict)
+
+    def of(self, name: str, dtype: DType, reader: Op) -> str:
+        """The value in a dtype; the value itself if it is no float or already so."""
+        spec = self.builder.spec(name)
+        if not spec.dtype.is_float or spec.dtype is dtype:
+            return name
+        if (name, dtype) not in self.known:
+            layer = self.layer_of.get(name, reader.layer) if dtype.is_half else reader.layer
+            attrs = {"dtype": str(dtype)}
+            cast = self.builder.add(f"{name}:{dtype}", "cast", (name,), attrs=attrs, phase=reader.phase, layer=layer)
+            self.known[name, dtype] = cast[0]
+        return self.known[name, dtype]
+
+
+def _dtype_of(builder: GraphBuilder, op: Op, half: DType, whole: Collection[str]) -> DType | None:
+    """What an op computes in; None where it has no floats to cast, or says itself what it casts to."""
+    read = [builder.values[name] for name in op.inputs if builder.spec(name).dtype.is_float]
+    if op.kind == "cast" or not read:
+        return None
+    if op.kind in SUMS or op.updates or not set(whole).isdisjoint(op.outputs):
+        return DType.FLOAT32
+    if op.kind in PRODUCTS:
+        return half
+    if any(value.role is Role.INPUT for value in read):
+        return DType.FLOAT32
+    computed = [value.spec.dtype for value in read if value.role is Role.COMPUTED]
+    return half if half in computed or not computed else DType.FLOAT32

@@ -1,0 +1,181 @@
+"""Recompute: activations that the backward pass computes again instead of keeping (Chen et al. 2016, arXiv:1604.06174).
+
+What is dropped lives in a repeated layer. Ahead of the first backward op that reads a dropped value, the forward ops
+that lead to it stand again, as `NAME:recompute`, in the backward pass:
+
+    forward    x -> norm -> fc1 -> gelu -> fc2 -> ...            norm, fc1, gelu are dropped
+    backward   norm:kept0 = copy x
+               norm:recompute -> fc1:recompute -> gelu:recompute
+               fc2:dw reads gelu:recompute, gelu:dx reads fc1:recompute, ...
+
+A clone does what its original did: random numbers follow from an op's seed and the number of its act, not from who
+draws them. Ops that keep something beyond the micro-batch (sums of a step, running statistics) have no clone.
+
+Clones read copies (`norm:kept0`) of the activations that are kept, made in the backward pass. They are the fence that
+keeps the sub-graph from starting early: conversions of kept activations hang on them, so where collectives run beside
+computation they cannot run ahead of the layer's backward pass and hold what was to be saved; and what the forward pass
+converted for itself need not be held for the clones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from strategy.config import Recompute
+from strategy.errors import InputError, did_you_mean
+from strategy.graph import Graph, Op, Phase, Role, Value, check_graph
+from strategy.ops import op_definition
+from strategy.tensor import Rate
+
+FUSED_ATTENTION = frozenset({"attention", "attention_max", "attention_terms"})
+"""Kinds that go from queries, keys and values to their mixture, or part of the way, in one act."""
+SCORES = "batch_matmul"
+PRODUCTS = frozenset({SCORES, "matmul", "matmul_nt", "matmul_tn", "grouped_matmul"})
+
+
+def recompute(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> Graph:
+    """The training graph without the activations of `kind`, and without those whose names match a pattern.
+
+    Raises:
+        InputError: a pattern matches no activation of a repeated layer, or `kind` finds none.
+    """
+    dropped = dropped_values(graph, kind, patterns)
+    if kind is not Recompute.NONE and not dropped:
+        hint = "full recompute needs repeated layers, selective recompute attention in them"
+        raise InputError("there is nothing to recompute", where="config: recompute", got=str(kind), hint=hint)
+    if not dropped:
+        return graph
+    found = _Repeater(graph, dropped).run()
+    check_graph(found)
+    return found
+
+
+def dropped_values(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> dict[str, Op]:
+    """Value -> the op to repeat, of every activation that is not kept.
+
+    Raises:
+        InputError: a pattern matches no activation of a repeated layer.
+    """
+    activations = dict(_activations(graph))
+    if kind is Recompute.FULL:
+        dropped = {name: op for name, op in activations.items() if not _leaves_layer(graph, op, name)}
+    elif kind is Recompute.SELECTIVE:
+        dropped = {name: activations[name] for name in _attention_inside(graph, activations)}
+    else:
+        dropped = {}
+    for pattern in patterns:
+        matches = [name for name in activations if fnmatchcase(name, pattern)]
+        if not matches:
+            where, hint = "config: recompute_values", did_you_mean(pattern, activations)
+            raise InputError("a pattern matches no activation of a layer", where=where, got=pattern, hint=hint)
+        dropped.update((name, activations[name]) for name in matches)
+    return dropped
+
+
+def _activations(graph: Graph) -> Iterator[tuple[str, Op]]:
+    """What forward ops of repeated layers write per micro-batch, and can write again."""
+    for op in graph.ops:
+        pure = not op.updates and not op_definition(op.kind).accumulates
+        if op.phase is Phase.FORWARD and op.layer is not None and pure:
+            yield from ((name, op) for name in op.outputs if graph.values[name].rate is Rate.MICRO_BATCH)
+
+
+def _leaves_layer(graph: Graph, producer: Op, name: str) -> bool:
+    """Whether the forward pass hands an activation on to another layer: then that one keeps it as its input."""
+    return any(op.phase is Phase.FORWARD and op.layer != producer.layer for op in graph.consumers[name])
+
+
+def _attention_inside(graph: Graph, activations: Mapping[str, Op]) -> Iterator[str]:
+    """What grows with the square of the sequence: scores, probabilities and what becomes of them up to the mixture.
+
+    Korthikanti et al. 2022, arXiv:2205.05198, section 5. Fused attention keeps its own output instead of the scores.
+    """
+    for name, op in activations.items():
+        if op.kind in FUSED_ATTENTION:
+            yield name
+        elif op.kind == "softmax":
+            scores = [above for read in op.inputs for above in _up_to_product(read, activations)]
+            if any(activations[above].kind == SCORES for above in scores):  # else it is no attention: a router, say
+                yield from (*scores, *_down_to_product(graph, name))
+
+
+def _up_to_product(name: str, activations: Mapping[str, Op]) -> Iterator[str]:
+    """The activation, and those of its layer that it follows from, as far as a product."""
+    if name in activations:
+        yield name
+        if activations[name].kind not in PRODUCTS:
+            for read in activations[name].inputs:
+                yield from _up_to_product(read, activations)
+
+
+def _down_to_product(graph: Graph, name: str) -> Iterator[str]:
+    """The activation, and those that follow from it up to a product, which is left out."""
+    yield name
+    for op in graph.consumers[name]:
+        if op.phase is Phase.FORWARD and op.kind not in PRODUCTS:
+            for output in op.outputs:
+                yield from _down_to_product(graph, output)
+
+
+@dataclass(slots=True)
+class _Repeater:
+    """Rewrites the backward pass, op after op."""
+
+    graph: Graph
+    dropped: Mapping[str, Op]
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    instead: dict[tuple[str, int | None], str] = field(default_factory=dict)
+    """(value, layer) -> what the backward ops of that layer read instead."""
+
+    def run(self) -> Graph:
+        """Every backward op of a layer reads clones where there are any, and they stand ahead of the first that does.
+
+        Backward ops of other layers go on reading the original: their stage may run before the clone's.
+        """
+        self.values.update(self.graph.values)
+        for op in self.graph.ops:
+            if op.phase is Phase.BACKWARD and op.layer is not None:
+                for name in op.inputs:
+                    self._repeat(name, op.layer)
+                self.ops.append(replace(op, inputs=self._inputs(op, op.layer)))
+            else:
+                self.ops.append(op)
+        return Graph(self.values, tuple(self.ops), self.graph.loss)
+
+    def _inputs(self, op: Op, layer: int) -> tuple[str, ...]:
+        return tuple(self.instead.get((name, layer), name) for name in op.inputs)
+
+    def _repeat(self, name: str, layer: int) -> None:
+        """Append the clone that writes `name` again, and before it those that it needs."""
+        op = self.dropped.get(name)
+        if op is None or op.layer != layer or (name, layer) in self.instead:
+            return
+        for position, read in enumerate(op.inputs):
+            self._repeat(read, layer)
+            if (read, layer) not in self.instead and self._is_kept(read):
+                fence = f"{op.name}:kept{position}"
+                self._append(Op(fence, "copy", (read,), (fence,), phase=Phase.BACKWARD, layer=layer))
+                self.instead[read, layer] = fence
+        clone = f"{op.name}:recompute"
+        outputs = tuple(clone + output.removeprefix(op.name) for output in op.outputs)
+        self._append(
+            replace(
+                op, name=clone, inputs=self._inputs(op, layer), outputs=outputs, phase=Phase.BACKWARD, repeats=op.name
+            )
+        )
+        self.instead.update({(old, layer): new for old, new in zip(op.outputs, outputs, strict=True)})
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether an input of a clone is an activation; inputs of the graph and what lives for a step are at hand."""
+        value = self.graph.values[name]
+        return value.role is Role.COMPUTED and value.rate is Rate.MICRO_BATCH
+
+    def _append(self, op: Op) -> None:
+        """Add an op whose outputs are like its inputs' or its original's."""
+        self.ops.append(op)
+        like = self.graph.by_name[op.repeats].outputs if op.repeats else op.inputs
+        for name, model in zip(op.outputs, like, strict=True):
+            self.values[name] = replace(self.graph.values[model], name=name)

@@ -1,0 +1,46 @@
+"""Weight gradients: the part of the backward pass that no earlier op's backward pass waits for.
+
+    d_out -- op:dx --> d_in       stays: the backward pass of the op before waits for it
+      |----- op:dw --> sum        is wanted by the update alone, and may be done at any time
+
+Zero-bubble schedules (Qi et al. 2024, arXiv:2401.10241) run it as chunks of its own. Ops that only prepare it go with
+it, if they belong to the same forward op, and so does its accumulation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strategy.graph import Graph, Op, Phase
+
+
+def set_apart(graph: Graph) -> Graph:
+    """The graph with `Phase.WEIGHT` for these ops, which stand after all other backward ops."""
+    apart: set[str] = set()
+    for op in reversed(graph.ops):
+        readers = [reader for name in op.outputs for reader in graph.consumers[name]]
+        if op.phase is Phase.BACKWARD and op.kind != "accumulate" and not any(_awaits(r, op, apart) for r in readers):
+            apart.add(op.name)
+    written = {name for op in graph.ops if op.name in apart for name in op.outputs}
+    apart.update(op.name for op in graph.ops if op.kind == "accumulate" and op.inputs[0] in written)
+    first: list[Op] = []
+    weights: list[Op] = []
+    last: list[Op] = []
+    for op in graph.ops:
+        if op.name in apart:
+            weights.append(replace(op, phase=Phase.WEIGHT))
+        else:
+            (last if op.phase is Phase.UPDATE else first).append(op)
+    return replace(graph, ops=(*first, *weights, *last))
+
+
+def _awaits(reader: Op, op: Op, apart: set[str]) -> bool:
+    """Whether `reader` keeps `op` in the backward pass."""
+    if reader.phase is not Phase.BACKWARD or reader.kind == "accumulate":
+        return False
+    return reader.name not in apart or _origin(reader) != _origin(op)
+
+
+def _origin(op: Op) -> str:
+    """The forward op that a backward op is named after."""
+    return op.name.split(":", 1)[0]

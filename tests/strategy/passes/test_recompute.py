@@ -1,0 +1,232 @@
+"""Recompute: nothing changes but memory and work; clones draw what their originals drew, and never start early."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from executor.train import program_of
+from simulator.simulate import simulate
+from strategy.config import Recompute
+from strategy.errors import GraphError, InputError
+from strategy.graph import Graph, Op, Phase, Role
+from strategy.lowering.lower import hardware_flop, model_flop
+from strategy.models import Model, find_model
+from strategy.models.mlp import MlpConfig
+from strategy.models.resnet import ResNetConfig
+from strategy.passes.recompute import recompute
+from strategy.passes.training import Training, training_graph
+from strategy.plan import Plan
+from strategy.program import ActKind
+from strategy.search.candidates import Pins
+from strategy.search.search import search
+from strategy.tensor import DType
+from strategy.verify import verify
+from tests.megatron import MegatronConfig
+from tests.reference import run_graph, start_variables
+from tests.small_plans import MODEL, config_of, corpus, deduced_plan, plan_by_rules, request, simulated, train
+
+Array = npt.NDArray[Any]
+MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)
+RESNET = ResNetConfig(side=8, classes=5, blocks=(1, 1), width=4, bottleneck=False)
+CASES = [
+    pytest.param(MODEL, Recompute.SELECTIVE, id="gpt-selective"),
+    pytest.param(MODEL, Recompute.FULL, id="gpt-full"),
+    pytest.param(MEGATRON, Recompute.SELECTIVE, id="megatron-selective"),
+    pytest.param(MEGATRON, Recompute.FULL, id="megatron-full"),
+    pytest.param(RESNET, Recompute.FULL, id="resnet-full"),
+]
+
+
+@cache
+def graph_of(model: Model) -> Graph:
+    return training_graph(model, Training(4, 2, dtype=DType.FLOAT64, max_norm=1e9, lr=0.01))
+
+
+def clones(graph: Graph) -> list[Op]:
+    return [op for op in graph.ops if op.repeats]
+
+
+def micro_batches(graph: Graph, rng: np.random.Generator) -> Iterator[dict[str, Array]]:
+    for _ in range(2):
+        yield {
+            v.name: np.asarray(
+                rng.standard_normal(v.spec.shape)
+                if v.spec.dtype.is_float
+                else rng.integers(0, 5, v.spec.shape, v.spec.dtype)
+            )
+            for v in graph.with_role(Role.INPUT)
+        }
+
+
+def after_two_steps(graph: Graph) -> dict[str, Array]:
+    """All variables, running statistics among them."""
+    rng = np.random.default_rng(0)
+    variables = start_variables(graph, rng)
+    for step in range(2):
+        run_graph(graph, list(micro_batches(graph, rng)), variables, step=step)
+    return variables
+
+
+@pytest.mark.parametrize(("model", "kind"), CASES)
+def test_parameters_are_the_same_to_the_bit(model: Model, kind: Recompute) -> None:
+    wanted, found = after_two_steps(graph_of(model)), after_two_steps(recompute(graph_of(model), kind))
+    assert list(wanted) == list(found)
+    for name in wanted:
+        assert np.array_equal(found[name], wanted[name]), name
+
+
+@pytest.mark.parametrize(("model", "kind"), CASES)
+def test_clones_stand_in_the_backward_pass_for_forward_ops_of_their_layer(model: Model, kind: Recompute) -> None:
+    kept = graph_of(model)
+    graph = recompute(kept, kind)
+    assert clones(graph)
+    for op in clones(graph):
+        original = kept.by_name[op.repeats]
+        assert (op.name, op.phase) == (f"{original.name}:recompute", Phase.BACKWARD)
+        assert (op.kind, op.attrs, op.layer) == (original.kind, original.attrs, original.layer)
+        assert not op.updates
+        assert op.kind != "accumulate"
+    originals = [op for op in graph.ops if not op.repeats and op.kind != "copy"]
+    assert [op.name for op in originals] == [op.name for op in kept.ops]
+
+
+def test_full_keeps_the_inputs_of_layers_alone() -> None:
+    graph = recompute(graph_of(MODEL), Recompute.FULL)
+    crossing = {
+        name
+        for op in graph.ops
+        if op.phase is Phase.BACKWARD and op.layer is not None
+        for name in op.inputs
+        if name in graph.producer and graph.producer[name].phase is Phase.FORWARD
+    }
+    assert crossing == {"embed_position", "layers.0.residual2"}
+
+
+def test_selective_drops_what_is_between_the_two_products_of_attention() -> None:
+    graph = recompute(graph_of(MEGATRON), Recompute.SELECTIVE)
+    inside = ("scores", "scaled", "softmax", "dropout.dropout")
+    assert [op.repeats for op in clones(graph) if op.layer == 0] == [f"layers.0.attn.{name}" for name in inside]
+    fences = [op.inputs[0] for op in graph.ops if op.kind == "copy" and op.layer == 0]
+    assert fences == ["layers.0.attn.q.by_head", "layers.0.attn.k.by_head"]
+
+
+def test_a_softmax_that_is_no_attention_is_left_alone() -> None:
+    graph = training_graph(find_model("mixtral-tiny"), Training(2))
+    softmaxes = {op.name for op in graph.ops if op.kind == "softmax" and op.phase is Phase.FORWARD}
+    assert softmaxes
+    assert not softmaxes & {op.repeats for op in clones(recompute(graph, Recompute.SELECTIVE))}
+
+
+def test_values_by_name() -> None:
+    graph = recompute(graph_of(MODEL), Recompute.NONE, ("layers.1.mlp.gelu",))
+    assert [op.repeats for op in clones(graph)] == ["layers.1.mlp.gelu"]
+    assert recompute(graph_of(MODEL), Recompute.NONE) is graph_of(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "patterns", "message"),
+    [
+        (MODEL, Recompute.NONE, ("layers.*.mlp.geluu",), "matches no activation.*geluu.*did you mean.*gelu"),
+        (MODEL, Recompute.NONE, ("embed",), "matches no activation"),
+        (MODEL, Recompute.FULL, ("logits:dx",), "matches no activation"),
+        (MlpConfig(2, 4, 4, 3), Recompute.SELECTIVE, (), "nothing to recompute.*attention"),
+    ],
+)
+def test_what_cannot_be_recomputed_is_refused(
+    model: Model, kind: Recompute, patterns: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        recompute(graph_of(model), kind, patterns)
+
+
+def laid_out(kind: Recompute, *, backend: str = "numpy", model: Model = MEGATRON, **degrees: int) -> Plan:
+    training = Training(4, 2 if degrees.get("pp", 1) > 1 else 1, dtype=DType.FLOAT64)
+    asked = request(degrees.get("pp", 1) * 2, training, model=model, backend=backend)
+    return plan_by_rules(asked, config_of(training, tp=2, recompute=kind, **degrees), ("data", "tensor"))
+
+
+@pytest.mark.parametrize("degrees", [{}, {"pp": 2}], ids=["tensor", "pipeline"])
+def test_memory_falls_and_losses_do_not_change(degrees: dict[str, int]) -> None:
+    plans = [laid_out(kind, **degrees) for kind in Recompute]
+    assert [problem for plan in plans for problem in verify(plan)] == []
+    peaks = [plan.claims.peak_memory_bytes[0] for plan in plans]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 3
+    losses = [[report.loss for report in train(plan, corpus(16), steps=2).reports] for plan in plans]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Recompute.SELECTIVE, Recompute.FULL])
+def test_nothing_of_it_starts_before_the_backward_pass_of_its_layer(kind: Recompute) -> None:
+    """Collectives run beside computation here; without the fence those of clones would run ahead."""
+    training = Training(4, dtype=DType.FLOAT64)
+    asked = request(4, training, model=MEGATRON, backend="cupy")
+    plan = deduced_plan(asked, config_of(training, dp=2, tp=2, recompute=kind), ("data", "tensor"))
+    timeline = simulate(program_of(plan), steps=2).timeline
+    graph = plan.graph
+    begins: dict[tuple[int, int], int] = {}  # (layer, step) -> when its first gradient op begins
+    again: dict[tuple[int, int], list[int]] = {}
+    conversions = 0
+    for record in timeline.records:
+        label = timeline.actors[record.actor]
+        if label.rank:
+            continue
+        name = label.name.partition(">")[0]
+        op = graph.by_name.get(name) or graph.producer.get(name)
+        if op is None or op.layer is None or op.phase is not Phase.BACKWARD:
+            continue
+        key = op.layer, record.number // label.acts_per_step
+        if op.repeats or op.kind == "copy":
+            again.setdefault(key, []).append(record.start_ns)
+            conversions += label.kind is not ActKind.COMPUTE
+        elif label.kind is ActKind.COMPUTE:
+            begins[key] = min(begins.get(key, record.start_ns), record.start_ns)
+    assert bool(conversions) == (kind is Recompute.FULL)  # what is inside of attention stays where the heads are
+    assert len(again) == 4
+    for key, starts in again.items():
+        assert min(starts) >= begins[key], key
+
+
+def test_the_hardware_works_more_than_the_model() -> None:
+    kept, full = laid_out(Recompute.NONE), laid_out(Recompute.FULL)
+    assert model_flop(full.graph, full.pipeline) == model_flop(kept.graph, kept.pipeline)
+    assert hardware_flop(kept.graph, kept.pipeline) == model_flop(kept.graph, kept.pipeline)
+    program = program_of(full)
+    assert program.hardware_flop_per_step == hardware_flop(full.graph, full.pipeline)
+    assert program.model_flop_per_step == model_flop(full.graph, full.pipeline)
+    layers = [op for op in kept.graph.ops if op.layer is not None and op.phase is Phase.FORWARD]
+    again = {op.repeats for op in clones(full.graph)}
+    last = {f"layers.{layer}.mlp.fc2.matmul" for layer in range(2)}
+    products = {op.name for op in layers if op.kind in ("matmul", "batch_matmul")}
+    assert products - again == last  # the layer's output is the next one's input, which is kept
+
+
+def test_a_pinned_stage_that_cuts_a_layer_cannot_recompute_all_of_it() -> None:
+    training = Training(4, 2)
+    asked = request(2, training)
+    stages = {"layers.1.mlp.*": 1, "layers.0.*": 0, "layers.1.attn*": 0, "layers.1.norm*": 0, "layers.1.residual1*": 0}
+    pins = Pins(dp=1, tp=1, pp=2, num_micro_batches=2, recompute=Recompute.FULL, stages=stages)
+    with pytest.raises(GraphError, match=r"against the pipeline.*recompute"):
+        search(replace(asked, pins=pins), simulate=simulated, time_limit_s=60)
+
+
+def test_where_memory_is_short_the_search_recomputes() -> None:
+    training = Training(4, dtype=DType.FLOAT64)
+    pins = Pins(micro_batch=4)
+    asked = replace(request(1, training, model=MEGATRON), pins=pins)
+    roomy = search(asked, simulate=simulated, time_limit_s=60).plan
+    assert roomy.config.recompute is Recompute.NONE
+    short = replace(asked, memory_limit_bytes=roomy.claims.peak_memory_bytes[0] * 9 // 10)
+    found = search(short, simulate=simulated, time_limit_s=60)
+    assert found.plan.config.recompute is not Recompute.NONE
+    assert verify(found.plan) == []
+    losses = [train(plan, corpus(16), steps=2).reports[-1].loss for plan in (roomy, found.plan)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
