@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "zero_min_size")
+COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
 WORDS = ("schedule", "recompute")
-PATTERNS = ("recompute_values",)
+PATTERNS = ("recompute_values", "tiled")
 LARGEST_ZERO_STAGE = 3
 SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1}
 """Keys of `config` that have one value in this version."""

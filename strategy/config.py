@@ -44,6 +44,8 @@ class PlanConfig:
         zero_owner: whether what is shared out stays in one piece, each tensor with one rank, the ranks about equally
             full; for rules that look at whole tensors. OneFlow's `non_distributed` mode.
         zero_min_size: elements below which a tensor is not shared out.
+        tiles: of columns into which linear maps are cut, one run after the other.
+        tiled: patterns of names of the linear maps (`*.fc1.matmul`) that are cut.
     """
 
     dp: int
@@ -60,6 +62,8 @@ class PlanConfig:
     zero_stage: int = 0
     zero_owner: bool = False
     zero_min_size: int = SMALLEST_SHARED
+    tiles: int = 1
+    tiled: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.zero_stage <= 3:
@@ -72,6 +76,8 @@ class PlanConfig:
         if self.zero_owner and not self.zero_stage:
             hint = "set zero_stage too"
             raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
+        if self.tiles < 1:
+            raise InputError("not possible", where="config: tiles", got=self.tiles, expected="a number of tiles >= 1")
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)

@@ -26,6 +26,8 @@ from strategy.tensor import Rate, Shape
 
 DATA = 0
 """The mesh axis along which is shared."""
+PIECEWISE = frozenset({"repeat", "slice"})
+"""Kinds that pass a parameter on shared out as it is: what they write is gathered, not what they read."""
 
 
 def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None) -> int | None:
@@ -114,8 +116,11 @@ class _Demands:
     @cached_property
     def used(self) -> frozenset[str]:
         """Parameters in whatever form the passes read them."""
-        repeats = {op.outputs[0] for op in self.graph.ops if op.kind == "repeat"}
-        return persistent(self.graph, frozen=self.config.zero_stage == 3) | repeats
+        found = set(persistent(self.graph, frozen=self.config.zero_stage == 3))
+        for op in self.graph.ops:
+            if op.kind in PIECEWISE and op.inputs[0] in found:
+                found.update(op.outputs)
+        return frozenset(found)
 
     @cached_property
     def of_op(self) -> dict[str, tuple[tuple[int, Sbp], ...]]:
@@ -125,9 +130,11 @@ class _Demands:
     def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
         """Whether layouts are as demanded, and nothing is owned by others than its owner."""
         owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
-        if owned and not owned <= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}:
-            return False
-        return all(layouts[position][DATA] == sbp for position, sbp in self.of_op[op.name])
+        if owned and op.phase is not Phase.UPDATE:
+            owned -= {sbp for _, sbp in self.of_op[op.name]}
+        elif owned:
+            owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
+        return not owned and all(layouts[position][DATA] == sbp for position, sbp in self.of_op[op.name])
 
     def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         if not op.updates:
@@ -140,30 +147,47 @@ class _Demands:
 
     def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         """Of what uses parameters or adds up gradients."""
-        if op.kind == "accumulate" and op.phase is Phase.BACKWARD:
+        if op.kind == "accumulate" and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
             sbp = self._shared(op.outputs[0])
             if sbp != B:
                 yield 1, sbp if self.config.zero_stage > 1 else P
-        elif op.kind == "repeat" or (_is_derived(self.graph, op) and op.inputs[0] in self.used):
-            yield from ((position, self._shared(name)) for position, name in enumerate((*op.inputs, *op.outputs)))
+        elif op.inputs and op.inputs[0] in self.used and (op.kind in PIECEWISE or _is_derived(self.graph, op)):
+            yield 1, self._shared(op.outputs[0])
         elif op.phase is not Phase.UPDATE:
             yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
 
+    @cached_property
+    def cut(self) -> dict[str, frozenset[int]]:
+        """The dims in which parameters are sliced before use: cut there, ranks would lack most slices."""
+        found: dict[str, set[int]] = {}
+        for op in self.graph.ops:
+            if op.kind == "slice" and op.inputs[0] in self.used:
+                (whole,), (piece,) = self.graph.specs(op.inputs), self.graph.specs(op.outputs)
+                dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
+                found.setdefault(_parameter(op.inputs[0]), set()).update(dims)
+        return {name: frozenset(dims) for name, dims in found.items()}
+
     def _shared(self, name: str, among: Collection[int] | None = None) -> Sbp:
+        shape, parameter = self.graph.values[name].spec.shape, self._parameter_of(name)
         if self.config.zero_owner:
             return self._owner(name) or B
-        dim = shared_dim(self.graph.values[name].spec.shape, self.config, among=among)
+        free = set(range(len(shape)) if among is None else among) - self.cut.get(parameter or "", frozenset())
+        dim = shared_dim(shape, self.config, among=free)
         return B if dim is None else Split(dim)
 
     def _owner(self, name: str) -> Owner | None:
-        """Of a parameter, its state, or a gradient on its way to the update."""
         if not is_shared(self.graph.values[name].spec.shape, self.config):
             return None
-        if _parameter(name) in self.graph.values and self.graph.values[_parameter(name)].role is Role.VARIABLE:
-            return self.owners.get(_parameter(name))
+        return self.owners.get(self._parameter_of(name) or "")
+
+    def _parameter_of(self, name: str) -> str | None:
+        """Whose form, state or gradient on its way to the update a value is."""
+        parameter = _parameter(name)
+        if parameter in self.graph.values and self.graph.values[parameter].role is Role.VARIABLE:
+            return parameter
         for op in self.graph.consumers[name]:
             if op.updates:
-                return self.owners.get(_parameter(op.updates[0]))
+                return _parameter(op.updates[0])
             if op.phase is Phase.UPDATE and self.graph.values[op.outputs[0]].spec.shape:
-                return self._owner(op.outputs[0])
+                return self._parameter_of(op.outputs[0])
         return None

@@ -8,6 +8,7 @@ from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
+from strategy.passes.tiling import tile
 from strategy.passes.training import Training, Watch, training_graph
 from strategy.passes.weight_gradients import set_apart
 from strategy.passes.zero import share_out
@@ -24,6 +25,7 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
         "zero": lambda graph: share_out(graph, config),
+        "tiling": lambda graph: tile(graph, config.tiles, config.tiled),
         "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
     for name, transform in passes.items():

@@ -64,6 +64,8 @@ class Pins:
     zero_stage: int | None = None
     zero_owner: bool = False
     zero_min_size: int | None = None
+    tiles: int | None = None
+    tiled: tuple[str, ...] = ("*",)
     virtual_stages: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
@@ -165,6 +167,8 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     recompute=pins.recompute or Recompute.NONE,
                     recompute_values=pins.recompute_values,
                     zero_stage=pins.zero_stage or 0,
+                    tiles=pins.tiles or 1,
+                    tiled=pins.tiled,
                     zero_owner=pins.zero_owner,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )

@@ -40,6 +40,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     recompute_values = ["*.gelu"]
     zero_stage = 3
     zero_owner = true
+    tiles = 4
+    tiled = ["*.fc1.matmul"]
     zero_min_size = 64
     [sbp]
     "*.mlp.fc1.weight" = ["B", "S(1)"]
@@ -58,6 +60,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         recompute_values=("*.gelu",),
         zero_stage=3,
         zero_owner=True,
+        tiles=4,
+        tiled=("*.fc1.matmul",),
         zero_min_size=64,
         layouts={"*.mlp.fc1.weight": (B, Split(1))},
         stages={"layers.0.*": 0},
@@ -78,6 +82,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ("[config]\nzero_stage = true", "[config] zero_stage: not a count (got True, expected a whole number >= 0 and"),
         ("[config]\nzero_stage = 4", "[config] zero_stage: not a count (got 4, expected a whole number >= 0 and <= 3)"),
         ("[config]\nzero_owner = 1", "[config] zero_owner: a wrong type (got 1, expected true or false)"),
+        ("[config]\ntiles = 0", "[config] tiles: not a count (got 0, expected a whole number >= 1)"),
         ("[config]\nzero_min_size = 0", "[config] zero_min_size: not a count (got 0, expected a whole number >= 1)"),
         ("[config]\ncp = true", "[config] cp: a wrong type (got True, expected int)"),
         ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),

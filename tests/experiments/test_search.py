@@ -52,6 +52,8 @@ CONFIG = [
     "zero_stage",
     "zero_owner",
     "zero_min_size",
+    "tiles",
+    "tiled",
     "recompute_values",
 ]
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]
