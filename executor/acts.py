@@ -21,6 +21,7 @@ from strategy.graph import Graph
 from strategy.ops.base import Array, Call, OpDef, Workspace
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.protocol import rendezvous_members
+from strategy.rows import Rows
 
 Run = Callable[[int], Requests | None]
 Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
@@ -137,8 +138,8 @@ class Acts:
         writes: Sequence[Array],
     ) -> Run:
         host = self._kernels.host
-        sources = [array if host else self._kernels.host_like(array) for array in reads]
-        targets = [array if host else self._kernels.host_like(array) for array in writes]
+        sources = [array if host else host_piece(self._kernels, array) for array in reads]
+        targets = [array if host else host_piece(self._kernels, array) for array in writes]
         start = prepare(
             actor.kind,
             task,
@@ -150,7 +151,8 @@ class Acts:
             self._staging[index],
         )
         if not host:
-            downloads, uploads = list(zip(reads, sources, strict=True)), list(zip(targets, writes, strict=True))
+            downloads = [(memory(a), memory(b)) for a, b in zip(reads, sources, strict=True)]
+            uploads = [(memory(a), memory(b)) for a, b in zip(targets, writes, strict=True)]
             start = _staged(self._kernels, start, downloads, uploads)
         return lambda number: start()
 
@@ -162,6 +164,18 @@ class Acts:
         receive = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
+
+
+def host_piece(kernels: Kernels, piece: Array) -> Array:
+    """A host array, or host `Rows`, like a piece on the device, to stage transfers through."""
+    if isinstance(piece, Rows):
+        return Rows(np, kernels.host_like(piece.raw), piece.spec, piece.box)
+    return kernels.host_like(piece)
+
+
+def memory(piece: Array) -> Array:
+    """What is copied to copy a piece."""
+    return piece.raw if isinstance(piece, Rows) else piece
 
 
 def _nothing(number: int) -> None:

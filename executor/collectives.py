@@ -14,8 +14,11 @@ Bytes handed over to other ranks by the whole group, for p ranks and a tensor of
     reduce_scatter   P -> S(d)     T (p - 1)        each rank T less its own target piece
     all_gather       S(d) -> B     T (p - 1)        each rank its own piece x (p - 1)
     all_to_all       S(i) -> S(j)  T (p - 1) / p    where both cuts are even; each rank its piece less what it keeps
+    rotate           S(d) -> S(d)+1   T                each rank its own piece
     slice            B -> S, B -> P, S -> P: 0
     transfer         the boxes of the messages whose two ends are different ranks
+
+Ragged tensors move as the rows that there are (`executor.ragged`).
 
 Tasks with `nodes` take two levels: `strategy.levels` says what is sent in which part. All parts travel in the lane of
 the whole group, in which nothing is handed to ranks that a part does not join.
@@ -31,11 +34,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from executor.neutral import neutral_element
+from executor.ragged import prepare_rows
 from executor.transport.base import HostArray, Request, Transport
 from strategy.boxing import incoming, outgoing
 from strategy.levels import box_size, counterparts, place_in
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask, TransferTask
+from strategy.rows import Rows
 from strategy.sbp import Reduce, balanced_split
 from strategy.tensor import Box, box_shape, intersect, within
 
@@ -99,11 +104,11 @@ def prepare(
     rank: int,
     number: int,
     transport: Transport,
-    source: HostArray | None,
-    target: HostArray | None,
+    source: HostArray | Rows | None,
+    target: HostArray | Rows | None,
     scratch: Workspace,
 ) -> Start:
-    """The act of `rank` in a boxing step or transfer, bound to the array it reads and the one it writes.
+    """The act of `rank` in a boxing step or transfer, bound to the array, or ragged rows, it reads and writes.
 
     Args:
         kind: what the act does; decides how a BoxingTask is read.
@@ -115,6 +120,10 @@ def prepare(
         target: C-contiguous; None for a rank that only sends.
         scratch: this actor's own.
     """
+    if isinstance(source, Rows) or isinstance(target, Rows):
+        assert not isinstance(source, np.ndarray)
+        assert not isinstance(target, np.ndarray)
+        return prepare_rows(kind, task, rank, number, transport, source, target)
     if isinstance(task, TransferTask):
         return _transfer(task, rank, number, transport, source, target, scratch)
     assert source is not None
@@ -357,6 +366,7 @@ _FLAT: Mapping[ActKind, Callable[[_Part], Start]] = {
     ActKind.REDUCE_SCATTER: _reduce_scatter,
     ActKind.ALL_GATHER: _all_gather,
     ActKind.ALL_TO_ALL: _all_to_all,
+    ActKind.ROTATE: _all_to_all,
 }
 _TWO_LEVELS: Mapping[ActKind, Callable[[_Part], Start]] = {
     ActKind.ALL_REDUCE: _two_level_all_reduce,

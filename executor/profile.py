@@ -6,6 +6,7 @@ measured are the sizes met. All ranks time the same case at the same moment, for
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,13 +27,14 @@ from strategy.graph import Graph, Op
 from strategy.measurement import Features, Measurement
 from strategy.models import Integers, Model
 from strategy.ops import op_definition
-from strategy.ops.base import Call, Workspace
+from strategy.ops.base import Array, Call, Workspace
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask, TransferTask
+from strategy.rows import Rows, piece_of
 from strategy.sbp import B, NdSbp, P, Split
 from strategy.signature import Signature, op_signatures, piece_specs
-from strategy.tensor import TensorSpec, box_shape
+from strategy.tensor import Box, TensorSpec, box_shape
 
 SIZES_PER_KIND = 6
 SAMPLES = 7
@@ -89,26 +91,38 @@ def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> float:
     """Median seconds of one act."""
     definition = op_definition(case.op.kind)
     rng = np.random.default_rng(0)
-    arrays = [_random(spec, rng, vocabulary) for spec in (*case.inputs, *case.outputs, *case.updates)]
+    arrays = [_random(kernels, spec, rng, vocabulary) for spec in (*case.inputs, *case.outputs, *case.updates)]
     first, second = len(case.inputs), len(case.inputs) + len(case.outputs)
     call = Call(
         xp=kernels.xp,
         attrs=case.op.attrs,
-        inputs=tuple(kernels.xp.asarray(a) for a in arrays[:first]),
-        outputs=tuple(kernels.xp.asarray(a) for a in arrays[first:second]),
-        updates=tuple(kernels.xp.asarray(a) for a in arrays[second:]),
-        input_boxes=tuple(tuple((0, size) for size in spec.shape) for spec in case.inputs),
-        output_boxes=tuple(tuple((0, size) for size in spec.shape) for spec in case.outputs),
+        inputs=tuple(arrays[:first]),
+        outputs=tuple(arrays[first:second]),
+        updates=tuple(arrays[second:]),
+        input_boxes=tuple(_box(spec) for spec in case.inputs),
+        output_boxes=tuple(_box(spec) for spec in case.outputs),
         workspace=Workspace(kernels.xp),
         first_of_piece=False,
     )
     return _median_seconds(lambda: kernels.run(definition, call))
 
 
-def _random(spec: TensorSpec, rng: np.random.Generator, vocabulary: int) -> NDArray[Any]:
+def _box(spec: TensorSpec) -> Box:
+    return tuple((0, size) for size in spec.shape)
+
+
+def _random(kernels: Kernels, spec: TensorSpec, rng: np.random.Generator, vocabulary: int) -> Array:
+    """An operand; of a ragged one as many rows as are expected, the same ones for all operands of a shape."""
+    xp = kernels.xp
+    if spec.ragged is not None:
+        rows: Rows = piece_of(xp, spec, _box(spec))
+        held = np.random.default_rng(0).permutation(math.prod(spec.shape[:-1]))[: spec.expected_rows]
+        cells = np.ravel_multi_index(np.unravel_index(np.sort(held), spec.shape[:-1]), spec.ragged.dims)
+        rows.hold(xp.asarray(cells))[...] = xp.asarray(rng.uniform(0.1, 2.0, spec.expected.shape))
+        return rows
     if not spec.dtype.is_float:
-        return rng.integers(0, vocabulary, spec.shape).astype(spec.dtype.numpy)
-    return rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype.numpy)
+        return xp.asarray(rng.integers(0, vocabulary, spec.shape).astype(spec.dtype.numpy))
+    return xp.asarray(rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype.numpy))
 
 
 def _median_seconds(act: Callable[[], object]) -> float:
@@ -141,6 +155,7 @@ def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
         (ActKind.REDUCE_SCATTER, (P,), (Split(0),)),
         (ActKind.ALL_GATHER, (Split(0),), (B,)),
         (ActKind.ALL_TO_ALL, (Split(0),), (Split(1),)),
+        *([(ActKind.ROTATE, (Split(0),), (Split(0, 1),))] if ranks > 1 else []),
     ]
     cases: list[CollectiveCase] = []
     for rows in COLLECTIVE_ROWS:
@@ -161,7 +176,7 @@ def _transfer_case(cluster: Cluster, spec: TensorSpec, ranks: int, number: int) 
     second = Placement(tuple(range(half, 2 * half)), (half,), ("all",))
     task = transfer_task(spec, (B,), first, (B,), second)
     tasks = tuple(task if rank < 2 * half else None for rank in range(ranks))
-    return CollectiveCase(transfer_features(cluster, task, 4), ActKind.TRANSFER, spec, tasks, number)
+    return CollectiveCase(transfer_features(cluster, task, spec), ActKind.TRANSFER, spec, tasks, number)
 
 
 def collective_lanes(cases: Sequence[CollectiveCase], ranks: int) -> Lanes:

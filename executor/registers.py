@@ -1,4 +1,4 @@
-"""Registers of one rank: the memory behind them, one array per block, allocated once and never moved.
+"""Registers of one rank: the memory behind them, one array (or `Rows`) per block, allocated once and never moved.
 
 Registers whose lives are known and do not overlap share memory (see `arena`). A life is an interval of the canonical
 order, in which a static stream runs every chunk of a step; so a register may share if one static stream alone touches
@@ -15,6 +15,7 @@ from executor.kernels.base import Kernels
 from strategy.errors import PlanError, did_you_mean
 from strategy.ops.base import Array
 from strategy.program import Program, Register
+from strategy.rows import Rows
 
 ALIGNMENT = 64
 """Blocks begin on a cache line, which the widest vector loads like."""
@@ -68,7 +69,7 @@ class Registers:
         self.nbytes += total
         arena = _aligned(total, kernels, zero=False)
         return {
-            index: _shaped(arena[offset : offset + register.block_nbytes], register)
+            index: _shaped(arena[offset : offset + register.block_nbytes], register, kernels)
             for index, offset, register in zip(sharing, offsets, registers, strict=True)
         }
 
@@ -98,7 +99,7 @@ class Registers:
 
 def _block(register: Register, kernels: Kernels) -> Array:
     """One aligned block; zero if it is to hold a piece from the start."""
-    return _shaped(_aligned(register.block_nbytes, kernels, zero=register.initial > 0), register)
+    return _shaped(_aligned(register.block_nbytes, kernels, zero=register.initial > 0), register, kernels)
 
 
 def _checked(array: Array, register: Register) -> Array:
@@ -116,6 +117,9 @@ def _aligned(nbytes: int, kernels: Kernels, *, zero: bool) -> Array:
     return raw[begin : begin + nbytes]
 
 
-def _shaped(raw: Array, register: Register) -> Array:
+def _shaped(raw: Array, register: Register, kernels: Kernels) -> Array:
+    """The memory of a block as an array, or as `Rows` where the tensor is ragged."""
+    if register.ragged is not None:
+        return Rows(kernels.xp, raw, register.spec, register.box)
     assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
     return raw.view(register.dtype.numpy).reshape(register.shape)

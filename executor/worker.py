@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, sleep
 
-from executor.acts import Acts, Load, Run
+import numpy as np
+
+from executor.acts import Acts, Load, Run, host_piece, memory
 from executor.collectives import Requests
 from executor.kernels.base import Kernels
 from executor.registers import Registers
@@ -21,6 +23,7 @@ from strategy.graph import Graph
 from strategy.ops.base import Array, OpDef
 from strategy.program import Program
 from strategy.protocol import Act, Protocol
+from strategy.rows import Rows
 
 Record = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, int, int]
 """(actor, stream, number, read blocks, write blocks, ready_ns, start_ns, end_ns), times by `perf_counter_ns`.
@@ -134,7 +137,9 @@ class Worker:
         self._left.update((step, self._acts_in_step) for step in range(first, first + steps))
         self._look(self._protocol.streams, perf_counter_ns())
         try:
-            self._drive()
+            # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._drive()
         except (RankFault, PeerError, EnvironmentLacks):
             raise
         except Exception as error:
@@ -149,11 +154,12 @@ class Worker:
         self._record = False
 
     def read(self, name: str, block: int = 0) -> HostArray:
-        """A copy of a block of this rank's register `name`; between calls of `run`."""
-        array = self.registers.block(self.registers.index(name), block)
-        host = self._kernels.host_like(array)
-        self._kernels.download(array, host)
-        return host
+        """A copy of a block of this rank's register `name`, a ragged one written out; between calls of `run`."""
+        piece = self.registers.block(self.registers.index(name), block)
+        host = host_piece(self._kernels, piece)
+        self._kernels.download(memory(piece), memory(host))
+        copy: HostArray = host.dense() if isinstance(host, Rows) else host
+        return copy
 
     def write(self, name: str, value: HostArray, block: int = 0) -> None:
         """Set a block of this rank's register `name`, such as a parameter's first piece; between calls of `run`.

@@ -150,7 +150,7 @@ def use_world(world: World) -> Iterator[World]:
 
 
 def _open() -> World:
-    from executor.launch import find_rank
+    from executor.environment import find_rank
 
     if find_rank() is None:
         from executor.transport.loopback import LoopbackHub

@@ -29,9 +29,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> int:
     """One rank: train every plan `steps` steps per block. Rank 0 writes `out/<plan>.run.json` and its timeline."""
     from executor.data import standard_library
+    from executor.environment import run_folder
     from executor.heartbeat import Heartbeat, heartbeat_path
     from executor.kernels.base import open_kernels
-    from executor.launch import run_folder
     from executor.train import StepReport, Trainer, check_world, program_of
     from executor.transport.base import lanes_of
     from executor.transport.mpi import MpiTransport
@@ -79,7 +79,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
 
 def main() -> None:
     """Entry of one rank."""
-    from executor.launch import run_rank
+    from executor.rank import run_rank
 
     args = parse(sys.argv[1:])
     run_rank(lambda: time_plans(args.plans, blocks=args.blocks, steps=args.steps, out=args.out))

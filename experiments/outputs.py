@@ -27,6 +27,22 @@ def check_place(path: Path | None, flag: str, *, new: bool = False) -> None:
         raise InputError("exists already", where=f"{flag} {path}", hint="remove it, or choose another name")
 
 
+def make_folder(path: Path | None, flag: str) -> None:
+    """Make a folder for files, unless it is there.
+
+    Raises:
+        InputError: its parent is not there, it is a file, or it cannot be made.
+    """
+    if path is None:
+        return
+    if path.exists() and not path.is_dir():
+        raise InputError("not a folder", where=f"{flag} {path}")
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError("no folder can be made", where=f"{flag} {path}", got=error.strerror) from error
+
+
 @contextmanager
 def clean_stdout() -> Iterator[None]:
     """Send to stderr what native libraries print on stdout: HiGHS has been seen to, though told to be silent."""

@@ -6,7 +6,7 @@ schedule = "1f1b"
 recompute = "full"
 recompute_values = ["*.mlp.gelu"]
 
-[sbp]                         # value name or pattern -> one SBP per mesh axis: data, tensor
+[sbp]                         # value name or pattern -> one SBP per mesh axis: data, (context,) tensor
 "*.mlp.fc1.weight" = ["B", "S(1)"]
 
 [stage]                       # op name or pattern -> pipeline stage, its backward and update ops included;
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
-WORDS = ("schedule", "recompute")
+COUNTS = ("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
+WORDS = ("schedule", "recompute", "context")
 PATTERNS = ("recompute_values", "tiled")
 LARGEST_ZERO_STAGE = 3
-SINGLE_VALUED: Mapping[str, object] = {"cp": 1, "ep": 1}
+SINGLE_VALUED: Mapping[str, object] = {"ep": 1}
 """Keys of `config` that have one value in this version."""
 
 
@@ -51,6 +51,7 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
         EnvironmentLacks: it asks for what this version does not have.
     """
+    from strategy.config import mesh_axes
     from strategy.search.candidates import Pins
     from strategy.search.pins import placement_problems
 
@@ -69,7 +70,8 @@ def read_pins(path: Path) -> Pins:
 
     problems += _unknown(document, SECTIONS, str(path))
     config = read("config", lambda key, value: _setting(key, value, f"{path}: [config]"))
-    layouts = read("sbp", lambda pattern, value: _layout(value, f"{path}: [sbp] {pattern!r}"))
+    axes = mesh_axes(config.get("cp", 1))
+    layouts = read("sbp", lambda pattern, value: _layout(value, axes, f"{path}: [sbp] {pattern!r}"))
     stages = read("stage", lambda pattern, value: _whole(value, f"{path}: [stage] {pattern!r}", at_least=0))
     placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
     problems += placement_problems(placements)
@@ -143,10 +145,10 @@ def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None)
 
 def _word(key: str, value: Any, where: str) -> StrEnum:
     """One of few words."""
-    from strategy.config import Recompute
+    from strategy.config import Context, Recompute
     from strategy.lowering.schedule import Schedule
 
-    kinds: Mapping[str, type[StrEnum]] = {"schedule": Schedule, "recompute": Recompute}
+    kinds: Mapping[str, type[StrEnum]] = {"schedule": Schedule, "recompute": Recompute, "context": Context}
     names = [str(word) for word in kinds[key]]
     if value not in names:
         raise InputError(f"unknown {key}", where=where, got=value, hint=did_you_mean(str(value), names))
@@ -159,10 +161,9 @@ def _patterns(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _layout(value: Any, where: str) -> NdSbp:
+def _layout(value: Any, axes: tuple[str, ...], where: str) -> NdSbp:
     from strategy.sbp import parse_nd
-    from strategy.search.candidates import AXES
 
-    if not isinstance(value, list) or len(value) != len(AXES):
-        raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(AXES)}")
+    if not isinstance(value, list) or len(value) != len(axes):
+        raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(axes)}")
     return parse_nd(value, where=where)

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from executor.environment import run_folder
 from executor.heartbeat import Heartbeat, heartbeat_path
 from executor.kernels.base import open_kernels
-from executor.launch import run_folder
 from executor.profile import collective_cases, collective_lanes, profile
 from executor.transport.mpi import MpiTransport
 from experiments.console import emit, say

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from executor.checkpoint import Checkpoint, latest, save
 from executor.data import Corpus, read_corpus, standard_library
+from executor.environment import run_folder
 from executor.heartbeat import Heartbeat, heartbeat_path
 from executor.kernels.base import open_kernels
-from executor.launch import run_folder
 from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
 from executor.transport.base import lanes_of
 from executor.transport.mpi import MpiTransport

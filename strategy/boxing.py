@@ -9,7 +9,8 @@ On one placement, a conversion is a chain of steps. A step changes the layout al
 
 or along several, seen as one larger axis: all their terms reduced at once, or any layout without terms along them made
 into any other by an all-to-all of what ranks lack. The neutral element of sums is 0, of P(max) the least value of the
-dtype, of P(min) the greatest.
+dtype, of P(min) the greatest. A split becomes another rotation of itself by a rotation: every rank sends its piece to
+one rank and gets one.
 
 Splits nest (see `sbp`), so where later axes split a dim that a step splits or joins, they are part of that step. Terms
 nest too: an axis is reduced only when the later ones hold no terms of another reduction.
@@ -18,7 +19,10 @@ Between any two placements, a tensor without partial terms moves by messages, ea
 with what another needs; chains convert before and after that transfer (`convert`).
 
 Bytes sent, over all p ranks of a group that holds a tensor of T bytes: all-gather T(p-1), reduce-scatter T(p-1),
-all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan et al. 2021, table 2).
+all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan et al. 2021, table 2); rotation T.
+
+Of a ragged tensor the same steps move the rows that there are, each with its place (`strategy.rows`); the bytes stated
+are those expected.
 
 To boxing an owner, O(k), is the most uneven split, and the steps are those of S. Bytes, with the whole tensor at one
 rank: P -> O is a reduction to it, T(p-1); O -> B a broadcast from it, T(p-1); S -> O and O -> S gather and scatter,
@@ -55,7 +59,6 @@ from strategy.sbp import (
     is_legal_layout,
     local_boxes,
     may_be_partial,
-    owners,
     reductions,
 )
 from strategy.tensor import Box, Shape, TensorSpec, intersect, is_empty
@@ -111,11 +114,18 @@ def step_between(source: NdSbp, target: NdSbp) -> BoxingStep | None:
         kind = kinds.get(next(iter(pairs)))
         return None if kind is None else BoxingStep(kind, tuple(axes), target)
     if len(axes) == 1:
-        return BoxingStep(_ALONG_ONE[next(iter(pairs))], tuple(axes), target)
+        return BoxingStep(_without_terms(source[axes[0]], target[axes[0]]), tuple(axes), target)
     if axes == changed and pairs == {(Broadcast, Split)}:
         return None
     kind = _ALONG_SEVERAL[Split, Broadcast] if pairs == {(Split, Broadcast)} else ActKind.ALL_TO_ALL
     return BoxingStep(kind, tuple(axes), target)
+
+
+def _without_terms(source: Sbp, target: Sbp) -> ActKind:
+    """What changes one axis along which there are no terms."""
+    if isinstance(source, Split) and isinstance(target, Split) and source.dim == target.dim:
+        return ActKind.ROTATE
+    return _ALONG_ONE[_form(source), _form(target)]
 
 
 def _with_nested(changed: Sequence[int], source: NdSbp, target: NdSbp) -> list[int]:
@@ -142,14 +152,17 @@ def layouts_of(
     *,
     partial: bool = True,
     reduces: Iterable[Reduce] = (Reduce.SUM,),
-    owned_by: Iterable[Owner] = (),
+    special: Sequence[Sequence[Sbp]] = (),
 ) -> list[NdSbp]:
-    """Every legal layout of a tensor on a mesh, with terms of `reduces` and these owners; an axis of one rank is B."""
-    owned = sorted(owned_by, key=lambda owner: owner.coordinate)
-    options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape))), *owned]
+    """Every legal layout of a tensor on a mesh; an axis of one rank is always B.
+
+    Terms of `reduces` are included, and along each axis what is `special` and named for it: rotated splits, owners.
+    """
+    options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
     if partial:
-        options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec.dtype, reduce)]
-    per_axis = [options if parts > 1 else [B] for parts in mesh]
+        options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec, reduce)]
+    more = special or [()] * len(mesh)
+    per_axis = [[*options, *splits] if parts > 1 else [B] for parts, splits in zip(mesh, more, strict=True)]
     return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
 
 
@@ -157,12 +170,13 @@ def layouts_of(
 class Boxing:
     """All conversions of tensors on one placement, priced: shortest paths over layouts (Floyd 1962, Warshall 1962).
 
-    A table knows sums; where a conversion is about a maximum, a minimum or an owner, a larger one is made for it.
+    A table knows sums and splits in order; where a conversion is about a maximum, a minimum, a rotated split or
+    an owner, a larger one is made for it.
     """
 
     placement: Placement
     price: Price
-    tables: dict[tuple[TensorSpec, frozenset[Reduce], frozenset[Owner]], _Table] = field(default_factory=dict)
+    tables: dict[tuple[TensorSpec, frozenset[Reduce], _Special], _Table] = field(default_factory=dict)
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -191,26 +205,36 @@ class Boxing:
         return tuple(steps)
 
     def _table(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> _Table:
-        found = self._table_with(spec, _SUMS, frozenset())
+        found = self._table_with(spec, _SUMS, ())
         if source in found.index and target in found.index:
             return found
-        reduces, owned_by = reductions(source) | reductions(target), owners(source) | owners(target)
-        found = self._table_with(spec, _SUMS | reduces, owned_by)
+        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target), _special(source, target))
         for layout in (source, target):
             if layout not in found.index:
                 got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
                 raise SbpError("not a legal layout", got=got)
         return found
 
-    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], owned_by: frozenset[Owner]) -> _Table:
-        key = spec, reduces, owned_by
-        if key not in self.tables:
-            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, owned_by=owned_by)
-            self.tables[key] = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
-        return self.tables[key]
+    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], special: _Special) -> _Table:
+        found = self.tables.get((spec, reduces, special))
+        if found is None:
+            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, special=special)
+            priced = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
+            found = self.tables[spec, reduces, special] = priced
+        return found
 
 
 _SUMS = frozenset({Reduce.SUM})
+_Special = tuple[tuple[Sbp, ...], ...]
+"""Rotated splits and owners, by axis; empty where there are none."""
+
+
+def _special(source: NdSbp, target: NdSbp) -> _Special:
+    found = tuple(
+        tuple(dict.fromkeys(sbp for sbp in pair if isinstance(sbp, Owner) or (isinstance(sbp, Split) and sbp.shift)))
+        for pair in zip(source, target, strict=True)
+    )
+    return found if any(found) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,16 +367,16 @@ def meeting_ranks(messages: Sequence[Message]) -> list[tuple[int, ...]]:
     return [tuple(ranks) for _, ranks in sorted(components.items())]
 
 
-def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> int:
-    """Bytes that `rank` sends to other ranks in one act."""
-    return sum(part_nbytes(kind, task, rank, itemsize))
+def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> int:
+    """Bytes that `rank` sends to other ranks in one act; expected ones where the tensor is ragged."""
+    return sum(part_nbytes(kind, task, rank, spec))
 
 
-def most_sent_nbytes(kind: ActKind, task: BoxingTask, itemsize: int) -> int:
-    """Bytes that the busiest rank of a group sends to others in one act on one level."""
+def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
+    """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
     if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
-        return _most_exchanged(task) * itemsize
-    return max(_sent_size(kind, task, rank) for rank in task.group) * itemsize
+        return spec.sent_nbytes(_most_exchanged(task))
+    return spec.sent_nbytes(max(_sent_size(kind, task, rank) for rank in task.group))
 
 
 def _most_exchanged(task: BoxingTask) -> int:
@@ -368,11 +392,11 @@ def _most_exchanged(task: BoxingTask) -> int:
     return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
 
 
-def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, itemsize: int) -> tuple[int, ...]:
+def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> tuple[int, ...]:
     """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
     if isinstance(task, BoxingTask) and task.nodes:
-        return tuple(size * itemsize for size in part_sizes(kind, task)[rank])
-    return (_sent_size(kind, task, rank) * itemsize,)
+        return tuple(spec.sent_nbytes(size) for size in part_sizes(kind, task)[rank])
+    return (spec.sent_nbytes(_sent_size(kind, task, rank)),)
 
 
 def _sent_size(kind: ActKind, task: BoxingTask | TransferTask, rank: int) -> int:
@@ -387,6 +411,8 @@ def _sent_size(kind: ActKind, task: BoxingTask | TransferTask, rank: int) -> int
     if kind is ActKind.ALL_REDUCE:
         begin, end = balanced_split(0, own, others + 1)[me]
         return own - (end - begin) + (end - begin) * others
+    if kind is ActKind.ROTATE:
+        return own
     if kind is ActKind.ALL_TO_ALL:
         return sum(box_size(box) for i, box in enumerate(outgoing(task, me)) if box is not None and i != me)
     return 0

@@ -12,6 +12,12 @@ from strategy.ops.base import OpDef
 from strategy.tensor import Rate, TensorSpec
 
 
+def _check_ragged(kind: str, takes: bool, operands: Sequence[Value]) -> None:
+    if not takes and any(value.spec.ragged is not None for value in operands):
+        takers = ", ".join(sorted(name for name, definition in REGISTRY.items() if definition.ragged))
+        raise InputError(f"{kind} takes no ragged operands", got=[v.name for v in operands], expected=takers)
+
+
 @dataclass(slots=True)
 class GraphBuilder:
     """A graph under construction."""
@@ -55,6 +61,7 @@ class GraphBuilder:
         operands = [self.values[n] for n in inputs]
         where = f"op {name} ({', '.join((*inputs, *updates))})"
         try:
+            _check_ragged(kind, definition.ragged, operands)
             specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
         except InputError as error:
             raise GraphError([f"{where}: {error}"]) from error

@@ -10,7 +10,9 @@ backend = "cupy"
 memory = "80 GiB"
 memory_bandwidth = "2039 GB/s"
 launch = "5 us"
-compute = "156 TFLOP/s"          # of the dtype that is trained in: TF32 for float32
+compute = "156 TFLOP/s"          # of float32; here by TF32
+bf16_speedup = 2.0               # of products in bfloat16, over `compute`; 1 if not given
+fp16_speedup = 2.0
 
 [intra]                          # between devices of a node, per device and direction
 bandwidth = "300 GB/s"
@@ -33,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from strategy.errors import InputError, did_you_mean
+from strategy.tensor import DType
 from strategy.units import parse_bandwidth, parse_bytes, parse_compute, parse_seconds
 
 _COUNT = re.compile("[0-9]{1,9}")
@@ -40,7 +43,7 @@ _COUNT = re.compile("[0-9]{1,9}")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, by its data sheet. `backend` is the array module that runs on it."""
+    """One device, by its data sheet. `backend` is the array module that runs on it; speed-ups are of products."""
 
     name: str
     backend: str
@@ -48,6 +51,12 @@ class Device:
     memory_bytes_per_s: float
     flop_per_s: float
     launch_s: float
+    bf16_speedup: float = 1.0
+    fp16_speedup: float = 1.0
+
+    def product_flop_per_s(self, dtype: DType) -> float:
+        """Rate of matrix products of a dtype."""
+        return self.flop_per_s * {DType.BFLOAT16: self.bf16_speedup, DType.FLOAT16: self.fp16_speedup}.get(dtype, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +101,9 @@ class Cluster:
         return self.inter if level == "inter" else self.intra
 
 
-_A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6)
-_H100 = Device("H100-SXM5-80GB", "cupy", 80 * 2**30, 3.35e12, 494.7e12, 4e-6)
-_V100 = Device("V100-SXM2-16GB", "cupy", 16 * 2**30, 0.9e12, 15.7e12, 6e-6)
+_A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6, 2.0, 2.0)
+_H100 = Device("H100-SXM5-80GB", "cupy", 80 * 2**30, 3.35e12, 494.7e12, 4e-6, 2.0, 2.0)
+_V100 = Device("V100-SXM2-16GB", "cupy", 16 * 2**30, 0.9e12, 15.7e12, 6e-6, 1.0, 125 / 15.7)
 
 PRESETS: Mapping[str, tuple[int, Device, Link, Link]] = {
     "dgx-a100": (8, _A100, Link(300e9, 3e-6), Link(25e9, 5e-6)),
@@ -102,7 +111,8 @@ PRESETS: Mapping[str, tuple[int, Device, Link, Link]] = {
     "v100-ib100": (8, _V100, Link(150e9, 4e-6), Link(1.5625e9, 6e-6)),
 }
 """name -> devices per node, device, intra-node link, inter-node link; NVIDIA's data sheets (float32 as TF32 on A100 and
-H100), NVLink per direction, and the node's InfiniBand shared evenly by its devices."""
+H100, halves without sparsity; V100 has tensor cores for fp16 alone), NVLink per direction, and the node's InfiniBand
+shared evenly by its devices."""
 
 
 def find_cluster(text: str) -> Cluster:
@@ -126,7 +136,7 @@ def find_cluster(text: str) -> Cluster:
     )
 
 
-_DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch")
+_DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch", "bf16_speedup", "fp16_speedup")
 _LINK_KEYS = ("bandwidth", "latency")
 
 
@@ -161,6 +171,8 @@ def _device(table: _Table) -> Device:
         memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
         flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
         launch_s=parse_seconds(table.take("launch"), where=table.at("launch")),
+        bf16_speedup=table.ratio("bf16_speedup"),
+        fp16_speedup=table.ratio("fp16_speedup"),
     )
     if device.backend not in ("numpy", "cupy"):
         raise InputError("unknown backend", where=table.at("backend"), got=device.backend, expected='"numpy" or "cupy"')
@@ -210,6 +222,13 @@ class _Table:
             raise InputError("not a count", where=self.at(key), got=value, expected="a whole number >= 1")
         return value
 
+    def ratio(self, key: str) -> float:
+        """A figure above zero; 1 where it is not given."""
+        value = self._content.get(key, 1.0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise InputError("not a ratio", where=self.at(key), got=value, expected="a finite figure above zero")
+        return float(value)
+
     def table(self, key: str, known: tuple[str, ...]) -> _Table:
         """A sub-table that must be there."""
         return _Table(self.at(f"[{key}]"), self.take(key), known)
@@ -229,6 +248,8 @@ def write_cluster(cluster: Cluster) -> str:
         f'memory_bandwidth = "{_exact(device.memory_bytes_per_s)} B/s"',
         f'compute = "{_exact(device.flop_per_s)} FLOP/s"',
         f'launch = "{_exact(device.launch_s)} s"',
+        f"bf16_speedup = {_exact(device.bf16_speedup)}",
+        f"fp16_speedup = {_exact(device.fp16_speedup)}",
     ]
     for name, link in (("intra", cluster.intra), ("inter", cluster.inter)):
         lines += [

@@ -7,6 +7,17 @@ from enum import StrEnum
 
 from strategy.errors import InputError
 from strategy.lowering.schedule import Schedule
+from strategy.tensor import Shape
+
+
+class Context(StrEnum):
+    """How attention works where ranks share out the positions of a sequence."""
+
+    RING = "ring"
+    """Keys and values go round a ring of the ranks (see `passes.ring_attention`)."""
+    ALL_TO_ALL = "all_to_all"
+    """Positions are exchanged for heads before attention, and back after it (Jacobs et al. 2023, arXiv:2309.14509)."""
+
 
 SMALLEST_SHARED = 1024
 """Elements below which sharing a tensor out is not worth the calls; OneFlow's figure too."""
@@ -24,7 +35,7 @@ class Recompute(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanConfig:
-    """How a step is spread over devices and time. Data times tensor times pipeline is the number of devices.
+    """How a step is spread over devices and time. The degrees' product is the number of devices.
 
     Attributes:
         dp: data-parallel degree.
@@ -33,7 +44,8 @@ class PlanConfig:
         micro_batch: samples of a micro-batch on one data-parallel rank.
         num_micro_batches: of a step.
         schedule: in which order a stage runs its chunks.
-        cp: context-parallel degree.
+        cp: context-parallel degree: ranks among which every sequence is split.
+        context: how attention works then.
         ep: expert-parallel degree.
         virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
@@ -64,6 +76,7 @@ class PlanConfig:
     zero_min_size: int = SMALLEST_SHARED
     tiles: int = 1
     tiled: tuple[str, ...] = ("*",)
+    context: Context = Context.RING
 
     def __post_init__(self) -> None:
         if not 0 <= self.zero_stage <= 3:
@@ -81,3 +94,18 @@ class PlanConfig:
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes of a stage's mesh, outermost first."""
+        return mesh_axes(self.cp)
+
+    @property
+    def mesh(self) -> Shape:
+        """Sizes of those axes."""
+        return (self.dp, self.cp, self.tp) if self.cp > 1 else (self.dp, self.tp)
+
+
+def mesh_axes(cp: int) -> tuple[str, ...]:
+    """Names of the axes of a mesh: there is one for positions only where they are split."""
+    return ("data", "context", "tensor") if cp > 1 else ("data", "tensor")

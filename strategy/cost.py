@@ -25,13 +25,13 @@ from strategy.placement import Placement
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import B, NdSbp, largest_position
 from strategy.signature import Signature, piece_specs
-from strategy.tensor import TensorSpec
+from strategy.tensor import DType, TensorSpec
 from strategy.units import to_ns
 
 FLOP_BOUND = frozenset(
     {
         *("matmul", "matmul_nt", "matmul_tn", "batch_matmul", "conv2d", "conv2d_dx", "conv2d_dw"),
-        *("attention", "attention_grad", "attention_max", "attention_terms", "attention_terms_grad"),
+        *("attention", "attention_grad", "attention_block", "attention_block_grad"),
         *("grouped_matmul", "grouped_matmul_tn", "muon_direction"),
     }
 )
@@ -103,7 +103,9 @@ class CostModel:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""
         rank = _busiest(source, step, placement)
         flat = step_features(self.cluster, spec, source, step, placement, rank)
-        if flat.level != "inter" or step.kind not in PARTS or not spans_alike(self.cluster, placement, step.axes):
+        if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
+            return flat
+        if not spans_alike(self.cluster, placement, step.axes):
             return flat
         parts = two_level_features(self.cluster, spec, source, step, placement, rank)
         return min(flat, parts, key=self.seconds)
@@ -113,7 +115,7 @@ class CostModel:
     ) -> float:
         """Price of moving a tensor between placements."""
         task = transfer_task(spec, source, sender, target, receiver)
-        return self.seconds(transfer_features(self.cluster, task, spec.dtype.nbytes))
+        return self.seconds(transfer_features(self.cluster, task, spec))
 
 
 def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:
@@ -136,20 +138,27 @@ def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
 
 def coefficient_key(features: Features) -> str:
     """The name under which the constants of an act's kind are kept."""
-    return f"{features.kind}@{features.level}" if features.level else features.kind
+    kind = f"{features.kind}:{features.half}" if features.half else features.kind
+    return f"{kind}@{features.level}" if features.level else kind
 
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
-    """Features of an op's act on the rank with the largest pieces."""
+    """Features of an op's act on the rank with the largest pieces, ragged ones as large as expected."""
     definition = op_definition(op.kind)
-    inputs = piece_specs(graph.specs(op.inputs), signature.inputs, mesh)
-    outputs = piece_specs(graph.specs(op.outputs), signature.outputs, mesh)
+    inputs = expected(piece_specs(graph.specs(op.inputs), signature.inputs, mesh))
+    outputs = expected(piece_specs(graph.specs(op.outputs), signature.outputs, mesh))
     updates = piece_specs(graph.specs(op.updates), signature.updates, mesh)
     if definition.nbytes is not None:
         nbytes = definition.nbytes(inputs, outputs, op.attrs)
     else:
         nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
-    return Features(op.kind, definition.flop(inputs, outputs, op.attrs), nbytes)
+    half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
+    return Features(op.kind, definition.flop(inputs, outputs, op.attrs), nbytes, half=half)
+
+
+def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Specs as ops are priced by them: as many rows of ragged tensors as are expected."""
+    return tuple(spec.expected for spec in specs)
 
 
 def step_features(
@@ -157,12 +166,12 @@ def step_features(
 ) -> Features:
     """Features of a boxing step in the group of `rank`, which has the largest pieces."""
     task = boxing_task(spec, source, step, placement, rank)
-    itemsize = spec.dtype.nbytes
     if step.kind is ActKind.SLICE:
-        local = [piece_specs([spec], [layout], placement.mesh)[0].nbytes for layout in (source, step.target)]
+        local = [piece_specs([spec], [layout], placement.mesh)[0].expected.nbytes for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
-    most = most_sent_nbytes(step.kind, task, itemsize)
-    return Features(step.kind, 0, most, len(task.group) - 1, slowest_level(cluster, placement, step.axes))
+    most = most_sent_nbytes(step.kind, task, spec)
+    hops = 1 if step.kind is ActKind.ROTATE else len(task.group) - 1
+    return Features(step.kind, 0, most, hops, slowest_level(cluster, placement, step.axes))
 
 
 def two_level_features(
@@ -180,14 +189,14 @@ def two_level_features(
     return Features(step.kind, 0, sum(most), sum(part.hops for part in parts), "inter", parts)
 
 
-def transfer_features(cluster: Cluster, task: TransferTask, itemsize: int) -> Features:
+def transfer_features(cluster: Cluster, task: TransferTask, spec: TensorSpec) -> Features:
     """Features of a transfer between placements: its busiest sender's bytes."""
     ranks: set[int] = set()
     sent: dict[int, int] = {}
     for message in task.messages:
         ranks.update((message.source, message.target))
         if message.source != message.target:
-            sent[message.source] = sent.get(message.source, 0) + box_size(message.box) * itemsize
+            sent[message.source] = sent.get(message.source, 0) + spec.sent_nbytes(box_size(message.box))
     return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, cluster.level(tuple(ranks)))
 
 
@@ -197,5 +206,6 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     if features.level:
         link = cluster.link(features.level)
         return Coefficients(link.latency_s, 0.0, 1 / link.bytes_per_s)
-    s_per_flop = 1 / device.flop_per_s if features.kind in FLOP_BOUND else 0.0
+    rate = device.product_flop_per_s(DType(features.half) if features.half else DType.FLOAT32)
+    s_per_flop = 1 / rate if features.kind in FLOP_BOUND else 0.0
     return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)

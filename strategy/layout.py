@@ -131,6 +131,10 @@ def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]
         stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
         repeats = (graph.producer[name] for name in op.inputs if name in graph.producer)
         stage_of.update({r.name: stage_of[op.name] for r in repeats if r.kind == "repeat" and r.name not in stage_of})
+    for op in reversed(graph.ops):
+        if op.name not in stage_of:  # a repeat that a repeat reads, or nobody
+            around = (*graph.consumers[op.outputs[0]], *(graph.producer[n] for n in op.inputs if n in graph.producer))
+            stage_of[op.name] = next((stage_of[other.name] for other in around if other.name in stage_of), 0)
     if pinned:
         _check_order(graph, stage_of)
     return stage_of

@@ -11,7 +11,8 @@ class Features:
 
     `kind` is an op kind (`matmul`) or a communication kind (`all_reduce`); `hops` is the number of other ranks in the
     group of a communication (0 for computation); `level` is `intra` or `inter`, the slowest link that it crosses.
-    A collective on two levels is its `parts`, one after another: bytes and hops are then theirs together.
+    A collective on two levels is its `parts`, one after another: bytes and hops are then theirs together. `half` is the
+    dtype of an op on 16-bit floats; its price is a matter of its own.
     """
 
     kind: str
@@ -20,6 +21,7 @@ class Features:
     hops: int = 0
     level: str = ""
     parts: tuple[Features, ...] = ()
+    half: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def action_features(
     if action.kind is ActKind.TRANSFER:
         receiver = layout.stages.placements[written.stage]
         task = transfer_task(spec, source.layout, placement, written.layout, receiver)
-        return transfer_features(cost.cluster, task, spec.dtype.nbytes)
+        return transfer_features(cost.cluster, task, spec)
     return cost.step_features(spec, source.layout, action.step, placement)
 
 

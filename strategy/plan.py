@@ -18,7 +18,7 @@ from typing import Any
 
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig, Recompute
+from strategy.config import Context, PlanConfig, Recompute
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
@@ -88,6 +88,11 @@ class Plan:
     def ranks(self) -> int:
         """Processes that run the plan."""
         return sum(len(placement.devices) for placement in self.layout.stages.placements)
+
+    @property
+    def peak_flop_per_s(self) -> float:
+        """Of one device, by its data sheet, for products in the training's precision."""
+        return self.cluster.device.product_flop_per_s(self.training.product_dtype)
 
     @property
     def tokens_per_step(self) -> int:
@@ -253,13 +258,15 @@ class _Reader:
         return tuple(value)
 
     def rates_and_times(self, record: Any, key: str) -> None:
-        """Refuse rates below one per second, and times that are negative or endless."""
+        """Refuse rates below one per second, ratios that are not above zero, and times that are negative or endless."""
         for name in (field.name for field in dataclasses.fields(record)):
             value = getattr(record, name)
             if name.endswith("_per_s"):
                 legal = 1.0 <= value <= LARGEST
             elif name.endswith("_s") or name.startswith("s_per_"):
                 legal = 0.0 <= value <= LONGEST_S
+            elif name.endswith("_speedup"):
+                legal = 1 / LARGEST <= value <= LARGEST
             else:
                 continue
             if not legal:
@@ -337,6 +344,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             recompute=Recompute(config["recompute"]),
             tiled=reader.texts(config["tiled"], "config.tiled"),
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            context=Context(config["context"]),
         ),
         layout=_layout_of(reader, found),
         claims=reader.record(

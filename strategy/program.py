@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strategy.sbp import Reduce
-from strategy.tensor import Box, DType, Shape, is_empty
+from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,10 @@ def time_alone_ns(nbytes: int, bytes_per_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """`blocks` buffers of one shape on one rank; piece p of the value occupies block p modulo `blocks`."""
+    """`blocks` buffers of one shape on one rank; piece p of the value occupies block p modulo `blocks`.
+
+    Blocks of a `ragged` tensor have room for the worst case; `box` then says which piece they hold.
+    """
 
     name: str
     rank: int
@@ -49,10 +52,19 @@ class Register:
     dtype: DType
     blocks: int = 1
     initial: int = 0
+    ragged: Ragged | None = None
+    box: Box = ()
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Of the piece that a block holds."""
+        return TensorSpec(self.shape, self.dtype, self.ragged)
 
     @property
     def block_nbytes(self) -> int:
-        """Bytes of one block."""
+        """Bytes of one block; where the tensor is ragged, in the worst case."""
+        if self.ragged is not None:
+            return self.spec.nbytes
         size = self.dtype.nbytes
         for dim in self.shape:
             size *= dim
@@ -82,6 +94,7 @@ class ActKind(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
     ALL_TO_ALL = "all_to_all"
+    ROTATE = "rotate"
     TRANSFER = "transfer"
 
     @property

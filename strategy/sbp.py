@@ -7,6 +7,9 @@ Splits nest from the first axis to the last: on a 2x2 mesh, `(S(0), S(0))` cuts 
 in two. Splits are balanced, the first parts one longer; so on a dim of 6, `(S(0), S(0))` over [2, 2] gives
 2, 1, 2, 1 where `S(0)` over [4] gives 2, 2, 1, 1: they are different layouts.
 
+A split may be rotated: under `S(0)+1`, rank r of p holds piece (r + 1) mod p. What travels round a ring of ranks is so
+a chain of layouts: `S(0)`, `S(0)+1`, ... (Liu et al. 2023, arXiv:2310.01889).
+
 Partial terms nest likewise: `(P(max), P(sum))` is the maximum over the first axis of sums over the second, so where
 reductions differ the later axis is reduced first.
 """
@@ -19,23 +22,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import TypeVar
 
 from strategy.errors import SbpError
-from strategy.tensor import Box, DType, Shape
+from strategy.tensor import Box, Shape, TensorSpec
+
+_Piece = TypeVar("_Piece")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The tensor is cut along tensor dim `dim`; rank i of the axis holds slice i."""
+    """The tensor is cut along tensor dim `dim`; rank i of the p of the axis holds slice (i + shift) mod p."""
 
     dim: int
+    shift: int = 0
 
     def __post_init__(self) -> None:
         if self.dim < 0:
             raise SbpError("a split dim is negative", got=self.dim, expected="dim >= 0, counted from the left")
+        if self.shift < 0:
+            raise SbpError("a split is rotated backwards", got=self.shift, expected="shift >= 0")
 
     def __str__(self) -> str:
-        return f"S({self.dim})"
+        return f"S({self.dim})+{self.shift}" if self.shift else f"S({self.dim})"
+
+    def of(self, pieces: Sequence[_Piece]) -> list[_Piece]:
+        """Pieces in the order of the dim, as the ranks of the axis hold them."""
+        return [*pieces[self.shift :], *pieces[: self.shift]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +98,24 @@ NdSbp = tuple[Sbp, ...]
 B = Broadcast()
 P = Partial()
 
-_TEXT = re.compile(r"S\((\d+)\)|(B)|O\((\d+)\)|P(?:\((sum|min|max)\))?")
+_TEXT = re.compile(r"S\((\d+)\)(?:\+([1-9]\d*))?|(B)|P(?:\((sum|min|max)\))?|O\((\d+)\)")
 
 
 def parse_sbp(text: object, *, where: str = "sbp") -> Sbp:
-    """`"S(0)"`, `"B"`, `"P(sum)"` (or `"P"`) -> Sbp."""
+    """`"S(0)"`, `"S(0)+1"`, `"B"`, `"P(sum)"` (or `"P"`) -> Sbp."""
     match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         raise SbpError(
-            "not an SBP", where=where, got=text, expected='"S(dim)", "B", "P(sum)", "P(min)", "P(max)" or "O(rank)"'
+            "not an SBP",
+            where=where,
+            got=text,
+            expected='"S(dim)", "S(dim)+shift", "B", "P(sum)", "P(min)", "P(max)" or "O(rank)"',
         )
     if match[1] is not None:
-        return Split(int(match[1]))
-    if match[3] is not None:
-        return Owner(int(match[3]))
-    return B if match[2] else Partial(Reduce(match[4] or "sum"))
+        return Split(int(match[1]), int(match[2] or 0))
+    if match[5] is not None:
+        return Owner(int(match[5]))
+    return B if match[3] else Partial(Reduce(match[4] or "sum"))
 
 
 def format_nd(nd_sbp: NdSbp) -> list[str]:
@@ -134,8 +150,8 @@ def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layo
     """Raise unless every rank of `mesh` holds a piece that is not empty, ranks beside an owner excepted.
 
     Raises:
-        SbpError: axis counts differ, a split dim does not exist, a dim is cut into more parts than it has rows, or an
-            axis has no such owner or the tensor no dims for the others to hold nothing of.
+        SbpError: axis counts differ, a split dim does not exist, a dim is cut into more parts than it has rows, a
+            rotation goes round the axis, or an axis has no such owner or the tensor no dims to be empty in.
     """
     if len(nd_sbp) != len(mesh):
         raise SbpError("one SBP per mesh axis is needed", where=where, got=format_nd(nd_sbp), expected=f"{len(mesh)}")
@@ -144,6 +160,8 @@ def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layo
         if isinstance(sbp, Split):
             if sbp.dim >= len(shape):
                 raise SbpError("split beyond the dims", where=where, got=str(sbp), expected=f"a dim of {shape}")
+            if sbp.shift >= parts:
+                raise SbpError("a rotation goes round the axis", where=where, got=str(sbp), expected=f"below {parts}")
             if smallest[sbp.dim] < parts:
                 raise SbpError(
                     "a dim is split into more parts than it has rows",
@@ -174,7 +192,7 @@ def local_box(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Box:
     for sbp, parts, coord in zip(nd_sbp, mesh, coords, strict=True):
         if isinstance(sbp, Split):
             begin, end = box[sbp.dim]
-            box[sbp.dim] = balanced_split(begin, end, parts)[coord]
+            box[sbp.dim] = balanced_split(begin, end, parts)[(coord + sbp.shift) % parts]
         elif isinstance(sbp, Owner) and coord != sbp.coordinate:
             return _nothing(shape)
     return tuple(box)
@@ -192,7 +210,7 @@ def local_boxes(shape: Shape, nd_sbp: NdSbp, mesh: Shape) -> tuple[Box, ...]:
     for sbp, parts in zip(nd_sbp, mesh, strict=True):
         if isinstance(sbp, Split):
             dim = sbp.dim
-            boxes = [(*b[:dim], cut, *b[dim + 1 :]) for b in boxes for cut in balanced_split(*b[dim], parts)]
+            boxes = [(*b[:dim], cut, *b[dim + 1 :]) for b in boxes for cut in sbp.of(balanced_split(*b[dim], parts))]
         elif isinstance(sbp, Owner):
             boxes = [box if coord == sbp.coordinate else _nothing(shape) for box in boxes for coord in range(parts)]
         else:
@@ -210,9 +228,14 @@ def local_shape(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Shap
     return tuple(end - begin for begin, end in local_box(shape, nd_sbp, mesh, coords))
 
 
-def may_be_partial(dtype: DType, reduce: Reduce) -> bool:
-    """Whether tensors of a dtype may be partial: floats under every reduction, integers under max and min."""
-    return dtype.is_float or reduce is not Reduce.SUM
+def may_be_partial(spec: TensorSpec, reduce: Reduce) -> bool:
+    """Whether a tensor may be partial: floats under every reduction, integers under max and min, ragged ones as sums.
+
+    A row that is not there counts as zero, which is neutral in sums alone.
+    """
+    if spec.ragged is not None:
+        return reduce is Reduce.SUM
+    return spec.dtype.is_float or reduce is not Reduce.SUM
 
 
 def reductions(nd_sbp: NdSbp) -> frozenset[Reduce]:

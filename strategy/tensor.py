@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -64,26 +64,95 @@ class Rate(StrEnum):
     MICRO_BATCH = "micro_batch"
 
 
+INDEX_NBYTES = 8
+"""Of a figure that says how many rows there are, or which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """How many rows of a tensor [experts, *tokens, width] there may be: of every token at most some.
+
+    Attributes:
+        most: experts per token at most.
+        dims: logical sizes of all dims but the width, in which rows are numbered; a piece has those of the whole.
+        imbalance: rows of the busiest group of experts over those of an even demand, as prices assume it.
+    """
+
+    most: int
+    dims: Shape
+    imbalance: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.most <= self.dims[0]:
+            raise InputError("no number of experts per token", got=self.most, expected=f"1 to {self.dims[0]}")
+        if not self.imbalance >= 1:
+            raise InputError("no imbalance", got=self.imbalance, expected="a factor >= 1")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Logical (global) shape and dtype of one tensor."""
+    """Logical (global) shape and dtype of one tensor; of a ragged one, which of its rows there are is data."""
 
     shape: Shape
     dtype: DType = DType.FLOAT32
+    ragged: Ragged | None = None
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):
             raise InputError("a tensor dim is empty", got=self.shape, expected="every dim >= 1")
+        if self.ragged is not None and len(self.shape) != len(self.ragged.dims) + 1:
+            raise InputError(
+                "a ragged tensor has other dims than its rows",
+                got=self.shape,
+                expected=f"{self.ragged.dims} and a width",
+            )
 
     @property
     def size(self) -> int:
-        """Number of elements."""
+        """Number of elements; of a ragged tensor, were all rows there."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole tensor."""
-        return self.size * self.dtype.nbytes
+        """Bytes that hold the tensor; a ragged one in the worst case, with the number and the places of its rows."""
+        if self.ragged is None:
+            return self.size * self.dtype.nbytes
+        return INDEX_NBYTES + self.most_rows * self.row_nbytes
+
+    def piece(self, shape: Shape) -> TensorSpec:
+        """The spec of a piece of this shape."""
+        return replace(self, shape=shape)
+
+    @property
+    def most_rows(self) -> int:
+        """Of a ragged tensor: rows in the worst case, in which every token chose experts that are all in the piece."""
+        assert self.ragged is not None
+        return min(self.ragged.most, self.shape[0]) * math.prod(self.shape[1:-1])
+
+    @property
+    def expected_rows(self) -> int:
+        """Of a ragged tensor: rows if the demand is as uneven as `imbalance` says."""
+        assert self.ragged is not None
+        experts, skew = self.ragged.dims[0], self.ragged.imbalance if self.shape[0] < self.ragged.dims[0] else 1.0
+        even = self.ragged.most * self.shape[0] * math.prod(self.shape[1:-1]) / experts
+        return min(math.ceil(even * skew), self.most_rows)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Of a ragged tensor: bytes of one row and its place."""
+        return INDEX_NBYTES + self.shape[-1] * self.dtype.nbytes
+
+    @property
+    def expected(self) -> TensorSpec:
+        """What an op is priced by: the tensor itself, or as many rows of a ragged one as are expected."""
+        return self if self.ragged is None else TensorSpec((self.expected_rows, self.shape[-1]), self.dtype)
+
+    def sent_nbytes(self, size: int) -> int:
+        """Bytes that are expected to be sent for a part of so many elements."""
+        if self.ragged is None:
+            return size * self.dtype.nbytes
+        share = self.ragged.most * self.ragged.imbalance / self.ragged.dims[0]
+        return math.ceil(size / self.shape[-1] * min(share, 1.0) * self.row_nbytes)
 
 
 def box_shape(box: Box) -> Shape:

@@ -28,7 +28,7 @@ from strategy.signature import op_signatures
 from strategy.units import format_bytes
 
 RELATIVE_TOLERANCE = 1e-9
-ALIKE = ("cp", "ep")
+ALIKE = ("ep",)
 """What is the same in the configs of all plans."""
 STATUSES = ("optimal", "feasible", "limit")
 
@@ -52,17 +52,18 @@ def _stages(plan: Plan) -> Iterator[str]:
     if len(devices) > plan.cluster.devices:
         yield f"stages: {len(devices)} devices of a cluster of {plan.cluster.devices}"
     for index, placement in enumerate(placements):
-        if placement.mesh != (config.dp, config.tp):
-            yield f"stage {index}: mesh {placement.mesh}, but config has dp {config.dp} and tp {config.tp}"
-        if placement.axes != ("data", "tensor"):
-            yield f"stage {index}: axes {placement.axes}, but data and tensor are meant"
+        if placement.mesh != config.mesh:
+            meant = f"dp {config.dp}, cp {config.cp} and tp {config.tp}"
+            yield f"stage {index}: mesh {placement.mesh}, but config has {meant}"
+        if placement.axes != config.axes:
+            yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
     problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
     if problem is not None:
         yield f"config.schedule: {problem}"
-    degrees = dataclasses.asdict(config)
+    values = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
-        if field.name in ALIKE and degrees[field.name] != field.default:
-            yield f"config.{field.name}: {degrees[field.name]!r}, but plans have {field.default!r} there"
+        if field.name in ALIKE and values[field.name] != field.default:
+            yield f"config.{field.name}: {values[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
         yield (
@@ -137,7 +138,7 @@ def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
             yield f"step {number}, {step.kind} along axes {step.axes}, does not turn {_change(layout, step.target)}"
             return
         layout = step.target
-        terms = all(may_be_partial(spec.dtype, reduce) for reduce in reductions(layout))
+        terms = all(may_be_partial(spec, reduce) for reduce in reductions(layout))
         if not terms or not is_legal_layout(spec.shape, layout, placements[stage].mesh):
             yield f"step {number} leaves {format_nd(layout)}, which {spec.dtype} {spec.shape} does not allow"
             return

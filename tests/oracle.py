@@ -27,7 +27,8 @@ def scatter(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) 
         return [array.copy()]
     sbp, parts = nd_sbp[0], mesh[0]
     if isinstance(sbp, Split):
-        pieces = np.array_split(array, parts, axis=sbp.dim)
+        in_order = np.array_split(array, parts, axis=sbp.dim)
+        pieces = [in_order[(rank + sbp.shift) % parts] for rank in range(parts)]
     elif isinstance(sbp, Broadcast):
         pieces = [array] * parts
     elif isinstance(sbp, Owner):
@@ -66,7 +67,7 @@ def gather(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
     sbp, stride = nd_sbp[0], math.prod(mesh[1:])
     parts = [gather(pieces[i * stride : (i + 1) * stride], nd_sbp[1:], mesh[1:]) for i in range(mesh[0])]
     if isinstance(sbp, Split):
-        return np.concatenate(parts, axis=sbp.dim)
+        return np.concatenate([parts[(piece - sbp.shift) % len(parts)] for piece in range(len(parts))], axis=sbp.dim)
     if isinstance(sbp, Owner):
         if any(part.size for rank, part in enumerate(parts) if rank != sbp.coordinate):
             raise ValueError("others hold something")
@@ -94,7 +95,7 @@ def box_step(kind: ActKind, task: BoxingTask, pieces: Mapping[int, Array]) -> di
         if kind in (ActKind.ALL_REDUCE, ActKind.REDUCE_SCATTER):
             cut = [array[within(wanted, box)] for array, box in held]
             after[rank] = combine(cut, task.reduce)
-        elif kind in (ActKind.ALL_GATHER, ActKind.ALL_TO_ALL):
+        elif kind in (ActKind.ALL_GATHER, ActKind.ALL_TO_ALL, ActKind.ROTATE):
             after[rank] = assemble(wanted, list({box: (array, box) for array, box in held}.values()))
         else:
             mine, box = held[me]

@@ -189,13 +189,14 @@ class _Grower:
         rows, width = self._dim(), self._dim()
         x = self._input("x", (rows, width))
         trains = self.rng.random() < 0.5 and not self.accumulates
+        products = []
         for layer in range(2):
             following = width if self.rng.random() < 0.7 else self._dim()
             prefix = f"layers.{layer}."
             w = self._variable(f"{prefix}w", (self.builder.spec(x).shape[-1], following))
             y = self._add(f"{prefix}matmul", "matmul", (x, w), layer=layer)
             if trains:
-                self._train(w, x, y, prefix=prefix, layer=layer)
+                products.append((w, x, y))
                 x = y
             else:
                 self.live.append(x)
@@ -203,6 +204,8 @@ class _Grower:
                 residual = self.builder.spec(y) == self.builder.spec(self.live[-1])
                 if residual and self.rng.random() < 0.5:
                     x = self._add(f"{prefix}residual", "add", (x, self.live[-1]), layer=layer)
+        for layer, (w, x, y) in enumerate(products):
+            self._train(w, x, y, prefix=f"layers.{layer}.", layer=layer)
 
     def _dim(self) -> int:
         return self.rng.randint(2, 6)

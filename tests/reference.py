@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,19 @@ from strategy.graph import Graph, Op, Role, act_rate
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.ops.halves import run_act
+from strategy.rows import Rows, piece_of
 from strategy.tensor import Box, Rate, TensorSpec
 
 Array = npt.NDArray[Any]
 
 
 def run_graph(
-    graph: Graph, inputs: Sequence[Mapping[str, Array]], variables: dict[str, Array], *, step: int = 0
+    graph: Graph,
+    inputs: Sequence[Mapping[str, Array]],
+    variables: dict[str, Array],
+    *,
+    step: int = 0,
+    seen: Callable[[Mapping[str, Array]], None] = lambda values: None,
 ) -> dict[str, Array]:
     """Run one step of `graph` and update `variables` in place.
 
@@ -28,9 +34,11 @@ def run_graph(
         inputs: The graph's inputs by name, one mapping per micro-batch.
         variables: Variable name -> array, rewritten by the ops that update it.
         step: Steps done before this one; optimisers correct their moments by it, and acts are counted on from it.
+        seen: Is shown all values after each micro-batch.
 
     Returns:
-        Value name -> array for all values: step values, variables, and the micro-batch values of the last micro-batch.
+        Value name -> array for all values: step values, variables, and the micro-batch values of the last micro-batch;
+        ragged ones written out, zero where no row is.
     """
     values: dict[str, Array] = dict(variables)
     before, each, after = _by_rate(graph, len(inputs))
@@ -40,9 +48,14 @@ def run_graph(
         values.update(micro_batch)
         for op in each:
             _run_op(graph, op, values, step * len(inputs) + position, first_of_piece=position == 0)
+        seen(_written_out(values))
     for op in after:
         _run_op(graph, op, values, step, first_of_piece=True)
-    return values
+    return _written_out(values)
+
+
+def _written_out(values: Mapping[str, Any]) -> dict[str, Array]:
+    return {name: held.dense() if isinstance(held, Rows) else held for name, held in values.items()}
 
 
 def start_variables(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
@@ -88,7 +101,7 @@ def _by_rate(graph: Graph, num_micro_batches: int) -> tuple[list[Op], list[Op], 
 def _run_op(graph: Graph, op: Op, values: dict[str, Array], number: int, *, first_of_piece: bool) -> None:
     definition = op_definition(op.kind)
     if first_of_piece or not definition.accumulates:
-        values.update({n: np.empty(graph.values[n].spec.shape, graph.values[n].spec.dtype.numpy) for n in op.outputs})
+        values.update({n: piece_of(np, graph.values[n].spec, _whole(graph.values[n].spec)) for n in op.outputs})
     run_act(
         definition,
         Call(

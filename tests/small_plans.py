@@ -19,7 +19,7 @@ from executor.transport.base import lanes_of
 from executor.transport.loopback import LoopbackHub
 from simulator.simulate import simulate
 from strategy.cluster import Cluster, Device, Link
-from strategy.config import PlanConfig
+from strategy.config import Context, PlanConfig
 from strategy.convert import Converter, lay_out
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
@@ -35,10 +35,9 @@ from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.placement import Placement
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
-from strategy.search.candidates import AXES, Request
+from strategy.search.candidates import Request, placements_of
 from strategy.search.deduce import deduce
 from strategy.search.layout_problem import Keep
 from strategy.search.rules import along_axes
@@ -84,12 +83,15 @@ def config_of(
     pp: int = 1,
     schedule: str = "1f1b",
     laps: int | None = None,
+    context: str = "ring",
     **more: Any,
 ) -> PlanConfig:
     """The degrees, with the micro-batch that follows (rounded up where the batch does not divide)."""
     micro, order = -(-training.micro_batch // dp), Schedule(schedule)
     laps = laps or order.default_laps
-    return PlanConfig(dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps, **more)
+    return PlanConfig(
+        dp, tp, pp, micro, training.num_micro_batches, order, virtual_stages=laps, context=Context(context), **more
+    )
 
 
 def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
@@ -132,10 +134,7 @@ def _plan_by(
 ) -> Plan:
     """The plan of chosen signatures; `prices` decide the steps of conversions."""
     graph = planned_graph(asked.model, asked.training, config)
-    size = config.dp * config.tp
-    placements = tuple(
-        Placement(tuple(range(s * size, (s + 1) * size)), (config.dp, config.tp), AXES) for s in range(config.pp)
-    )
+    placements = placements_of(config)
     converter = Converter(prices, placements)
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
     pipeline = asked.pipeline_of(config)
@@ -150,7 +149,7 @@ def _random_signatures(
     graph: Graph, stages: Stages, converter: Converter, keep: Keep, config: PlanConfig, rng: random.Random
 ) -> Mapping[str, Signature]:
     legal = {
-        op.name: [s for s in op_signatures(graph, op, (config.dp, config.tp), owned=config.zero_owner) if keep(op, s)]
+        op.name: [s for s in op_signatures(graph, op, config.mesh, owned=config.zero_owner) if keep(op, s)]
         for op in graph.ops
     }
     while True:

@@ -179,7 +179,6 @@ EXPERTS = {
     **{f"layers.*.moe.{name}": ("S(0)", "B") for name in ("gate", "up", "down")},
     **{f"layers.*.{name}": ("S(0)", "B") for name in ("residual?", "moe.combine", "moe.combine:dweights")},
     **{f"layers.*.{name}": ("S(0)", "B") for name in ("moe.dispatch:dx", "moe.logits:sum0")},
-    "layers.*.moe.combine:dbuffer": ("S(1)", "B"),
 }
 """Experts on the axis that splits samples; tokens by sample before and after them."""
 
@@ -189,10 +188,35 @@ def test_expert_parallelism_is_two_all_to_alls_each_way() -> None:
     tiny = find_model("mixtral-tiny")
     assert isinstance(tiny, MixtralConfig)
     model = replace(tiny, capacity_factor=1.0)
-    plan = plan_of(model, EXPERTS, dp=2, rules=("samples split", "tensor"), deduction=Deduction.MATCH_ALL)
+    pins = {**EXPERTS, "layers.*.moe.combine:dbuffer": ("S(1)", "B")}
+    plan = plan_of(model, pins, dp=2, rules=("samples split", "tensor"), deduction=Deduction.MATCH_ALL)
     two = [f"layers.{layer}.moe.{name}" for layer in range(model.layers) for name in ("reshape", "reshape_2")]
     one = [ActKind.ALL_TO_ALL]
     assert moved(plan, Phase.FORWARD) == {name: one for name in two}
     streams = {n: k for n, k in moved(plan, Phase.BACKWARD).items() if len(plan.graph.values[n].spec.shape) > 2}
     assert streams == {f"{name}:dx": one for name in two}
+    assert list(transparency.check(plan)) == []
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_experts_that_drop_nothing_take_the_same_all_to_alls_with_the_rows_there_are(ranks: int, choices: int) -> None:
+    """Gale et al. 2022 (arXiv:2211.15841), section 5; four experts and four samples split evenly and not.
+
+    `transparency.check` counts the bytes: those of the rows that one device routes.
+    """
+    tiny = find_model("mixtral-tiny")
+    assert isinstance(tiny, MixtralConfig)
+    model = replace(tiny, choices=choices)
+    plan = plan_of(model, EXPERTS, dp=ranks, rules=("samples split", "tensor"), deduction=Deduction.MATCH_ALL)
+    ragged = {name for name, value in plan.graph.values.items() if value.spec.ragged is not None}
+    one = [ActKind.ALL_TO_ALL]
+    layers = range(model.layers)
+    there_and_back = {f"layers.{layer}.moe.{name}": one for layer in layers for name in ("dispatch", "down_matmul")}
+    assert moved(plan, Phase.FORWARD) == there_and_back
+    backward = {name: kinds for name, kinds in moved(plan, Phase.BACKWARD).items() if name in ragged}
+    names = ("combine:drows", "up_matmul:sum0")
+    assert backward == {f"layers.{layer}.moe.{name}": one for layer in layers for name in names}
+    streams = {n for n in moved(plan, Phase.BACKWARD) if len(plan.graph.values[n].spec.shape) > 2}
+    assert streams <= ragged
     assert list(transparency.check(plan)) == []

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strategy.config import Recompute
 from strategy.graph import Role
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
@@ -22,7 +23,7 @@ from strategy.verify import verify
 from tests.campaigns.transparency import on_one_device
 from tests.mpi.launch import run_ranks
 from tests.mpi.skipped import BAD_STEP, STEPS
-from tests.small_plans import Trained, config_of, corpus, deduced_plan, random_plan, request, train
+from tests.small_plans import Trained, config_of, corpus, deduced_plan, plan_by_rules, random_plan, request, train
 
 ROUNDING = {Precision.BF16: 2.0**-8, Precision.FP16: 2.0**-11}
 """Half the distance from 1 to the next figure."""
@@ -96,6 +97,44 @@ def test_a_plan_in_halves_moves_and_holds_fewer_bytes() -> None:
         assert max(half.peak_memory_bytes) < max(full.peak_memory_bytes)
     full, half = (plan_of(precision, 4, 1, 1).claims for precision in (Precision.FULL, Precision.BF16))
     assert half.sent_bytes_per_step == full.sent_bytes_per_step, "accumulated gradients are in float32"
+
+
+TECHNIQUES: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "zero 1": ((2, 1, 1), {"zero_stage": 1, "zero_min_size": 1}),
+    "zero 2": ((2, 1, 1), {"zero_stage": 2, "zero_min_size": 1}),
+    "zero 3 in stages": ((2, 1, 2), {"zero_stage": 3, "zero_min_size": 1}),
+    "recompute": ((2, 1, 1), {"recompute": Recompute.FULL}),
+    "recompute in stages": ((1, 2, 2), {"recompute": Recompute.SELECTIVE}),
+    "interleaved": ((1, 1, 2), {"schedule": "interleaved"}),
+    "zero bubble": ((1, 1, 2), {"schedule": "zb-h1"}),
+    "zbv": ((1, 1, 2), {"schedule": "zbv"}),
+}
+
+
+@cache
+def plan_with(technique: str, precision: Precision) -> Plan:
+    (dp, tp, pp), settings = TECHNIQUES[technique]
+    how = how_of(precision)
+    config = config_of(how, dp=dp, tp=tp, pp=pp, **settings)
+    rules = ("samples split" if config.zero_stage else "data", "tensor")
+    model = GptConfig(layers=4, width=16, heads=2, sequence=6, vocabulary=19)
+    return plan_by_rules(request(dp * tp * pp, how, model=model), config, rules)
+
+
+@pytest.mark.parametrize("technique", TECHNIQUES)
+@pytest.mark.parametrize("precision", list(ROUNDING))
+def test_halves_go_with_every_technique(technique: str, precision: Precision) -> None:
+    plan = plan_with(technique, precision)
+    assert verify(plan) == []
+    loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3), 3)
+    assert loss < 4 * ROUNDING[precision]
+    assert worst < 16 * ROUNDING[precision]
+
+
+def test_what_zero_gathers_and_scatters_per_micro_batch_is_in_halves() -> None:
+    for technique in ("zero 2", "zero 3 in stages"):
+        full, half = (sum(plan_with(technique, p).claims.sent_bytes_per_step) for p in (Precision.FULL, Precision.BF16))
+        assert half == pytest.approx(full / 2, rel=0.01)
 
 
 def test_boundaries_of_stages_are_sent_in_halves() -> None:

@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from strategy.errors import DeadlockError
+from strategy.lowering.schedule import Schedule
 from strategy.program import Program
 from strategy.protocol import admit
-from tests.campaigns.order import check, exercised, run_delayed
+from tests.campaigns.order import check, exercised, random_pipeline, run_delayed
 from tests.monitor import check_trace
 from tests.random_programs import live_programs
 
@@ -22,6 +23,11 @@ PROGRAMS = list(live_programs(20, seed=7, resources=False))
 @pytest.mark.parametrize(("seed", "program"), PROGRAMS, ids=[str(seed) for seed, _ in PROGRAMS])
 def test_delays_change_no_order(seed: int, program: Program) -> None:
     assert list(check(program, range(5))) == []
+
+
+@pytest.mark.parametrize("seed", range(len(Schedule)))
+def test_delays_change_no_schedule(seed: int) -> None:
+    assert list(check(random_pipeline(seed), range(2))) == []
 
 
 def test_the_programs_leave_a_choice() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -215,7 +215,9 @@ class _Grower:
         inputs = []
         for position, spec in enumerate(example.inputs):
             bounds = example.ranges.get(position)
-            if position in flowing:
+            if spec.ragged is not None:
+                inputs.append(self._rows(name, position, spec))
+            elif position in flowing:
                 x = self._adapted(f"{name}.in{position}", self._pick(), spec.shape)
                 if bounds is not None or rng.random() < 0.3:
                     x = self._squashed(f"{name}.in{position}", x, bounds or (-2.0, 2.0))
@@ -232,10 +234,32 @@ class _Grower:
         outputs = self.builder.add(name, kind, inputs, labels=[str(i) for i in range(1, 16)], attrs=attrs)
         self.kinds.append(kind)
         if REGISTRY[kind].gradient is not None and self.builder.spec(outputs[0]).dtype is self.dtype:
-            self.live.append(outputs[0])
+            self.live.append(self._tokens(name, outputs[0]))
+
+    def _rows(self, name: str, position: int, spec: TensorSpec) -> str:
+        """Ragged rows: something that flows, sent where random choices, alike for all operands of an op, say."""
+        assert spec.ragged is not None
+        x = self._adapted(f"{name}.in{position}", self._pick(), spec.shape[1:])
+        attrs: Attrs = {"experts": spec.shape[0], "imbalance": spec.ragged.imbalance}
+        return self._add(f"{name}.rows{position}", "dropless_dispatch", (x, self._chosen(name, spec)), attrs)
+
+    def _chosen(self, name: str, spec: TensorSpec) -> str:
+        assert spec.ragged is not None
+        leaf = f"{name}.chosen"
+        if leaf not in self.builder.values:
+            shape = (*spec.shape[1:-1], spec.ragged.most)
+            self._leaf(leaf, TensorSpec(shape, DType.INT32), (-1, spec.shape[0]), trained=False)
+        return leaf
+
+    def _tokens(self, name: str, x: str) -> str:
+        """`x`, back from experts if it is ragged."""
+        spec = self.builder.spec(x)
+        if spec.ragged is None:
+            return x
+        return self._add(f"{name}.tokens", "dropless_combine", (x, self._chosen(name, spec)))
 
     def _spec(self, spec: TensorSpec) -> TensorSpec:
-        return TensorSpec(spec.shape, self.dtype) if spec.dtype.is_float else spec
+        return replace(spec, dtype=self.dtype) if spec.dtype.is_float else spec
 
     def _pick(self) -> str:
         """A live value: mostly one that nobody has read."""
@@ -348,7 +372,7 @@ class _Grower:
         """
         add = self.builder.add
         if micro_batches > 1:
-            count = add("count:sum", "accumulate", (count,), phase=Phase.BACKWARD)[0]
+            count = add("count:sum", "accumulate", (count,), phase=Phase.FORWARD)[0]
         squares = [
             add(f"{name}:square", "square_sum", (gradient,), phase=Phase.UPDATE)[0]
             for name, gradient in gradients.items()

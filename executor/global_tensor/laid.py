@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from executor.world import World
 from strategy.errors import InputError, SbpError
 from strategy.placement import Placement
+from strategy.rows import piece_of
 from strategy.sbp import B, NdSbp, Sbp, check_layout, format_nd, has_partial, local_box
-from strategy.tensor import Shape, TensorSpec, box_shape
+from strategy.tensor import Shape, TensorSpec
 
 Layouts = Sbp | Sequence[Sbp]
 """One SBP, or one per axis of the placement."""
@@ -23,13 +23,14 @@ Layouts = Sbp | Sequence[Sbp]
 class Laid:
     """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out.
 
-    `is_state`: graphs that hold it write to the piece; whoever reads it waits for their calls.
+    Pieces are arrays, or `Rows` of a ragged tensor. `is_state`: graphs that hold it write to the piece; whoever reads
+    it waits for their calls.
     """
 
     spec: TensorSpec
     placement: Placement
     sbp: NdSbp
-    piece: NDArray[Any] | None
+    piece: Any
     world: World
     is_state: bool = False
 
@@ -58,10 +59,10 @@ def placement(devices: Sequence[int] | Sequence[Sequence[int]]) -> Placement:
     return Placement(ranks, (len(ranks),), ("0",))
 
 
-def empty_piece(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> NDArray[Any]:
+def empty_piece(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> Any:
     """Room for what a rank holds of a tensor."""
     box = local_box(spec.shape, layout, placement.mesh, placement.coords(rank))
-    return np.empty(box_shape(box), spec.dtype.numpy)
+    return piece_of(np, spec, box)
 
 
 def full_layout(sbp: Layouts, mesh: Shape) -> NdSbp:

@@ -18,6 +18,7 @@ from strategy.graph import Attrs
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators
 from strategy.placement import Placement
+from strategy.rows import Rows
 from strategy.sbp import B
 from strategy.tensor import DType, Shape
 
@@ -72,16 +73,17 @@ class GlobalTensor(Laid, Operators):
         """The same tensor in this layout: what traced code asks for, done at once."""
         return self.to_global(sbp=sbp)
 
-    def to_local(self) -> NDArray[Any] | None:
+    def to_local(self) -> Any:
         """This rank's piece, which it shares; None on ranks that hold none."""
         self.settle()
         return self.piece
 
     def numpy(self) -> NDArray[Any]:
-        """A copy of the whole, on every rank of the world."""
+        """A copy of the whole, a ragged one written out, on every rank of the world."""
         whole = self.to_global(placement=placement(range(self.world.size)), sbp=B)
         assert whole.piece is not None, "every rank is in it"
-        return whole.piece.copy()
+        array: NDArray[Any] = whole.piece.dense() if isinstance(whole.piece, Rows) else whole.piece.copy()
+        return array
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ import numpy as np
 
 from executor.kernels.base import Kernels
 from executor.trial.pieces import Array
-from executor.trial.subject import OneRank, Subject, whole_box
+from executor.trial.subject import OneRank, Subject, as_piece, whole_box
 from executor.trial.unlisted import read_reasons, reason_for
 from strategy.builder import GraphBuilder
 from strategy.graph import Graph, Op, Role, Value
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.ops.gradient import GradientBuilder
+from strategy.rows import Rows, piece_of
 from strategy.tensor import Rate
 
 RELATIVE = 1e-4
@@ -42,6 +43,8 @@ def gradient_problems(subject: Subject, kernels: Kernels, *, seed: int = 0) -> I
     operands = subject.draw(seed, kernels).inputs[0]
     shape = result.shape
     weights = np.asarray(rng.uniform(0.5, 1.5, shape) * rng.choice((-1.0, 1.0), shape)) if shape else np.ones(())
+    if result.ragged is not None:
+        weights = weights * (subject.draw(seed, kernels).results[0] != 0).any(axis=-1, keepdims=True)
     graph, gradients = backward_of(subject)
     values = run_whole(graph, {**dict(zip(subject.op.inputs, operands, strict=True)), "seed": weights}, kernels)
     for position, name in enumerate(subject.op.inputs):
@@ -93,13 +96,14 @@ def run_whole(graph: Graph, values: dict[str, Array], kernels: Kernels) -> dict[
 def _run(graph: Graph, op: Op, values: dict[str, Array], kernels: Kernels) -> list[Array]:
     xp = kernels.xp
     specs = graph.specs(op.outputs)
-    outputs = tuple(xp.full(spec.shape, np.nan if spec.dtype.is_float else -7, spec.dtype.numpy) for spec in specs)
+    outputs = tuple(piece_of(xp, spec, whole_box(spec)) for spec in specs)
+    operands = zip(graph.specs(op.inputs), op.inputs, strict=True)
     kernels.run(
         op_definition(op.kind),
         Call(
             xp,
             op.attrs,
-            tuple(xp.asarray(values[name]) for name in op.inputs),
+            tuple(as_piece(xp, spec, whole_box(spec), values[name]) for spec, name in operands),
             outputs,
             (),
             tuple(whole_box(spec) for spec in graph.specs(op.inputs)),
@@ -108,7 +112,8 @@ def _run(graph: Graph, op: Op, values: dict[str, Array], kernels: Kernels) -> li
         ),
     )
     found = []
-    for array in outputs:
+    for piece in outputs:
+        array = piece.dense() if isinstance(piece, Rows) else piece
         found.append(np.empty(array.shape, array.dtype))
         kernels.download(array, found[-1])
     return found
@@ -142,6 +147,8 @@ def _compare(
     for cell in cells:
         directions.append(np.zeros(found.shape))
         directions[-1].reshape(-1)[cell] = 1.0
+    if subject.graph.values[subject.op.inputs[position]].spec.ragged is not None:
+        directions = [direction * (operands[position] != 0) for direction in directions]
     scale = max(float(np.abs(found).max()), _FLOOR)
     for direction in directions:
         wanted, given = slope(direction), float((found * direction).sum())

@@ -24,30 +24,37 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2
 _FLOOR = 1e-3
 """Where all elements are smaller, errors are measured against this: terms of partial tensors are of the order of 1."""
 _NEUTRAL_SHARE = 0.25
+_LACKING_SHARE = 0.3
 
 
-def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) -> list[Array]:
-    """The piece of every rank; the terms of a partial tensor are random and differ from rank to rank."""
+def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator, *, ragged: bool = False) -> list[Array]:
+    """The piece of every rank; the terms of a partial tensor are random and differ from rank to rank.
+
+    Of a `ragged` tensor, written out, terms have none but its rows, and lack some of those.
+    """
     if not mesh:
         return [array.copy()]
     sbp, parts = nd_sbp[0], mesh[0]
     match sbp:
-        case Split(dim):
-            pieces = np.array_split(array, parts, axis=dim)
+        case Split(dim) as split:
+            pieces = split.of(np.array_split(array, parts, axis=dim))
         case Broadcast():
             pieces = [array] * parts
         case Owner(coordinate):
             pieces = [array if rank == coordinate else array[(slice(0),) * array.ndim] for rank in range(parts)]
         case Partial(reduce):
-            pieces = _terms(array, reduce, parts, rng)
-    return [piece for part in pieces for piece in cut(part, nd_sbp[1:], mesh[1:], rng)]
+            pieces = _terms(array, reduce, parts, rng, ragged=ragged)
+    return [piece for part in pieces for piece in cut(part, nd_sbp[1:], mesh[1:], rng, ragged=ragged)]
 
 
-def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator) -> list[Array]:
+def _terms(array: Array, reduce: Reduce, parts: int, rng: np.random.Generator, *, ragged: bool) -> list[Array]:
     """Arrays that reduce to `array`. For max and min some are the neutral element, as boxing from B makes them."""
     if reduce is Reduce.SUM:
         if not np.issubdtype(array.dtype, np.integer):
             terms = [rng.standard_normal(array.shape).astype(array.dtype) for _ in range(parts - 1)]
+            if ragged:
+                there = (array != 0).any(axis=-1, keepdims=True)
+                terms = [term * (there & (rng.random(there.shape) > _LACKING_SHARE)) for term in terms]
         else:
             terms = [rng.integers(-9, 10, array.shape, array.dtype) for _ in range(parts - 1)]
         return [*terms, np.asarray(array - sum(terms))]
@@ -79,8 +86,8 @@ def join(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
     stride = math.prod(mesh[1:])
     parts = [join(pieces[i * stride : (i + 1) * stride], nd_sbp[1:], mesh[1:]) for i in range(mesh[0])]
     match nd_sbp[0]:
-        case Split(dim):
-            return np.concatenate(parts, axis=dim)
+        case Split(dim, shift):
+            return np.concatenate([parts[(i - shift) % len(parts)] for i in range(len(parts))], axis=dim)
         case Broadcast():
             if not all(close(part, parts[0]) for part in parts):
                 raise ValueError("copies differ")

@@ -131,7 +131,10 @@ def run_pieces(
     ]
     with np.errstate(all="ignore"):
         for operands in drawn.inputs:
-            spread = [cut(array, nd, mesh, rng) for array, nd in zip(operands, signature.inputs, strict=True)]
+            spread = [
+                cut(array, nd, mesh, rng, ragged=spec.ragged is not None)
+                for array, nd, spec in zip(operands, signature.inputs, graph.specs(op.inputs), strict=True)
+            ]
             for index, worker in enumerate(workers):
                 worker.act([pieces[index] for pieces in spread])
     return list(zip(*(worker.results() for worker in workers), strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from strategy.builder import GraphBuilder
 from strategy.errors import InputError
 from strategy.graph import Graph, Op, Role, Value
 from strategy.ops import op_definition
-from strategy.ops.base import Call, Example, Workspace
+from strategy.ops.base import ArrayModule, Call, Example, Workspace
+from strategy.rows import Rows, piece_of
 from strategy.tensor import Box, DType, Rate, TensorSpec, box_shape
 
 Array = npt.NDArray[Any]
@@ -84,7 +85,7 @@ def subjects_of(kind: str) -> list[Subject]:
 
 
 def _double(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec(spec.shape, DType.FLOAT64) if spec.dtype.is_float else spec
+    return replace(spec, dtype=DType.FLOAT64) if spec.dtype.is_float else spec
 
 
 def draw_operand(
@@ -123,16 +124,48 @@ def _drawn(subject: Subject, rng: np.random.Generator, kernels: Kernels) -> Draw
 
 
 def _derived(example: Example, drawn: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Operands as drawn, but those that are functions of others."""
-    return tuple(
-        np.asarray(example.derive[i](drawn), array.dtype) if i in example.derive else array
-        for i, array in enumerate(drawn)
+    """Operands as drawn, but ragged ones with few rows, and those that are functions of others."""
+    thinned = tuple(
+        _thinned(spec, array) if i not in example.derive else array
+        for i, (spec, array) in enumerate(zip(example.inputs, drawn, strict=True))
     )
+    return tuple(
+        np.asarray(example.derive[i](thinned), array.dtype) if i in example.derive else array
+        for i, array in enumerate(thinned)
+    )
+
+
+def _thinned(spec: TensorSpec, drawn: Array) -> Array:
+    """Of a ragged operand, every token's rows of as many experts as it may have, or one fewer; others are zero."""
+    if spec.ragged is None:
+        return drawn
+    order = np.argsort(drawn[..., 0], axis=0)
+    most = spec.ragged.most - (order[0] == 0)
+    return np.asarray(drawn * (np.argsort(order, axis=0) < most)[..., None])
 
 
 def whole_box(spec: TensorSpec) -> Box:
     """The box of a whole tensor."""
     return tuple((0, size) for size in spec.shape)
+
+
+def as_piece(xp: ArrayModule, spec: TensorSpec, box: Box, array: Array) -> Any:
+    """A host array as an operand of an op; of a ragged one, the rows that are not all zero."""
+    if spec.ragged is None:
+        return xp.asarray(np.array(array, order="C"))
+    rows = piece_of(xp, spec, box)
+    rows.hold_dense(xp.asarray(array))
+    return rows
+
+
+def _nonsense(xp: ArrayModule, spec: TensorSpec, box: Box) -> Any:
+    """A result before the op has written it; a ragged one is full of rows that nobody sent."""
+    piece = piece_of(xp, spec, box)
+    if isinstance(piece, Rows):
+        piece.hold(xp.arange(spec.piece(box_shape(box)).most_rows))[...] = np.nan
+    else:
+        piece[...] = np.nan if spec.dtype.is_float else -7
+    return piece
 
 
 class OneRank:
@@ -150,9 +183,9 @@ class OneRank:
         self._kernels = kernels
         xp, op = kernels.xp, subject.op
         self._outputs = tuple(
-            xp.full(box_shape(box), np.nan if spec.dtype.is_float else -7, spec.dtype.numpy)
-            for spec, box in zip(subject.graph.specs(op.outputs), output_boxes, strict=True)
+            _nonsense(xp, spec, box) for spec, box in zip(subject.graph.specs(op.outputs), output_boxes, strict=True)
         )
+        self._inputs = tuple(zip(subject.graph.specs(op.inputs), input_boxes, strict=True))
         self._updates = tuple(xp.asarray(array.copy()) for array in updates)
         self._call = Call(
             xp, op.attrs, (), self._outputs, self._updates, tuple(input_boxes), tuple(output_boxes), Workspace(xp)
@@ -162,16 +195,20 @@ class OneRank:
     def act(self, inputs: Sequence[Array]) -> None:
         """The next act, on these pieces."""
         call = self._call
-        call.inputs = tuple(self._kernels.xp.asarray(np.array(array, order="C")) for array in inputs)
+        call.inputs = tuple(
+            as_piece(self._kernels.xp, spec, box, array)
+            for (spec, box), array in zip(self._inputs, inputs, strict=True)
+        )
         call.number = self._acts
         call.first_of_piece = self._acts == 0 or not self._definition.accumulates
         self._acts += 1
         self._kernels.run(self._definition, call)
 
     def results(self) -> tuple[Array, ...]:
-        """Outputs, then variables, on the host."""
+        """Outputs, ragged ones written out, then variables, on the host."""
         found = []
-        for array in (*self._outputs, *self._updates):
+        for piece in (*self._outputs, *self._updates):
+            array = piece.dense() if isinstance(piece, Rows) else piece
             host = np.empty(array.shape, array.dtype)
             self._kernels.download(array, host)
             found.append(host)

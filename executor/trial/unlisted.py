@@ -6,7 +6,8 @@ copies and as terms alike. Where more than `most` runs are needed, those are mad
 one tensor, and of the others a seeded choice that fills up to `most`.
 
 Not counted as unlisted is what follows from a listed signature because equal copies are terms of a maximum:
-an operand B where P(max) or P(min) is listed, a result P(max) or P(min) where B is.
+an operand B where P(max) or P(min) is listed, a result P(max) or P(min) where B is. Nor is what follows because every
+row of a ragged tensor knows its place: rows that are split are terms too, and all rows serve where a part is listed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from executor.kernels.base import Kernels
 from executor.trial.signatures import mismatch, run_pieces
 from executor.trial.subject import Subject
 from strategy.errors import InputError
-from strategy.sbp import B, NdSbp, P, Partial, Reduce, Sbp, Split, is_legal_layout
+from strategy.sbp import B, NdSbp, P, Partial, Reduce, Sbp, Split, is_legal_layout, may_be_partial
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import Shape, TensorSpec
 
@@ -77,7 +78,7 @@ def try_unlisted(
                 _signature(subject, (*flat[: count[0]], *read, *flat[count[1] :]))
                 for read in itertools.product(*results)
             ]
-            unlisted = [s for s in readings if not any(_follows(s, known) for known in listed)]
+            unlisted = [s for s in readings if not any(_follows(subject, s, known) for known in listed)]
             tried += len(unlisted)
             right = _right(subject, kernels, unlisted, mesh, SEEDS[0])
             found.update(
@@ -120,7 +121,7 @@ def _sbps(spec: TensorSpec, mesh: Shape) -> list[Sbp]:
     splits: list[Sbp] = [
         Split(dim) for dim in range(len(spec.shape)) if is_legal_layout(spec.shape, (Split(dim),), mesh)
     ]
-    return [B, *splits, *(_TERMS if spec.dtype.is_float else _EXTREME)]
+    return [B, *splits, *(term for term in _TERMS if may_be_partial(spec, term.reduce))]
 
 
 def _whole_results(signature: Signature) -> tuple[Sbp, ...]:
@@ -154,15 +155,25 @@ def _signature(subject: Subject, flat: Sequence[Sbp]) -> Signature:
     return Signature(tuple(layouts[:first]), tuple(layouts[first:second]), tuple(layouts[second:]))
 
 
-def _follows(signature: Signature, listed: Signature) -> bool:
+def _follows(subject: Subject, signature: Signature, listed: Signature) -> bool:
     """Whether a signature is the listed one, or right because that one is."""
-    reads = zip(signature.inputs, listed.inputs, strict=True)
-    writes = zip(signature.outputs, listed.outputs, strict=True)
+    op, specs = subject.op, subject.graph.specs
+    reads = zip(specs(op.inputs), signature.inputs, listed.inputs, strict=True)
+    writes = zip(specs(op.outputs), signature.outputs, listed.outputs, strict=True)
     return (
         signature.updates == listed.updates
-        and all(found == known or (found[0] == B and known[0] in _EXTREME) for found, known in reads)
-        and all(found == known or (known[0] == B and found[0] in _EXTREME) for found, known in writes)
+        and all(found == known or _serves(spec, found[0], known[0]) for spec, found, known in reads)
+        and all(found == known or _serves(spec, known[0], found[0]) for spec, found, known in writes)
     )
+
+
+def _serves(spec: TensorSpec, held: Sbp, wanted: Sbp) -> bool:
+    """Whether what a rank has where a tensor is laid out as `held` does for `wanted` as it is."""
+
+    def by_rows(sbp: Sbp) -> bool:
+        return spec.ragged is not None and isinstance(sbp, Split) and sbp.dim < len(spec.shape) - 1
+
+    return (held == B and (wanted in _EXTREME or by_rows(wanted))) or (by_rows(held) and wanted == P)
 
 
 @cache

@@ -20,7 +20,8 @@ from pathlib import Path
 
 from IPython.display import Image
 
-from executor.launch import launch, rank_environment
+from executor.environment import rank_environment
+from executor.launch import launch
 from executor.train import program_of
 from experiments.demo_report import phases_of, typical_step
 from experiments.figures.timelines import figure

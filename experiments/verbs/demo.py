@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, run, refine, search again; a table on stderr, the document on stdout."""
-    from executor.launch import rank_environment
+    from executor.environment import rank_environment
 
     rank_environment()  # before NumPy is imported: this process measures a core, too
     from experiments.console import emit, say

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return check_ops(args)
     if args.kinds or args.backend != "numpy":
         raise InputError("ops are checked with --ops", got=" ".join(args.kinds) or args.backend)
-    from executor.launch import rank_environment
+    from executor.environment import rank_environment
 
     check_place(args.write, "--write", new=True)
     rank_environment()  # a rank computes with one thread, so its core is measured with one
@@ -94,8 +94,8 @@ def check_ops(args: argparse.Namespace) -> int:
     Raises:
         RunError: something was wrong.
     """
+    from executor.environment import rank_environment
     from executor.kernels.base import open_kernels
-    from executor.launch import rank_environment
     from experiments.op_checks import Coverage, check_kind, stale_reasons, total
     from strategy.ops import REGISTRY, op_definition
 
@@ -165,7 +165,7 @@ def probe(command: list[str]) -> str:
 
 def mpiexec_version() -> str:
     """Where mpiexec is, and what it says that it is."""
-    from executor.launch import find_mpiexec
+    from executor.environment import find_mpiexec
 
     path = find_mpiexec()
     done = subprocess.run(

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become a rank."""
-    from executor.launch import job_name, run_rank
+    from executor.environment import job_name
+    from executor.rank import run_rank
 
     # NumPy and MPI are imported under guard, in the rank's own process.
     run_rank(lambda: _profile(args), folder=RUNS / f"profile-{job_name()}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, not_there_yet, say
-from experiments.outputs import check_place, clean_stdout
+from experiments.outputs import check_place, clean_stdout, make_folder
 from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="how it is trained: optimizer (sgd, adam, adamw, adagrad, lamb, muon), lr, warm_up, decay, frozen, ...",
+        help="how it is trained: precision (full, bf16, fp16), optimizer (adamw, lamb, muon, ...), lr, decay, ...",
     )
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
@@ -67,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop solving after so many seconds with the best plan so far (default: %(default)g)",
     )
     parser.add_argument(
+        "--dump-passes",
+        type=Path,
+        metavar="DIR",
+        help="write the plan's graph after every pass into this folder, as text",
+    )
+    parser.add_argument(
         "--out", type=Path, default=Path("plan.json"), metavar="PLAN", help="write the plan here (default: %(default)s)"
     )
     add_json(parser)
@@ -76,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the plan, print; times count from here, imports included."""
     started = time.perf_counter()
     if args.cluster.partition(":")[0] == "local":
-        from executor.launch import rank_environment
+        from executor.environment import rank_environment
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
@@ -86,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.search.verdict import OutOfTimeError
 
     check_place(args.out, "--out")
+    make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args)
     left_s = max(0.0, args.time_limit - (time.perf_counter() - started))
     try:
@@ -100,11 +107,21 @@ def run(args: argparse.Namespace) -> int:
             emit(without_plan("limit", request, started))
         raise
     write_plan(result.plan, args.out)
+    if args.dump_passes is not None:
+        dump_passes(result.plan, args.dump_passes)
     found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started)
     if args.json:
         emit(found)
     say(summary(result, args.out))
     return EXIT_LIMIT if result.status == "limit" else 0
+
+
+def dump_passes(plan: Plan, folder: Path) -> None:
+    """Write the plan's graph after every pass, a file each."""
+    from strategy.passes.dump import PassDump
+    from strategy.passes.planned import planned_graph
+
+    planned_graph(plan.model, plan.training, plan.config, PassDump(folder))
 
 
 def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
@@ -166,9 +183,10 @@ def progress() -> Iterator[Watch | None]:
 
 def degrees(config: PlanConfig) -> str:
     """A configuration in one phrase."""
+    laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     return (
-        f"dp {config.dp}, tp {config.tp}, pp {config.pp}, "
+        f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
         f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}"
     )
 
@@ -223,7 +241,7 @@ def utilisation(plan: Plan) -> tuple[float, float]:
     """FLOPs per second over those of the devices' data sheet: the model's, and all that are done."""
     from strategy.lowering.lower import hardware_flop, model_flop
 
-    peak_flop = plan.ranks * plan.cluster.device.flop_per_s * plan.claims.step_time_s
+    peak_flop = plan.ranks * plan.peak_flop_per_s * plan.claims.step_time_s
     return model_flop(plan.graph, plan.pipeline) / peak_flop, hardware_flop(plan.graph, plan.pipeline) / peak_flop
 
 

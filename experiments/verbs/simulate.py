@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise refusal(args.plan, problems)
     calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
     program = program_of(plan, calibration)
-    found = simulate(program, peak_flop_per_s=plan.cluster.device.flop_per_s)
+    found = simulate(program, peak_flop_per_s=plan.peak_flop_per_s)
     if args.trace is not None:
         write_trace_of(program, found, args.trace)
     if args.figure is not None:

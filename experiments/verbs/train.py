@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become a rank, or start the ranks."""
-    from executor.launch import job_name, run_rank
+    from executor.environment import job_name
+    from executor.rank import run_rank
 
     if args.launch:
         return _launch(args)

@@ -12,16 +12,17 @@ of them are run at most.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from strategy.graph import Phase
-from strategy.lowering.schedule import Schedule, chunk_order, position_of
+from strategy.lowering.schedule import Chunk, Schedule, chunk_order, position_of
 
 PHASES = tuple(Phase)
 ROUNDS = 8
-"""Micro-batches, per stage and lap, after which nothing new happens."""
+"""Micro-batches, per stage, after which nothing new happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +93,32 @@ class UnitRun:
 @lru_cache(maxsize=64)
 def unit_run(schedule: Schedule, stages: int, num_micro_batches: int, laps: int = 1) -> UnitRun:
     """Run the chunks of all stages, each in one unit of time."""
-    count = min(num_micro_batches, ROUNDS * stages * laps)
-    orders = [list(chunk_order(schedule, stages, stage, count, laps)) for stage in range(stages)]
-    ends: dict[tuple[Phase, int], list[int]] = {}
+    count = min(num_micro_batches, ROUNDS * stages)
+    waiting = [deque(chunk_order(schedule, stages, stage, count, laps)) for stage in range(stages)]
     begins: dict[Leg, list[int]] = {}
-    at, free = [0] * stages, [0] * stages
-    last = stages * laps - 1
-    waiting = list(range(stages))
-    while waiting:
-        still = []
-        for stage in waiting:
-            begun, order = at[stage], orders[stage]
-            while at[stage] < len(order):
-                chunk = order[at[stage]]
-                position = position_of(schedule, stages, stage, chunk.lap)
-                arrived = free[stage]
-                ahead = position - 1 if chunk.phase is Phase.FORWARD else position + 1
-                if chunk.phase is not Phase.WEIGHT and 0 <= ahead <= last:
-                    sent = ends.get((chunk.phase, ahead), [])
-                    if len(sent) <= chunk.micro_batch:
-                        break
-                    arrived = max(arrived, sent[chunk.micro_batch])
-                begins.setdefault(Leg(chunk.phase, stage, chunk.lap), []).append(arrived)
-                ends.setdefault((chunk.phase, position), []).append(arrived + 1)
-                free[stage] = arrived + 1
-                at[stage] += 1
-            if at[stage] < len(order):
-                still.append(stage)
-            assert len(waiting) > 1 or at[stage] > begun, f"{schedule} hangs"
-        waiting = still
+    ends: dict[tuple[Phase, int], list[int]] = {}
+    free = [0] * stages
+
+    def arrival(chunk: Chunk, place: int) -> int | None:
+        """When the input of a chunk is there; None while that is not known."""
+        before = place - 1 if chunk.phase is Phase.FORWARD else place + 1
+        if chunk.phase is Phase.WEIGHT or not 0 <= before < stages * laps:
+            return 0
+        sent = ends.get((chunk.phase, before), [])
+        return sent[chunk.micro_batch] if chunk.micro_batch < len(sent) else None
+
+    while any(waiting):
+        left = sum(map(len, waiting))
+        for stage, chunks in enumerate(waiting):
+            while chunks:
+                place = position_of(schedule, stages, stage, chunks[0].lap)
+                arrived = arrival(chunks[0], place)
+                if arrived is None:
+                    break
+                chunk, begin = chunks.popleft(), max(free[stage], arrived)
+                begins.setdefault(Leg(chunk.phase, stage, chunk.lap), []).append(begin)
+                ends.setdefault((chunk.phase, place), []).append(begin + 1)
+                free[stage] = begin + 1
+        assert sum(map(len, waiting)) < left, f"{schedule} hangs"
     found = {leg: tuple(times) for leg, times in begins.items()}
     return UnitRun(schedule, stages, num_micro_batches, found, max(free))

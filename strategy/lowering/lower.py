@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
-from strategy.cost import FLOP_BOUND, CostModel, port_rates
+from strategy.cost import FLOP_BOUND, CostModel, expected, port_rates
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
 from strategy.levels import nodes_of
@@ -68,7 +68,8 @@ def products_flop(graph: Graph, *, repeated: bool = False) -> dict[str, int]:
     found: dict[str, int] = {}
     for op in graph.ops:
         if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE and (repeated or not op.repeats):
-            flop = op_definition(op.kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), op.attrs)
+            read, written = expected(graph.specs(op.inputs)), expected(graph.specs(op.outputs))
+            flop = op_definition(op.kind).flop(read, written, op.attrs)
             found[op.kind] = found.get(op.kind, 0) + flop
     return found
 
@@ -116,9 +117,11 @@ class _Lowering:
             initial = 1 if value.role is Role.VARIABLE and held.name == held.value else 0
             for rank in self.layout.stages.placements[held.stage].devices:
                 self.register_of[index, rank] = len(self.registers)
-                shape = box_shape(self._box(index, rank))
-                blocks = held.lifetime.blocks
-                self.registers.append(Register(held.name, rank, shape, value.spec.dtype, blocks, initial))
+                box, spec, blocks = self._box(index, rank), value.spec, held.lifetime.blocks
+                ragged, place = spec.ragged, () if spec.ragged is None else box
+                self.registers.append(
+                    Register(held.name, rank, box_shape(box), spec.dtype, blocks, initial, ragged, place)
+                )
 
     def _port(self, tensor: int, rank: int, action: Action) -> Port:
         rate = self.graph.values[self.arrangement.tensors[tensor].value].rate
@@ -165,8 +168,8 @@ class _Lowering:
             return self.cost.work(features, rank, ())
         if isinstance(task, TransferTask) and not task.messages:
             return Work()
-        itemsize = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec.dtype.nbytes
-        return self.cost.work(features, rank, part_nbytes(action.kind, task, rank, itemsize))
+        spec = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec
+        return self.cost.work(features, rank, part_nbytes(action.kind, task, rank, spec))
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:

@@ -12,7 +12,7 @@ from strategy.graph import Graph
 from strategy.layout import Stages
 from strategy.lowering.arrangement import Arrangement, Held
 from strategy.sbp import local_box
-from strategy.tensor import box_shape
+from strategy.tensor import box_shape, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,7 @@ def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
     spec = graph.values[tensor.value].spec
     placement = stages.placements[tensor.stage]
     box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
-    size = spec.dtype.nbytes
-    for dim in box_shape(box):
-        size *= dim
-    return size * tensor.lifetime.blocks
+    return 0 if is_empty(box) else spec.piece(box_shape(box)).nbytes * tensor.lifetime.blocks
 
 
 def memory_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> MemoryPeak:

@@ -7,11 +7,13 @@ from strategy.program import BoxingTask, Program, TransferTask
 
 
 def sent_bytes_per_step(program: Program) -> tuple[int, ...]:
-    """Bytes by rank: what the executor's transports must count."""
+    """Bytes by rank: what the executor's transports must count; of ragged tensors, what is expected."""
     totals = [0] * program.ranks
     for actor in program.actors:
         if isinstance(actor.task, BoxingTask | TransferTask):
             ports = actor.reads or actor.writes
-            itemsize = program.registers[ports[0].register].dtype.nbytes
-            totals[actor.rank] += actor.acts_per_step * sent_nbytes(actor.kind, actor.task, actor.rank, itemsize)
+            held = program.registers[ports[0].register]
+            if held.nbytes:  # a rank beside an owner has nothing to send
+                sent = sent_nbytes(actor.kind, actor.task, actor.rank, held.spec)
+                totals[actor.rank] += actor.acts_per_step * sent
     return tuple(totals)

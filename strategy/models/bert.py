@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.models.base import Family, Integers, Preset, Source
-from strategy.nn.layers import Embedding, LayerNorm, Linear, packed_attention
+from strategy.nn.layers import Embedding, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
+from strategy.nn.transformer import Attention, Mlp
 from strategy.tensor import DType, TensorSpec
 
 EPSILON = 1e-12
@@ -74,42 +75,11 @@ class BertConfig:
         return Bert(self)
 
 
-class Attention(Module):
-    """Self-attention; the projection's columns are ordered head, (query, key, value), dim."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        self.heads = heads
-        self.qkv = Linear(width, 3 * width)
-        self.proj = Linear(width, width)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        (x,) = inputs
-        b, s, w = x.shape
-        packed = self.qkv(x).reshape("heads", (b, s, self.heads, 3, w // self.heads))
-        mixed = packed_attention(packed, "attention", causal=False)
-        projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
-        return projected
-
-
-class Mlp(Module):
-    """Two linear maps with a GELU between."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        self.fc1 = Linear(width, hidden)
-        self.fc2 = Linear(hidden, width)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        hidden: Tensor = self.fc2(self.fc1(inputs[0]).apply("gelu", "gelu"))
-        return hidden
-
-
 class Block(Module):
     """Post-norm transformer layer."""
 
     def __init__(self, config: BertConfig) -> None:
-        self.attn = Attention(config.width, config.heads)
+        self.attn = Attention(config.width, config.heads, causal=False)
         self.norm1 = LayerNorm(config.width, epsilon=EPSILON)
         self.mlp = Mlp(config.width, 4 * config.width)
         self.norm2 = LayerNorm(config.width, epsilon=EPSILON)

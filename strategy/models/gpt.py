@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from strategy.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
-from strategy.nn.layers import LayerNorm, Linear
+from strategy.nn.layers import LayerNorm
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
+from strategy.nn.transformer import Attention, Mlp, PreNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,60 +46,23 @@ class GptConfig(TextBatches):
         return Gpt(self)
 
 
-class Attention(Module):
-    """Causal self-attention; the projection's columns are ordered head, (query, key, value), dim."""
-
-    def __init__(self, config: GptConfig) -> None:
-        self.heads = config.heads
-        self.qkv = Linear(config.width, 3 * config.width)
-        self.proj = Linear(config.width, config.width, std=0.02 / math.sqrt(2 * config.layers))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        (x,) = inputs
-        b, s, w = x.shape
-        packed = self.qkv(x).reshape("heads", (b, s, self.heads, 3, w // self.heads))
-        mixed = x.tracer.apply("attention", "attention", (packed,), {"causal": 1}, labels=("lse",))[0]
-        projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
-        return projected
-
-
-class Mlp(Module):
-    """Two linear maps with a GELU between."""
-
-    def __init__(self, config: GptConfig) -> None:
-        self.fc1 = Linear(config.width, 4 * config.width)
-        self.fc2 = Linear(4 * config.width, config.width, std=0.02 / math.sqrt(2 * config.layers))
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        hidden: Tensor = self.fc2(self.fc1(inputs[0]).apply("gelu", "gelu"))
-        return hidden
-
-
-class Block(Module):
-    """Pre-norm transformer layer."""
-
-    def __init__(self, config: GptConfig) -> None:
-        self.norm1 = LayerNorm(config.width)
-        self.attn = Attention(config)
-        self.norm2 = LayerNorm(config.width)
-        self.mlp = Mlp(config)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        x = inputs[0]
-        x = x.apply("residual1", "add", self.attn(self.norm1(x)))
-        return x.apply("residual2", "add", self.mlp(self.norm2(x)))
-
-
 class Gpt(Module):
     """Token ids and labels -> summed loss."""
 
     def __init__(self, config: GptConfig) -> None:
         self.token = Parameter((config.vocabulary, config.width), "normal(0.02)")
         self.position = Parameter((config.sequence, config.width), "normal(0.01)")
-        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        width, std = config.width, 0.02 / math.sqrt(2 * config.layers)
+        blocks = [
+            PreNorm(
+                LayerNorm(width),
+                Attention(width, config.heads, causal=True, std_out=std),
+                LayerNorm(width),
+                Mlp(width, 4 * width, std_out=std),
+            )
+            for _ in range(config.layers)
+        ]
+        self.layers = Layers(blocks)
         self.norm = LayerNorm(config.width)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from strategy.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
-from strategy.nn.layers import Embedding, Linear, RmsNorm, attention, rotary, swiglu
+from strategy.nn.layers import Embedding, Linear, RmsNorm
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module
 from strategy.nn.tracer import Tensor
+from strategy.nn.transformer import GatedMlp, GroupedAttention, PreNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,71 +66,22 @@ def attention_parameters(width: int, heads: int, key_heads: int) -> int:
     return 2 * width * width + 2 * width * (width // heads) * key_heads
 
 
-class GroupedAttention(Module):
-    """Causal self-attention, several heads of queries to one of keys and values (Ainslie et al. 2023)."""
-
-    def __init__(self, width: int, heads: int, key_heads: int, *, rotary_base: float, layers: int) -> None:
-        size = width // heads
-        self.heads = heads
-        self.key_heads = key_heads
-        self.rotary_base = rotary_base
-        self.q = Linear(width, width, bias=False)
-        self.k = Linear(width, key_heads * size, bias=False)
-        self.v = Linear(width, key_heads * size, bias=False)
-        self.proj = Linear(width, width, std=0.02 / math.sqrt(2 * layers), bias=False)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        (x,) = inputs
-        b, s, w = x.shape
-        size = w // self.heads
-        q = self.q(x).reshape("q_heads", (b, s, self.heads, size))
-        k = self.k(x).reshape("k_heads", (b, s, self.key_heads, size))
-        v = self.v(x).reshape("v_heads", (b, s, self.key_heads, size))
-        q, k = rotary(q, "q_turned", base=self.rotary_base), rotary(k, "k_turned", base=self.rotary_base)
-        mixed = attention(q, k, v, "attention", causal=True)
-        projected: Tensor = self.proj(mixed.reshape("merge", (b, s, w)))
-        return projected
-
-
-class GatedMlp(Module):
-    """SwiGLU: a hidden layer that another one gates."""
-
-    def __init__(self, width: int, hidden: int, *, layers: int) -> None:
-        self.gate = Linear(width, hidden, bias=False)
-        self.up = Linear(width, hidden, bias=False)
-        self.down = Linear(hidden, width, std=0.02 / math.sqrt(2 * layers), bias=False)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        (x,) = inputs
-        hidden: Tensor = self.down(swiglu(self.gate(x), self.up(x), "hidden"))
-        return hidden
-
-
-class Block(Module):
-    """Pre-norm transformer layer."""
-
-    def __init__(self, config: LlamaConfig) -> None:
-        c = config
-        self.norm1 = RmsNorm(c.width)
-        self.attn = GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, layers=c.layers)
-        self.norm2 = RmsNorm(c.width)
-        self.mlp = GatedMlp(c.width, c.hidden, layers=c.layers)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        x = inputs[0]
-        x = x.apply("residual1", "add", self.attn(self.norm1(x)))
-        return x.apply("residual2", "add", self.mlp(self.norm2(x)))
-
-
 class Llama(Module):
     """Token ids and labels -> summed loss and count."""
 
     def __init__(self, config: LlamaConfig) -> None:
         self.token = Embedding(config.vocabulary, config.width)
-        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        c, std = config, 0.02 / math.sqrt(2 * config.layers)
+        blocks = [
+            PreNorm(
+                RmsNorm(c.width),
+                GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, std_out=std),
+                RmsNorm(c.width),
+                GatedMlp(c.width, c.hidden, std_out=std),
+            )
+            for _ in range(c.layers)
+        ]
+        self.layers = Layers(blocks)
         self.norm = RmsNorm(config.width)
         self.head = Linear(config.width, config.vocabulary, bias=False)
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.models.base import Family, Preset
-from strategy.models.llama import GroupedAttention, attention_parameters, check_heads
+from strategy.models.llama import attention_parameters, check_heads
 from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm
 from strategy.nn.losses import cross_entropy, joint_loss
 from strategy.nn.module import Layers, Module
 from strategy.nn.moe import Moe
 from strategy.nn.tracer import Tensor
+from strategy.nn.transformer import GroupedAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class MixtralConfig(TextBatches):
         choices: experts per token.
         capacity_factor: slots of an expert over those that an even demand would fill, per sample; 0 drops nothing.
         balance: share of the balancing losses in the loss.
+        imbalance: where nothing is dropped, tokens of the busiest rank's experts over those of an even demand, as
+            prices assume it.
     """
 
     layers: int
@@ -45,6 +48,7 @@ class MixtralConfig(TextBatches):
     rotary_base: float = 1000000.0
     capacity_factor: float = 0.0
     balance: float = 0.02
+    imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "key_heads", "hidden", "experts", "choices", "sequence", "vocabulary"):
@@ -55,6 +59,8 @@ class MixtralConfig(TextBatches):
             raise InputError("more choices than experts", where="Mixtral", got=(self.choices, self.experts))
         if not 0 <= self.capacity_factor < math.inf:
             raise InputError("no capacity", where="Mixtral", got=self.capacity_factor, expected="a finite figure >= 0")
+        if not 1 <= self.imbalance < math.inf:
+            raise InputError("no imbalance", where="Mixtral", got=self.imbalance, expected="a finite factor >= 1")
         if not 0 < self.balance < math.inf:
             raise InputError("no share", where="Mixtral: balance", got=self.balance, expected="a finite figure > 0")
 
@@ -75,9 +81,9 @@ class Block(Module):
     """Pre-norm transformer layer with a mixture of experts; a sample is a group of tokens."""
 
     def __init__(self, config: MixtralConfig) -> None:
-        c = config
+        c, std = config, 0.02 / math.sqrt(2 * config.layers)
         self.norm1 = RmsNorm(c.width)
-        self.attn = GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, layers=c.layers)
+        self.attn = GroupedAttention(c.width, c.heads, c.key_heads, rotary_base=c.rotary_base, std_out=std)
         self.norm2 = RmsNorm(c.width)
         self.moe = Moe(
             c.width,
@@ -86,7 +92,8 @@ class Block(Module):
             choices=c.choices,
             capacity_factor=c.capacity_factor or None,
             gated=True,
-            std_out=0.02 / math.sqrt(2 * c.layers),
+            std_out=std,
+            imbalance=c.imbalance,
         )
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from strategy.errors import InputError
 from strategy.models.base import Family, Preset
-from strategy.models.bert import Attention, Mlp
 from strategy.models.images import ImageBatches
 from strategy.nn.layers import Conv2d, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
+from strategy.nn.transformer import Attention, Mlp, PreNorm
 
 EPSILON = 1e-6
 """Of every layer norm, as in the authors' code."""
@@ -78,28 +78,21 @@ class Patches(Module):
         return joined.apply("add_position", "add", self.parameter("position", x))
 
 
-class Block(Module):
-    """Pre-norm transformer layer."""
-
-    def __init__(self, config: VitConfig) -> None:
-        self.norm1 = LayerNorm(config.width, epsilon=EPSILON)
-        self.attn = Attention(config.width, config.heads)
-        self.norm2 = LayerNorm(config.width, epsilon=EPSILON)
-        self.mlp = Mlp(config.width, config.hidden)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """[b, s, w] -> [b, s, w]."""
-        x = inputs[0]
-        x = x.apply("residual1", "add", self.attn(self.norm1(x)))
-        return x.apply("residual2", "add", self.mlp(self.norm2(x)))
-
-
 class Vit(Module):
     """Images and classes -> summed loss and count."""
 
     def __init__(self, config: VitConfig) -> None:
         self.patches = Patches(config)
-        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        blocks = [
+            PreNorm(
+                LayerNorm(config.width, epsilon=EPSILON),
+                Attention(config.width, config.heads, causal=False),
+                LayerNorm(config.width, epsilon=EPSILON),
+                Mlp(config.width, config.hidden),
+            )
+            for _ in range(config.layers)
+        ]
+        self.layers = Layers(blocks)
         self.norm = LayerNorm(config.width, epsilon=EPSILON)
         self.head = Linear(config.width, config.classes)
 

@@ -110,7 +110,7 @@ class BatchNorm(Module):
     """Batch norm per channel, by the statistics of the whole micro-batch while `training`, else by the running ones.
 
     The statistics are sums over the batch before they are used, so that every layout of the batch normalises alike.
-    The running ones follow them once per step, by the mean over its micro-batches; the running variance is unbiased.
+    The running ones follow those of all micro-batches together once per step; the running variance is unbiased.
     """
 
     def __init__(self, channels: int, *, epsilon: float = 1e-5, momentum: float = 0.1) -> None:
@@ -137,26 +137,26 @@ class BatchNorm(Module):
         variance = squares.apply("variance", "scale", attrs={"factor": 1.0 / count})
         attrs: Attrs = {"epsilon": self.epsilon, "count": count}
         y = x.apply("norm", "batch_norm", mean, variance, *scale, attrs=attrs)
-        self._follow(y, running, (total, squares), counted)
+        moment = variance.apply("moment", "second_moment", mean, running[0])
+        self._follow(y, running, (mean, moment, counted), count)
         return y
 
-    def _follow(self, y: Tensor, running: Sequence[Tensor], sums: Sequence[Tensor], count: Tensor) -> None:
+    def _follow(self, y: Tensor, running: Sequence[Tensor], terms: Sequence[Tensor], count: int) -> None:
         """Update the running statistics once per step; the ops are named after `y`, on whose stage they run."""
         graph, layer = y.tracer.graph, y.tracer.scopes[-1].layer
-        total_count, *totals = (
-            graph.add(f"{y.name}:{label}", "accumulate", (tensor.name,), layer=layer)[0]
-            for label, tensor in zip(("count", "sum", "squares"), (count, *sums), strict=True)
+        sums = [
+            graph.add(f"{y.name}:{label}", "accumulate", (term.name,), layer=layer)[0]
+            for label, term in zip(("means", "moments", "count"), terms, strict=True)
+        ]
+        graph.add(
+            f"{y.name}:running",
+            "running_average",
+            sums,
+            updates=[average.name for average in running],
+            attrs={"momentum": self.momentum, "count": count},
+            phase=Phase.UPDATE,
+            layer=layer,
         )
-        for average, total, correction in zip(running, totals, (0, 1), strict=True):
-            graph.add(
-                f"{y.name}:{average.name.rpartition('.')[2]}",
-                "running_average",
-                (total, total_count),
-                updates=(average.name,),
-                attrs={"momentum": self.momentum, "correction": correction},
-                phase=Phase.UPDATE,
-                layer=layer,
-            )
 
 
 class Conv2d(Module):
@@ -237,23 +237,11 @@ def packed_attention(qkv: Tensor, label: str, *, causal: bool, visible: Tensor |
 def attention(q: Tensor, k: Tensor, v: Tensor, label: str, *, causal: bool, visible: Tensor | None = None) -> Tensor:
     """Attention of q[b, s, h, d] over k, v[b, t, g, d], h a multiple of g: -> [b, s, h, d].
 
-    Over split positions, queries are split and keys and values gathered; see `split_key_attention` for the other way.
+    Over split positions, queries are split and keys and values gathered, or positions exchanged for heads; see
+    `passes.ring_attention` for keys and values that go round a ring.
     """
     mask = () if visible is None else (visible,)
     return q.tracer.apply(label, "attention", (q, k, v, *mask), _heads(q, k, causal), ("lse",))[0]
-
-
-def split_key_attention(
-    q: Tensor, k: Tensor, v: Tensor, label: str, *, causal: bool, visible: Tensor | None = None
-) -> Tensor:
-    """The same as `attention`, in steps between which keys and values may stay split over their positions."""
-    mask, attrs = () if visible is None else (visible,), _heads(q, k, causal)
-    top = q.apply(f"{label}.max", "attention_max", k, *mask, attrs=attrs)
-    terms = q.apply(f"{label}.terms", "attention_terms", k, v, *mask, top, attrs=attrs)
-    (b, s, h, wide) = terms.shape
-    sums = terms.apply(f"{label}.sums", "slice", attrs={"begin": (0, 0, 0, 0), "end": (b, s, h, wide - 1)})
-    total = terms.apply(f"{label}.total", "slice", attrs={"begin": (0, 0, 0, wide - 1), "end": (b, s, h, wide)})
-    return sums.apply(label, "div", total)
 
 
 def _heads(q: Tensor, k: Tensor, causal: bool) -> Attrs:

@@ -1,11 +1,11 @@
 """Mixture of experts as a layer: routing, dispatch, the experts' MLP, combination, and the balancing loss.
 
-    x[g,s,d] -> router -> softmax -> top k: weights[g,s,k], experts[g,s,k] -> slots
-    with a capacity   buffer[e,g,c,d] -> batched products over e -> combine
-    without one       rows[g,s*k,d], sorted by expert -> grouped products over ragged rows -> combine
+    x[g,s,d] -> router -> softmax -> top k: weights[g,s,k], experts[g,s,k]
+    with a capacity   slots -> buffer[e,g,c,d] -> batched products over e -> combine
+    without one       ragged rows[e,g,s,d] -> grouped products -> combine
 
-Expert parallelism is a layout: the experts' weights S(0), the buffer S(e) for the products and S(g) around them; the
-conversion between the two is the all-to-all.
+Expert parallelism is a layout: the experts' weights S(0), the buffer or rows S(e) for the products and S(g) around
+them; the conversion between the two is the all-to-all.
 """
 
 from __future__ import annotations
@@ -26,31 +26,26 @@ class Routes:
 
     Attributes:
         weights: [g, s, k], the chosen experts' shares of a token, which sum to one.
-        slots: [g, s, k], the slot of every choice; -1 is none.
-        counts: [g, e], how many choices fell on each expert, dropped ones included.
+        chosen: [g, s, k], the experts.
         balance: [], the balancing loss, a sum over the tokens.
     """
 
     weights: Tensor
-    slots: Tensor
-    counts: Tensor
+    chosen: Tensor
     balance: Tensor
 
 
-def route(odds: Tensor, *, choices: int, capacity: int) -> Routes:
-    """Every token's k likeliest experts, with weights that sum to one, and its slots there.
+def route(odds: Tensor, *, choices: int) -> Routes:
+    """Every token's k likeliest experts, with weights that sum to one.
 
     Args:
         odds: [g, s, e], the router's soft-max.
         choices: k.
-        capacity: slots per expert and group; 0 drops nothing.
     """
-    apply, experts = odds.tracer.apply, odds.shape[2]
-    best, chosen = apply("top", "top_k", (odds,), {"k": choices}, labels=("experts",))
+    best, chosen = odds.tracer.apply("top", "top_k", (odds,), {"k": choices}, labels=("experts",))
     weights = best / best.sum(-1, keepdims=True)
-    attrs = {"experts": experts, "capacity": capacity}
-    slots, counts = apply("slots", "moe_slots", (chosen,), attrs, labels=("counts",))
-    return Routes(weights, slots, counts, balance_loss(odds, counts, choices=choices))
+    counts = chosen.apply("demand", "moe_demand", attrs={"experts": odds.shape[2]})
+    return Routes(weights, chosen, balance_loss(odds, counts, choices=choices))
 
 
 def balance_loss(odds: Tensor, counts: Tensor, *, choices: int) -> Tensor:
@@ -74,6 +69,8 @@ class Moe(Module):
         capacity_factor: slots over those that an even demand would fill; None drops nothing.
         std, std_out: of the weights at the start; of the way out, where that is given.
         gated: an expert has a SwiGLU of two hidden layers, as in Llama, instead of a GELU of one.
+        imbalance: where nothing is dropped, rows of the busiest rank's experts over those of an even demand, as prices
+            assume it; what is computed does not depend on it.
     """
 
     def __init__(
@@ -87,6 +84,7 @@ class Moe(Module):
         std: float = 0.02,
         std_out: float | None = None,
         gated: bool = False,
+        imbalance: float = 1.0,
     ) -> None:
         if not 1 <= choices <= experts:
             raise InputError("more choices than experts", where="MoE", got=choices, expected=f"1 to {experts}")
@@ -94,6 +92,7 @@ class Moe(Module):
             raise InputError("no capacity", where="MoE", got=capacity_factor, expected="a finite figure above zero")
         self.choices = choices
         self.capacity_factor = capacity_factor
+        self.imbalance = imbalance
         self.router = Parameter((width, experts), f"normal({std})")
         self.gate = Parameter((experts, width, hidden), f"normal({std})") if gated else None
         self.up = Parameter((experts, width, hidden), f"normal({std})")
@@ -103,38 +102,38 @@ class Moe(Module):
         """[g, s, width] -> ([g, s, width], balancing loss []); groups are what capacity is counted in."""
         (x,) = inputs
         odds = x.apply("logits", "matmul", self.parameter("router", x)).softmax()
-        routes = route(odds, choices=self.choices, capacity=self._capacity(x))
+        routes = route(odds, choices=self.choices)
         experts = self._dropless if self.capacity_factor is None else self._capped
         return experts(x, routes), routes.balance
 
     def _capacity(self, x: Tensor) -> int:
         """Slots per expert and group."""
-        if self.capacity_factor is None:
-            return 0
+        assert self.capacity_factor is not None
         return max(1, math.ceil(self.choices * x.shape[1] * self.capacity_factor / self.router.shape[1]))
 
     def _capped(self, x: Tensor, routes: Routes) -> Tensor:
         """[g, s, width] -> [g, s, width] by way of [e, g, c, width]."""
         attrs = {"experts": self.router.shape[1], "capacity": self._capacity(x)}
-        buffer = x.apply("dispatch", "moe_dispatch", routes.slots, attrs=attrs)
+        slots = routes.chosen.apply("slots", "moe_slots", attrs=attrs)
+        buffer = x.apply("dispatch", "moe_dispatch", slots, attrs=attrs)
         experts, groups, capacity, width = buffer.shape
         rows = buffer.reshape((experts, groups * capacity, width))
-        out = self._experts(rows, "batch_matmul", (), _PLAIN)
+        out = self._experts(rows, "batch_matmul", _PLAIN)
         filled = out.reshape((experts, groups, capacity, width))
-        return filled.apply("combine", "moe_combine", routes.slots, routes.weights, attrs=attrs)
+        return filled.apply("combine", "moe_combine", slots, routes.weights, attrs=attrs)
 
     def _dropless(self, x: Tensor, routes: Routes) -> Tensor:
-        """[g, s, width] -> [g, s, width] by way of [g, s * choices, width], sorted by expert."""
-        attrs = {"experts": self.router.shape[1], "capacity": 0}
-        rows = x.apply("dispatch", "moe_dispatch", routes.slots, attrs=attrs)
-        out = self._experts(rows, "grouped_matmul", (routes.counts,), {"transpose": 0})
-        return out.apply("combine", "moe_combine", routes.slots, routes.weights, attrs=attrs)
+        """[g, s, width] -> [g, s, width] by way of ragged [e, g, s, width]."""
+        attrs = {"experts": self.router.shape[1], "imbalance": self.imbalance}
+        rows = x.apply("dispatch", "dropless_dispatch", routes.chosen, attrs=attrs)
+        out = self._experts(rows, "grouped_matmul", {"transpose": 0})
+        return out.apply("combine", "dropless_combine", routes.chosen, routes.weights)
 
-    def _experts(self, rows: Tensor, kind: str, counts: tuple[Tensor, ...], attrs: Attrs) -> Tensor:
+    def _experts(self, rows: Tensor, kind: str, attrs: Attrs) -> Tensor:
         """The experts' MLP on their rows, by one kind of product."""
 
         def product(x: Tensor, weight: str) -> Tensor:
-            return x.apply(f"{weight}_matmul", kind, self.parameter(weight, rows), *counts, attrs=attrs)
+            return x.apply(f"{weight}_matmul", kind, self.parameter(weight, rows), attrs=attrs)
 
         up = product(rows, "up")
         return product(up.gelu() if self.gate is None else swiglu(product(rows, "gate"), up, "hidden"), "down")

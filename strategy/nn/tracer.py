@@ -61,7 +61,13 @@ class Tracer:
                 self.named_parameters[id(parameter)] = name
 
     def input(self, name: str, spec: TensorSpec) -> Tensor:
-        """Declare an input of the graph, of which every micro-batch has its own piece."""
+        """Declare an input of the graph, of which every micro-batch has its own piece.
+
+        Raises:
+            GraphError: it is ragged: which rows there are is computed, not loaded.
+        """
+        if spec.ragged is not None:
+            raise GraphError([f"input {name}: is ragged; load its tokens and their experts, and dispatch them"])
         return Tensor(self, self.graph.declare(Value(name, spec, Rate.MICRO_BATCH, Role.INPUT)))
 
     @contextmanager

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from strategy.errors import InputError, did_you_mean
 from strategy.ops import (
     attention,
+    attention_block,
     batch_matmul,
     batch_norm,
     binary,
     conv,
     copy,
+    dropless,
     dropout,
     elementwise,
     gather,
@@ -21,6 +23,7 @@ from strategy.ops import (
     lamb,
     learning_rate,
     loss,
+    margin,
     matmul,
     moe,
     muon,
@@ -33,8 +36,8 @@ from strategy.ops import (
     shape,
     shift,
     skip,
+    slicing,
     softmax,
-    split_attention,
 )
 from strategy.ops.base import OpDef
 
@@ -52,21 +55,24 @@ _FAMILIES = (
     group_norm,
     batch_norm,
     attention,
-    split_attention,
+    attention_block,
     rotary,
     conv,
     pool,
     gather,
     indexing,
     loss,
+    margin,
     dropout,
     shape,
+    slicing,
     optimizer,
     learning_rate,
     skip,
     lamb,
     muon,
     moe,
+    dropless,
     grouped_matmul,
 )
 

@@ -6,7 +6,7 @@
 
 `heads` says what the operands are. The forward pass keeps only the log-sum-exp of every row; the backward pass
 recomputes the probabilities from it (Dao et al. 2022, arXiv:2205.14135, section 3.1), which lets it run on any piece
-of the queries, keys or heads. The keys of the forward pass may not be split; `split_attention` has the ops for that.
+of the queries, keys or heads. The keys of the forward pass may not be split; `attention_block` is for that.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from strategy.sbp import B, P, Sbp
 from strategy.tensor import DType, TensorSpec
 
 
-def _run(call: Call) -> None:
-    xp, (out, lse) = call.xp, call.outputs
-    heads = heads_of(call, call.inputs)
+def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
+    """The values that every query sees, weighted: [b, n, c s, d], and the log-sum-exp of its scores, [b, n, c s]."""
+    xp = call.xp
     q = copied_queries(call, "q", heads.q)
     k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
     probs = masked_scores(call, heads, q, k)
@@ -50,10 +50,17 @@ def _run(call: Call) -> None:
     probs -= top
     xp.exp(probs, out=probs)
     total = probs.sum(axis=-1, keepdims=True)
-    lse.reshape(q.shape[:3])[...] = (xp.log(total) + top)[..., 0]
     mixed = call.workspace.get("mixed", q.shape, q.dtype)
     xp.matmul(probs, v, out=mixed)
     mixed /= total
+    return mixed, (xp.log(total) + top)[..., 0]
+
+
+def _run(call: Call) -> None:
+    out, lse = call.outputs
+    heads = heads_of(call, call.inputs)
+    mixed, sums = mixed_values(call, heads)
+    lse.reshape(sums.shape)[...] = sums
     write_queries(out, heads, mixed)
 
 

@@ -127,6 +127,8 @@ class OpDef:
     nbytes: Callable[[Specs, Specs, Attrs], int] | None = None
     accumulates: bool = False
     """Its output is a step value made of micro-batch inputs: every act after the first of a step adds to it."""
+    ragged: bool = False
+    """Its operands may be ragged: `Rows` in a call, and as many rows as are expected where FLOPs and bytes count."""
     repeats: bool = False
     """Its output is a micro-batch value made of step inputs: every act of a step gives it anew."""
     examples: tuple[Example, ...] = ()
@@ -205,8 +207,8 @@ def local_spec(spec: TensorSpec, sbp: Sbp, parts: int) -> TensorSpec | None:
         if sbp.dim >= len(spec.shape) or spec.shape[sbp.dim] < parts:
             return None
         size = -(-spec.shape[sbp.dim] // parts)
-        return TensorSpec((*spec.shape[: sbp.dim], size, *spec.shape[sbp.dim + 1 :]), spec.dtype)
-    if isinstance(sbp, Partial) and not may_be_partial(spec.dtype, sbp.reduce):
+        return spec.piece((*spec.shape[: sbp.dim], size, *spec.shape[sbp.dim + 1 :]))
+    if isinstance(sbp, Partial) and not may_be_partial(spec, sbp.reduce):
         return None
     return spec
 

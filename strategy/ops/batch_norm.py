@@ -4,7 +4,8 @@
     batch_norm         x, mean[c], variance[c], gain[c], bias[c] -> y
     batch_norm_sums    x, mean, variance, dy                    -> dgain, dbias
     batch_norm_grad    x, mean, variance, gain, dgain, dbias, dy -> dx
-    running_average    total[c], count[]; updates average[c]
+    second_moment      variance[c], mean[c], about[c]           -> variance + (mean - about)^2
+    running_average    means[c], moments[c], count[]; updates mean[c], variance[c]
 
 The statistics are sums over the batch, P(sum) where the batch is split, and B where they are used: so every rank
 normalises by the statistics of the whole batch, and any layout gives the same. `strategy.nn.layers` composes them.
@@ -164,26 +165,50 @@ def _run_grad(call: Call) -> None:
     dx += scaled
 
 
+def _infer_moment(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    alike = len(inputs) == 3 and len(inputs[0].shape) == 1 and all(spec == inputs[0] for spec in inputs)
+    expect(alike, "second_moment shapes do not compose", got=shapes(inputs), expected="[c], [c], [c] of one dtype")
+    return (inputs[0],)
+
+
+def _signatures_moment(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    return [AxisSignature((_FIRST,) * 3, (_FIRST,))]
+
+
+def _run_moment(call: Call) -> None:
+    (variance, mean, about), moment = call.inputs, call.outputs[0]
+    call.xp.subtract(mean, about, out=moment)
+    moment *= moment
+    moment += variance
+
+
 def _infer_average(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    total, count = inputs
-    fits = list(updates) == [total] and len(total.shape) == 1 and count == TensorSpec((), total.dtype)
-    expect(fits, "running_average shapes do not compose", got=shapes((*inputs, *updates)), expected="[c], [], [c]")
+    means, moments, count = inputs
+    fits = [means, *updates] == [moments] * 3 and len(means.shape) == 1 and count == TensorSpec((), means.dtype)
+    expect(fits, "running_average shapes do not compose", got=shapes((*inputs, *updates)), expected="[c], [c], []")
     momentum = float_attr(attrs, "momentum")
     expect(0 <= momentum <= 1, "not a momentum", got=momentum, expected="a figure in [0, 1]")
-    int_attr(attrs, "correction")
+    expect(int_attr(attrs, "count") > 0, "not a count", got=int_attr(attrs, "count"), expected="elements per channel")
     return ()
 
 
 def _signatures_average(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [AxisSignature((_FIRST, B), (), (_FIRST,))]
+    return [AxisSignature((_FIRST, _FIRST, B), (), (_FIRST, _FIRST))]
 
 
 def _run_average(call: Call) -> None:
-    """average = (1 - momentum) average + momentum total / (count - correction)."""
-    (total, count), (average,) = call.inputs, call.updates
-    momentum, correction = float_attr(call.attrs, "momentum"), int_attr(call.attrs, "correction")
-    average *= 1.0 - momentum
-    average += total * (momentum / call.xp.maximum(count - correction, 1.0))
+    """Statistics of all micro-batches together: their means spread, and that is part of the variance.
+
+    With the mean r before the step, m micro-batches of n elements, mean_i and variance_i, and N = m n:
+    mean = sum mean_i / m, variance = N / (N - 1) (sum (variance_i + (mean_i - r)^2) / m - (mean - r)^2).
+    """
+    (means, moments, total), (average, variance) = call.inputs, call.updates
+    momentum, pieces = float_attr(call.attrs, "momentum"), total / int_attr(call.attrs, "count")
+    moved = means / pieces - average
+    unbiased = total / call.xp.maximum(total - 1.0, 1.0)
+    variance *= 1.0 - momentum
+    variance += (momentum * unbiased) * (moments / pieces - moved * moved)
+    average += momentum * moved
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
@@ -195,7 +220,7 @@ def _flop_sums(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 
 def _flop_average(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 3 * inputs[0].size
+    return 10 * inputs[0].size
 
 
 _SHAPES = ((5, 4, 7), (4, 5, 4, 4), (5, 7))
@@ -222,13 +247,14 @@ def _count(shape: Shape) -> int:
 _EPSILON: Attrs = {"epsilon": 1e-5}
 _AVERAGES = tuple(
     Example(
-        (TensorSpec((size,)), TensorSpec(())),
-        (TensorSpec((size,)),),
-        {"momentum": 0.1, "correction": correction},
-        {0: _POSITIVE, 1: (4.0, 5.0)},
+        (TensorSpec((size,)), TensorSpec((size,)), TensorSpec(())),
+        (TensorSpec((size,)), TensorSpec((size,))),
+        {"momentum": 0.1, "count": 2},
+        {1: _POSITIVE, 2: (4.0, 8.0), 4: _POSITIVE},
     )
-    for size, correction in ((5, 0), (8, 1))
+    for size in (5, 8)
 )
+_MOMENT = Example((TensorSpec((7,)),) * 3, ranges={0: _POSITIVE})
 
 OPS = (
     OpDef(
@@ -264,6 +290,7 @@ OPS = (
         _run_grad,
         examples=_examples("xcvcccx", _EPSILON, counted=True),
     ),
+    OpDef("second_moment", _infer_moment, _flop, _signatures_moment, _run_moment, examples=(_MOMENT,)),
     OpDef(
         "running_average",
         _infer_average,

@@ -25,6 +25,7 @@ from strategy.ops.base import (
     split_letters,
 )
 from strategy.ops.gradient import GradientBuilder
+from strategy.ops.on_rows import on_rows, ragged_spec, same_rows
 from strategy.sbp import Partial
 from strategy.tensor import DType, Shape, TensorSpec
 
@@ -83,6 +84,8 @@ class _Binary:
     gradient: Callable[[GradientBuilder], None] | None = None
     compares: bool = False
     floats: bool = False
+    ragged: bool = False
+    """Operands may be ragged, both alike: a row that is not there makes no row of a product, and is zero in a sum."""
 
 
 def _give(builder: GradientBuilder, position: int, label: str, grad: str) -> None:
@@ -141,9 +144,9 @@ def _gradient_winner(builder: GradientBuilder) -> None:
 
 _BOTH = (0, 1)
 _BINARY = (
-    _Binary("add", "add", linear=(_BOTH,), gradient=_gradient_add),
+    _Binary("add", "add", linear=(_BOTH,), gradient=_gradient_add, ragged=True),
     _Binary("sub", "subtract", linear=(_BOTH,), gradient=_gradient_sub),
-    _Binary("mul", "multiply", linear=((0,), (1,)), gradient=_gradient_mul),
+    _Binary("mul", "multiply", linear=((0,), (1,)), gradient=_gradient_mul, ragged=True),
     _Binary("div", "divide", linear=((0,),), gradient=_gradient_div, floats=True),
     _Binary("maximum", "maximum", extreme=MAX, gradient=_gradient_winner),
     _Binary("minimum", "minimum", extreme=MIN, gradient=_gradient_winner),
@@ -159,6 +162,9 @@ def _infer(row: _Binary) -> Callable[[Specs, Specs, Attrs], tuple[TensorSpec, ..
         expect(x.dtype == y.dtype, f"{row.kind} mixes dtypes", got=(x.dtype, y.dtype), expected="one dtype")
         fits = x.dtype.is_float or not row.floats
         expect(fits, f"{row.kind} of integers", got=x.dtype, expected="float32 or float64")
+        if x.ragged or y.ragged:
+            expect(x == y, f"{row.kind} mixes rows", got=shapes(inputs), expected="ragged tensors of one kind")
+            return (x,)
         shape = broadcast_shape((x.shape, y.shape))
         rule = "dims that are equal or 1, counted from the last"
         expect(shape is not None, f"{row.kind} shapes do not compose", got=shapes(inputs), expected=rule)
@@ -184,7 +190,7 @@ def _run(row: _Binary) -> Callable[[Call], None]:
     def compare(call: Call) -> None:
         call.outputs[0][...] = getattr(call.xp, row.function)(call.inputs[0], call.inputs[1])
 
-    return compare if row.compares else run
+    return compare if row.compares else on_rows(run, adds=row.kind == "add")
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
@@ -209,7 +215,9 @@ def _examples(row: _Binary) -> tuple[Example, ...]:
     if row.floats:
         return floats
     whole = TensorSpec((7, 5), DType.INT32)
-    return (*floats, Example((whole, whole), ranges={0: (-9, 9), 1: (-9, 9)}))
+    found = (*floats, Example((whole, whole), ranges={0: (-9, 9), 1: (-9, 9)}))
+    rows = ragged_spec((5, 4, 4, 7), 2)
+    return (*found, Example((rows, rows), derive={1: same_rows})) if row.ragged else found
 
 
 def _infer_where(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -248,7 +256,16 @@ _CONDITION = {0: (0, 2)}
 
 OPS = (
     *(
-        OpDef(row.kind, _infer(row), _flop, _signatures(row), _run(row), row.gradient, examples=_examples(row))
+        OpDef(
+            row.kind,
+            _infer(row),
+            _flop,
+            _signatures(row),
+            _run(row),
+            row.gradient,
+            ragged=row.ragged,
+            examples=_examples(row),
+        )
         for row in _BINARY
     ),
     OpDef(

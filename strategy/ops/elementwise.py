@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strategy.graph import Attrs
 from strategy.ops.base import (
@@ -29,6 +29,7 @@ from strategy.ops.base import (
     shapes,
 )
 from strategy.ops.gradient import GradientBuilder
+from strategy.ops.on_rows import on_rows, ragged_spec, same_rows
 from strategy.sbp import B, P, Sbp, Split
 from strategy.tensor import DType, TensorSpec
 
@@ -55,6 +56,8 @@ class _Unary:
     """Defined above zero alone."""
     bilinear: bool = False
     """The slope is linear in what is kept as well."""
+    ragged: bool = False
+    """Operands may be ragged."""
 
 
 def _relu(call: Call) -> None:
@@ -200,11 +203,11 @@ def _abs_slope(call: Call) -> None:
 
 
 _UNARY = (
-    _Unary("relu", _relu, 1, _relu_slope, 1, increasing=True),
-    _Unary("gelu", _gelu, 8, _gelu_slope, 16, keeps="input"),
+    _Unary("relu", _relu, 1, _relu_slope, 1, increasing=True, ragged=True),
+    _Unary("gelu", _gelu, 8, _gelu_slope, 16, keeps="input", ragged=True),
     _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True),
     _Unary("sigmoid", _sigmoid, 6, _sigmoid_slope, 3, increasing=True),
-    _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input"),
+    _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input", ragged=True),
     _Unary("exp", _exp, 4, "mul", increasing=True),
     _Unary("log", _log, 4, "div", keeps="input", positive=True),
     _Unary("sqrt", _sqrt, 1, _sqrt_slope, 2, positive=True),
@@ -236,6 +239,7 @@ def _monotone(*, increasing: bool) -> list[AxisSignature]:
 
 
 _SPECS = TensorSpec((7, 5)), TensorSpec((4, 6, 5))
+_RAGGED = ragged_spec((5, 4, 4, 7), 2)
 
 
 def _definitions(row: _Unary) -> tuple[OpDef, ...]:
@@ -256,15 +260,19 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
             builder.give(0, builder.emit("dx", slope, (builder.output_gradient(), kept)))
 
     domain = {0: (0.5, 3.0)} if row.positive else {}
-    examples = tuple(Example((spec,), ranges=domain) for spec in _SPECS)
-    flop = _flop_per_element(row.flop)
-    forward = OpDef(row.kind, _infer_float, flop, signatures, row.run, gradient, examples=examples)
+    specs = (*_SPECS, _RAGGED) if row.ragged else _SPECS
+    examples = tuple(Example((spec,), ranges=domain) for spec in specs)
+    flop, ragged = _flop_per_element(row.flop), row.ragged
+    run = on_rows(row.run)
+    forward = OpDef(row.kind, _infer_float, flop, signatures, run, gradient, ragged=ragged, examples=examples)
     if isinstance(row.slope, str):
         return (forward,)
     range_of = {1: (0.5, 3.0)} if row.positive else {1: (-0.9, 0.9)} if row.kind in ("tanh", "sigmoid") else {}
-    examples = tuple(Example((spec, spec), ranges=range_of) for spec in _SPECS)
-    flop = _flop_per_element(row.slope_flop)
-    return (forward, OpDef(slope, _infer_alike, flop, signatures_slope, row.slope, examples=examples))
+    examples = tuple(
+        Example((spec, spec), ranges=range_of, derive={1: same_rows} if spec.ragged else {}) for spec in specs
+    )
+    flop, run = _flop_per_element(row.slope_flop), on_rows(row.slope)
+    return (forward, OpDef(slope, _infer_alike, flop, signatures_slope, run, ragged=ragged, examples=examples))
 
 
 def _run_neg(call: Call) -> None:
@@ -299,7 +307,7 @@ def _signatures_scale(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -
 
 def _infer_cast(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     expect(attrs["dtype"] in list(DType), "no such dtype", got=attrs["dtype"], expected=", ".join(DType))
-    return (TensorSpec(inputs[0].shape, DType(str(attrs["dtype"]))),)
+    return (replace(inputs[0], dtype=DType(str(attrs["dtype"]))),)
 
 
 def _run_cast(call: Call) -> None:
@@ -366,19 +374,25 @@ OPS = (
         _infer_scale,
         _ONE,
         _signatures_scale,
-        _run_scale,
+        on_rows(_run_scale),
         _gradient_linear,
-        examples=tuple(Example((_SPECS[0],), attrs={"factor": factor}) for factor in (0.25, -3.0)),
+        ragged=True,
+        examples=(
+            *(Example((_SPECS[0],), attrs={"factor": factor}) for factor in (0.25, -3.0)),
+            Example((_RAGGED,), attrs={"factor": 0.5}),
+        ),
     ),
     OpDef(
         "cast",
         _infer_cast,
         _NONE,
         _signatures_cast,
-        _run_cast,
+        on_rows(_run_cast),
         _gradient_cast,
+        ragged=True,
         examples=(
             Example((TensorSpec((7, 5)),), attrs={"dtype": "float64"}),
+            Example((_RAGGED,), attrs={"dtype": "float64"}),
             Example((TensorSpec((7, 5)),), attrs={"dtype": "bfloat16"}),
             Example((TensorSpec((7, 5)),), attrs={"dtype": "float16"}),
             Example((TensorSpec((7, 5)),), attrs={"dtype": "int32"}, ranges={0: (-9.0, 9.0)}),
@@ -399,8 +413,14 @@ OPS = (
         _infer_alike,
         _flop_add_n,
         _signatures_add_n,
-        _run_add_n,
+        on_rows(_run_add_n, adds=True),
         _gradient_add_n,
-        examples=(Example((_SPECS[0],) * 2), Example((_SPECS[0],) * 3), Example((TensorSpec(()),) * 2)),
+        ragged=True,
+        examples=(
+            Example((_SPECS[0],) * 2),
+            Example((_SPECS[0],) * 3),
+            Example((TensorSpec(()),) * 2),
+            Example((_RAGGED,) * 2, derive={1: same_rows}),
+        ),
     ),
 )

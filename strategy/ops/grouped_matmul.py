@@ -1,20 +1,19 @@
-"""Grouped product: every row with the matrix of its expert, rows sorted by expert, ragged counts per group.
+"""Grouped product: every row with the matrix of its expert.
 
-    grouped_matmul     rows[g,r,d]  w[e,d,f]   counts[g,e] -> [g,r,f]     with `transpose` 1: rows[g,r,f] -> [g,r,d]
-    grouped_matmul_tn  rows[g,r,d]  dy[g,r,f]  counts[g,e] -> [e,d,f]     the gradient of w
+    grouped_matmul     rows[e,g,s,d]  w[e,d,f]       -> rows[e,g,s,f]     with `transpose` 1: [e,g,s,f] -> [e,g,s,d]
+    grouped_matmul_tn  rows[e,g,s,d]  dy[e,g,s,f]    -> [e,d,f]           the gradient of w
 
-Of the r rows of a group the first counts[g,0] belong to expert 0, and so on (MegaBlocks: Gale et al. 2022,
-arXiv:2211.15841). Rows beyond the counts give zeros, and counts beyond the rows are cut. Splitting the experts is
-box-aware: from all rows a rank does those of its own experts, and the sum over the ranks is the whole.
+The rows are ragged (`strategy.rows`) and lie by expert, so each expert multiplies one block of them (MegaBlocks: Gale
+et al. 2022, arXiv:2211.15841). It is an einsum over egsd and edf; a rank does what the rows in its box ask for.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from strategy.graph import Attrs
 from strategy.ops.base import (
-    Array,
     AxisSignature,
     Call,
     Example,
@@ -27,115 +26,99 @@ from strategy.ops.base import (
     split_letters,
 )
 from strategy.ops.gradient import GradientBuilder
-from strategy.sbp import B, P, Split
-from strategy.tensor import DType, TensorSpec
-
-
-def _check(kind: str, inputs: Specs, *, composes: bool) -> None:
-    rows, _, counts = inputs
-    counted = len(counts.shape) == 2 and not counts.dtype.is_float and counts.shape[:1] == rows.shape[:1]
-    expected = "rows[g, r, d], w[e, d, f] or dy[g, r, f], counts[g, e]"
-    expect(composes and counted, f"{kind} shapes do not compose", got=shapes(inputs), expected=expected)
+from strategy.ops.on_rows import alike, ragged_spec, same_rows
+from strategy.rows import Rows
+from strategy.tensor import TensorSpec
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    rows, w, counts = inputs
-    deep = len(rows.shape) == len(w.shape) == 3 and rows.dtype == w.dtype
+    rows, w = inputs
     inner, outer = (2, 1) if int_attr(attrs, "transpose") else (1, 2)
-    composes = deep and rows.shape[2] == w.shape[inner] and counts.shape[-1:] == w.shape[:1]
-    _check("grouped_matmul", inputs, composes=composes)
-    return (TensorSpec((*rows.shape[:2], w.shape[outer]), rows.dtype),)
+    deep = rows.ragged is not None and len(rows.shape) == 4 and len(w.shape) == 3 and w.ragged is None
+    composes = deep and (rows.shape[0], rows.shape[3], rows.dtype) == (w.shape[0], w.shape[inner], w.dtype)
+    expected = "ragged rows[e, g, s, d], w[e, d, f]"
+    expect(composes, "grouped_matmul shapes do not compose", got=shapes(inputs), expected=expected)
+    return (rows.piece((*rows.shape[:3], w.shape[outer])),)
 
 
 def _infer_tn(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    rows, dy, counts = inputs
-    composes = len(rows.shape) == len(dy.shape) == 3 and rows.shape[:2] == dy.shape[:2] and rows.dtype == dy.dtype
-    _check("grouped_matmul_tn", inputs, composes=composes)
-    return (TensorSpec((counts.shape[1], rows.shape[2], dy.shape[2]), rows.dtype),)
+    rows, dy = inputs
+    composes = rows.ragged is not None and len(rows.shape) == 4 and rows.piece(dy.shape) == dy
+    composes = composes and rows.shape[:3] == dy.shape[:3]
+    expected = "ragged rows[e, g, s, d] and dy[e, g, s, f]"
+    expect(composes, "grouped_matmul_tn shapes do not compose", got=shapes(inputs), expected=expected)
+    return (TensorSpec((rows.shape[0], rows.shape[3], dy.shape[3]), rows.dtype),)
 
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    given, made = ("grf", "grd") if int_attr(attrs, "transpose") else ("grd", "grf")
-    return [
-        *split_letters([given, "edf", "ge"], [made], skip="e"),
-        AxisSignature((B, Split(0), B), (P,)),
-        linear_in([0], 3),
-        linear_in([1], 3),
-    ]
+    given, made = ("egsf", "egsd") if int_attr(attrs, "transpose") else ("egsd", "egsf")
+    return [*split_letters([given, "edf"], [made]), linear_in([0], 2), linear_in([1], 2)]
 
 
 def _signatures_tn(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [
-        *split_letters(["grd", "grf", "ge"], ["edf"], skip="e"),
-        AxisSignature((B, B, B), (Split(0),)),
-        linear_in([0], 3),
-        linear_in([1], 3),
-    ]
+    return [*split_letters(["egsd", "egsf"], ["edf"]), linear_in([0], 2), linear_in([1], 2)]
 
 
-def _segments(counts: Array, rows: tuple[int, int], experts: tuple[int, int]) -> Iterator[tuple[int, int, slice]]:
-    """(group, expert, rows) of a rank, expert and rows counted within its boxes, where there are any."""
-    begin, end = rows
-    for group, row in enumerate(counts.tolist()):
-        at = 0
-        for expert, count in enumerate(row):
-            first, last = max(at, begin), min(at + count, end)
-            at += count
-            if first < last and experts[0] <= expert < experts[1]:
-                yield group, expert - experts[0], slice(first - begin, last - begin)
+def _blocks(rows: Rows) -> Iterator[tuple[int, slice]]:
+    """(expert of the box, its rows), experts without rows left out."""
+    bounds = rows.expert_bounds().tolist()
+    for expert, (begin, end) in enumerate(itertools.pairwise(bounds)):
+        if begin < end:
+            yield expert, slice(begin, end)
 
 
 def _run(call: Call) -> None:
-    xp, (rows, w, counts), out = call.xp, call.inputs, call.outputs[0]
+    xp, (rows, w), (out,) = call.xp, call.inputs, call.outputs
     matrices = w.transpose(0, 2, 1) if int_attr(call.attrs, "transpose") else w
-    out[...] = 0
-    for group, expert, some in _segments(counts, call.input_boxes[0][1], call.input_boxes[1][0]):
-        xp.matmul(rows[group, some], matrices[expert], out=out[group, some])
+    held = out.hold(rows.cells)
+    for expert, some in _blocks(rows):
+        xp.matmul(rows.rows[some], matrices[expert], out=held[some])
 
 
 def _run_tn(call: Call) -> None:
-    xp, (rows, dy, counts), out = call.xp, call.inputs, call.outputs[0]
+    """Terms of either operand may lack rows, which count as zero."""
+    xp, (rows, dy), (out,) = call.xp, call.inputs, call.outputs
     out[...] = 0
-    for group, expert, some in _segments(counts, call.input_boxes[0][1], call.output_boxes[0][0]):
-        out[expert] += xp.matmul(rows[group, some].T, dy[group, some])
+    matched = alike([rows, dy])
+    for expert, some in _blocks(rows):
+        if matched:
+            xp.matmul(rows.rows[some].T, dy.rows[some], out=out[expert])
+        else:
+            hits, place = dy.find(rows.cells[some])
+            xp.matmul(rows.rows[some][hits].T, dy.rows[place], out=out[expert])
 
 
 def _gradient(builder: GradientBuilder) -> None:
     op, dy = builder.op, builder.output_gradient()
-    rows, w, counts = op.inputs
+    rows, w = op.inputs
     transposed = int_attr(op.attrs, "transpose")
     if builder.wants(0):
-        builder.give(0, builder.emit("drows", "grouped_matmul", (dy, w, counts), {"transpose": 1 - transposed}))
+        builder.give(0, builder.emit("drows", "grouped_matmul", (dy, w), {"transpose": 1 - transposed}))
     if builder.wants(1):
-        operands = (dy, rows, counts) if transposed else (rows, dy, counts)
+        operands = (dy, rows) if transposed else (rows, dy)
         builder.give(1, builder.emit("dw", "grouped_matmul_tn", operands))
 
 
 def _gradient_tn(builder: GradientBuilder) -> None:
-    rows, dy, counts = builder.op.inputs
+    rows, dy = builder.op.inputs
     dw = builder.output_gradient()
     if builder.wants(0):
-        builder.give(0, builder.emit("drows", "grouped_matmul", (dy, dw, counts), {"transpose": 1}))
+        builder.give(0, builder.emit("drows", "grouped_matmul", (dy, dw), {"transpose": 1}))
     if builder.wants(1):
-        builder.give(1, builder.emit("ddy", "grouped_matmul", (rows, dw, counts), {"transpose": 0}))
+        builder.give(1, builder.emit("ddy", "grouped_matmul", (rows, dw), {"transpose": 0}))
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    """Of the rank's share of the experts, were the rows spread evenly over them."""
-    rows, w, counts = inputs
-    return 2 * rows.size * outputs[0].shape[2] * w.shape[0] // counts.shape[1]
+    return 2 * inputs[0].size * outputs[0].shape[-1]
 
 
 def _flop_tn(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    rows, dy, counts = inputs
-    return 2 * rows.size * dy.shape[2] * outputs[0].shape[0] // counts.shape[1]
+    return 2 * inputs[0].size * inputs[1].shape[-1]
 
 
-def _example(groups: int, rows: int, experts: int, inner: int, outer: int, transpose: int) -> Example:
-    counts = TensorSpec((groups, experts), DType.INT32)
+def _example(experts: int, inner: int, outer: int, transpose: int) -> Example:
     w = TensorSpec((experts, outer, inner) if transpose else (experts, inner, outer))
-    ranges = {2: (0, 2 * rows // experts + 1)}
-    return Example((TensorSpec((groups, rows, inner)), w, counts), attrs={"transpose": transpose}, ranges=ranges)
+    return Example((ragged_spec((experts, 4, 5, inner), 2), w), attrs={"transpose": transpose})
 
 
 OPS = (
@@ -146,7 +129,8 @@ OPS = (
         _signatures,
         _run,
         _gradient,
-        examples=(_example(4, 7, 5, 4, 5, 0), _example(5, 6, 4, 7, 4, 1)),
+        ragged=True,
+        examples=(_example(5, 4, 5, 0), _example(4, 7, 4, 1)),
     ),
     OpDef(
         "grouped_matmul_tn",
@@ -155,10 +139,7 @@ OPS = (
         _signatures_tn,
         _run_tn,
         _gradient_tn,
-        examples=(
-            Example(
-                (TensorSpec((4, 7, 5)), TensorSpec((4, 7, 4)), TensorSpec((4, 5), DType.INT32)), ranges={2: (0, 3)}
-            ),
-        ),
+        ragged=True,
+        examples=(Example((ragged_spec((5, 4, 5, 7), 2), ragged_spec((5, 4, 5, 4), 2)), derive={1: same_rows}),),
     ),
 )

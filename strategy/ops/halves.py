@@ -12,6 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from strategy.ops.base import Array, Call, OpDef
+from strategy.rows import Rows
+from strategy.tensor import DType
 
 _HALF_NBYTES = 2
 """No other dtype has elements of this size."""
@@ -33,7 +35,7 @@ def run_act(definition: OpDef, call: Call) -> None:
         results = zip((*call.outputs, *call.updates), (*outputs, *updates), strict=True)
         for narrow, result in results:
             if narrow is not result:
-                narrow[...] = result
+                _copy(result, narrow)
 
 
 def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, filled: bool) -> tuple[Array, ...]:
@@ -41,7 +43,21 @@ def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, fille
     found = list(arrays)
     for position, array in enumerate(arrays):
         if array.dtype.itemsize == _HALF_NBYTES:
-            found[position] = call.workspace.get(f"wide {role} {position}", array.shape, wide)
+            found[position] = _wide_like(call, f"wide {role} {position}", array, wide)
             if filled:
-                found[position][...] = array
+                _copy(array, found[position])
     return tuple(found)
+
+
+def _wide_like(call: Call, name: str, array: Array, wide: str) -> Array:
+    if not isinstance(array, Rows):
+        return call.workspace.get(name, array.shape, wide)
+    spec = replace(array.spec, dtype=DType(wide))
+    return Rows(call.xp, call.workspace.get(name, (spec.nbytes,), "uint8"), spec, array.box)
+
+
+def _copy(source: Array, target: Array) -> None:
+    if isinstance(source, Rows):
+        target.hold(source.cells)[...] = source.rows
+    else:
+        target[...] = source

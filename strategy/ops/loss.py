@@ -1,8 +1,7 @@
-"""What softmax cross-entropy and margin softmax are composed of (`strategy.nn.losses` composes them).
+"""What softmax cross-entropy is composed of (`strategy.nn.losses` composes it).
 
 sum_exp        logits[..., v], top[...]                 -> sum over v of exp(logits - top)
 cross_entropy  logits[..., v], labels[...], lse[...]    -> loss[], count[]
-arc_margin     cosine[..., v], labels[...]              -> logits[..., v]
 
 The classes may be split: a rank that holds part of them adds its terms of the sum, and the rank that holds a label's
 class counts that row's loss. Sums, not means: the mean over all micro-batches and ranks is the reduced sum over the
@@ -11,7 +10,6 @@ reduced count, whatever the layout; a mean of means is not. Gradients are divide
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -36,12 +34,12 @@ from strategy.sbp import B, P, Split
 from strategy.tensor import DType, TensorSpec
 
 
-def _rows(inputs: Specs) -> range:
+def rows_of(inputs: Specs) -> range:
     """The dims before the classes."""
     return range(len(inputs[0].shape) - 1)
 
 
-def _flat(array: Array) -> Array:
+def flat_rows(array: Array) -> Array:
     """[..., v] -> [rows, v], the same memory."""
     return array.reshape(-1, array.shape[-1])
 
@@ -55,7 +53,7 @@ def _infer_sum_exp(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorS
 
 def _signatures_sum_exp(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     """The sum falls as `top` rises, yet terms of `top` are not offered: the exponential of a wrong top overflows."""
-    rows = [AxisSignature((Split(d),) * 2, (Split(d),)) for d in _rows(inputs)]
+    rows = [AxisSignature((Split(d),) * 2, (Split(d),)) for d in rows_of(inputs)]
     return [*rows, AxisSignature((Split(len(rows)), B), (P,))]
 
 
@@ -85,7 +83,7 @@ def _infer_sum_exp_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Te
 
 
 def _signatures_sum_exp_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    rows = [AxisSignature((Split(d),) * 3, (Split(d),)) for d in _rows(inputs)]
+    rows = [AxisSignature((Split(d),) * 3, (Split(d),)) for d in rows_of(inputs)]
     classes = Split(len(rows))
     return [*rows, AxisSignature((classes, B, B), (classes,)), linear_in([2], 3)]
 
@@ -126,7 +124,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     """Linear in logits and lse together; the count does not depend on them."""
-    rows = [AxisSignature((Split(d),) * 3, (P, P)) for d in _rows(inputs)]
+    rows = [AxisSignature((Split(d),) * 3, (P, P)) for d in rows_of(inputs)]
     return [*rows, AxisSignature((Split(len(rows)), B, B), (P, P)), AxisSignature((P, B, P), (P, B))]
 
 
@@ -135,11 +133,11 @@ def _run(call: Call) -> None:
     (logits, labels, lse), (loss, count) = call.inputs, call.outputs
     rows, columns, valid = _own_labels(call, labels)
     smoothing = float_attr(call.attrs, "label_smoothing")
-    picked = _flat(logits)[rows, columns]
+    picked = flat_rows(logits)[rows, columns]
     loss[...] = lse.reshape(-1)[rows].sum() - (1 - smoothing) * picked.sum()
     if smoothing:
         share = smoothing / int_attr(call.attrs, "classes")
-        loss[...] -= share * (_flat(logits).sum(axis=-1) * valid).sum()
+        loss[...] -= share * (flat_rows(logits).sum(axis=-1) * valid).sum()
     count[...] = rows.size
 
 
@@ -159,7 +157,7 @@ def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec
 
 def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     rest = (B,) * (len(inputs) - 3)
-    rows = [AxisSignature((*(Split(d),) * 3, *rest), (Split(d),)) for d in _rows(inputs)]
+    rows = [AxisSignature((*(Split(d),) * 3, *rest), (Split(d),)) for d in rows_of(inputs)]
     classes = Split(len(rows))
     linear = [linear_in([3], 4)] if rest else []
     return [*rows, AxisSignature((classes, B, B, *rest), (classes,)), *linear]
@@ -174,78 +172,12 @@ def _run_grad(call: Call) -> None:
     xp.exp(dlogits, out=dlogits)
     if smoothing:
         dlogits -= smoothing / int_attr(call.attrs, "classes")
-    flat = _flat(dlogits)
+    flat = flat_rows(dlogits)
     flat[rows, columns] -= 1 - smoothing
     if not valid.all():
         flat[~valid] = 0
     for factor in grad:
         dlogits *= factor
-
-
-def _infer_margin(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    cosine, labels = inputs[0], inputs[1]
-    composes = len(cosine.shape) > 0 and cosine.shape[:-1] == labels.shape and not labels.dtype.is_float
-    expect(composes, "arc_margin shapes do not compose", got=shapes(inputs), expected="cosine[..., v], labels[...]")
-    alike = len(inputs) == 2 or inputs[2] == cosine
-    expect(alike, "operands differ", got=shapes(inputs), expected="the gradient like the cosine")
-    margin = float_attr(attrs, "margin")
-    expect(0 <= margin < math.pi, "not an angle", got=margin, expected="radians, from 0 to less than pi")
-    return (cosine,)
-
-
-def _signatures_margin(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    rows = [AxisSignature((Split(d),) * 2, (Split(d),)) for d in _rows(inputs)]
-    classes = Split(len(rows))
-    return [*rows, AxisSignature((classes, B), (classes,))]
-
-
-def _own_cells(call: Call) -> tuple[Array, Array]:
-    """Row and column of every label's cell on this rank."""
-    begin, end = call.input_boxes[0][-1]
-    flat = call.inputs[1].reshape(-1)
-    rows = call.xp.nonzero((flat >= begin) & (flat < end))[0]
-    return rows, flat[rows] - begin
-
-
-def _run_margin(call: Call) -> None:
-    """scale * cos(angle), and at the label scale * cos(angle + margin) (Deng et al. 2019, arXiv:1801.07698, eq. 3).
-
-    Where angle + margin would pass pi, scale * (cos(angle) - margin sin(margin)), as the authors' code has it, so that
-    the logit stays monotone in the angle.
-    """
-    xp, cosine, out = call.xp, call.inputs[0], call.outputs[0]
-    margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
-    xp.multiply(cosine, scale, out=out)
-    cells = _own_cells(call)
-    cos = _flat(cosine)[cells]
-    sine = xp.sqrt(xp.maximum(1 - cos * cos, 0))
-    moved = cos * math.cos(margin) - sine * math.sin(margin)
-    beyond = cos - margin * math.sin(margin)
-    _flat(out)[cells] = scale * xp.where(cos > -math.cos(margin), moved, beyond)
-
-
-def _gradient_margin(builder: GradientBuilder) -> None:
-    if builder.wants(0):
-        operands = (*builder.op.inputs, builder.output_gradient())
-        builder.give(0, builder.emit("dcosine", "arc_margin_grad", operands, builder.op.attrs))
-
-
-def _signatures_margin_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    rows = [AxisSignature((Split(d),) * 3, (Split(d),)) for d in _rows(inputs)]
-    classes = Split(len(rows))
-    return [*rows, AxisSignature((classes, B, classes), (classes,)), linear_in([2], 3)]
-
-
-def _run_margin_grad(call: Call) -> None:
-    """d cos(angle + margin) / d cos(angle) = cos(margin) + sin(margin) cos(angle) / sin(angle)."""
-    xp, (cosine, _, grad), out = call.xp, call.inputs, call.outputs[0]
-    margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
-    xp.multiply(grad, scale, out=out)
-    cells = _own_cells(call)
-    cos = _flat(cosine)[cells]
-    sine = xp.sqrt(xp.maximum(1 - cos * cos, xp.finfo(cos.dtype).eps))
-    moved = math.cos(margin) + math.sin(margin) * cos / sine
-    _flat(out)[cells] *= xp.where(cos > -math.cos(margin), moved, 1)
 
 
 def _flop_4(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
@@ -255,10 +187,6 @@ def _flop_4(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 def _flop_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     every = 2 * inputs[0].size if float_attr(attrs, "label_smoothing") else 0
     return 3 * inputs[1].size + every
-
-
-def _flop_scale(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return inputs[0].size
 
 
 def _nbytes_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
@@ -278,8 +206,6 @@ _LSE: Mapping[int, Callable[[Sequence[Array]], Array]] = {
     2: lambda drawn: np.log(np.exp(drawn[0]).sum(axis=-1)),
 }
 _DEEP = (TensorSpec((4, 6, 5)), TensorSpec((4, 6), DType.INT32), TensorSpec((4, 6)))
-_MARGIN = {"margin": 0.5, "scale": 16.0}
-_COSINES = {0: (-0.95, 0.95), 1: (0.0, 5.0)}
 
 OPS = (
     OpDef(
@@ -323,22 +249,5 @@ OPS = (
             Example((_LOGITS, _LABELS, _ROW, TensorSpec(())), attrs=_ATTRS[1][0], ranges={1: (0, 5)}),
             Example(_DEEP, attrs=_ATTRS[0][0], ranges={1: (0, 5)}),
         ),
-    ),
-    OpDef(
-        "arc_margin",
-        _infer_margin,
-        _flop_scale,
-        _signatures_margin,
-        _run_margin,
-        _gradient_margin,
-        examples=(Example((_LOGITS, _LABELS), attrs=_MARGIN, ranges=_COSINES),),
-    ),
-    OpDef(
-        "arc_margin_grad",
-        _infer_margin,
-        _flop_scale,
-        _signatures_margin_grad,
-        _run_margin_grad,
-        examples=(Example((_LOGITS, _LABELS, _LOGITS), attrs=_MARGIN, ranges=_COSINES),),
     ),
 )

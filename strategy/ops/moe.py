@@ -1,18 +1,17 @@
-"""Mixture of experts: where tokens go, the way there and back.
+"""Mixture of experts with a capacity: where tokens go, the way there and back.
 
 Tokens come in groups, and every group fills slots of its own, so that splitting the groups changes nothing (GShard:
-Lepikhin et al. 2021, arXiv:2006.16668, algorithm 1). With a capacity c, expert e of a group has c slots, and what does
-not fit is dropped; without one (`capacity` 0) a group has a slot for every choice, sorted by expert, and nothing is
-dropped (MegaBlocks: Gale et al. 2022, arXiv:2211.15841).
+Lepikhin et al. 2021, arXiv:2006.16668, algorithm 1). Expert e of a group has c slots, and what does not fit is dropped.
 
-    moe_slots     experts[g,s,k]              -> slots[g,s,k], counts[g,e]    the slot of every choice; -1 is none
-    moe_dispatch  x[g,s,d], slots (, weights) -> buffer                       tokens into slots
+    moe_demand    experts[g,s,k]              -> counts[g,e]                  how many choices fell on every expert
+    moe_slots     experts[g,s,k]              -> slots[g,s,k]                 the slot of every choice; -1 is none
+    moe_dispatch  x[g,s,d], slots (, weights) -> buffer[e,g,c,d]              tokens into slots
     moe_combine   buffer, slots (, weights)   -> y[g,s,d]                     slots back to tokens, choices added up
     moe_inner     buffer, slots, x            -> products[g,s,k]              <slot, token>: what a weight is worth
 
-A buffer is [e,g,c,d] with a capacity and [g,r,d] without. Dispatch, combine and inner are one trilinear form read in
-three ways, so their gradients are one another. Splitting the experts is box-aware: from whole tokens a rank fills the
-slots of its own experts, and from tokens split by group the all-to-all of expert parallelism is a boxing of the buffer.
+Dispatch, combine and inner are one trilinear form read in three ways, so their gradients are one another. Splitting the
+experts is box-aware: from whole tokens a rank fills the slots of its own experts, and from tokens split by group the
+all-to-all of expert parallelism is a boxing of the buffer. What drops nothing is `dropless`.
 """
 
 from __future__ import annotations
@@ -36,48 +35,54 @@ from strategy.ops.gradient import GradientBuilder
 from strategy.sbp import Split
 from strategy.tensor import Box, DType, Shape, TensorSpec
 
-_TOKENS, _SLOTS = "gsd", "gsk"
+_TOKENS, _SLOTS, _BUFFER = "gsd", "gsk", "egcd"
 
 
-def _buffer_letters(attrs: Attrs) -> str:
-    return "egcd" if int_attr(attrs, "capacity") else "grd"
+def _buffer_shape(tokens: Shape, attrs: Attrs) -> Shape:
+    groups, _, width = tokens
+    return (int_attr(attrs, "experts"), groups, int_attr(attrs, "capacity"), width)
 
 
-def _buffer_shape(tokens: Shape, choices: int, attrs: Attrs) -> Shape:
-    groups, count, width = tokens
-    capacity = int_attr(attrs, "capacity")
-    if capacity:
-        return (int_attr(attrs, "experts"), groups, capacity, width)
-    return (groups, count * choices, width)
+def _check_chosen(kind: str, chosen: TensorSpec) -> None:
+    legal = len(chosen.shape) == 3 and not chosen.dtype.is_float
+    expect(legal, f"{kind} needs integer experts", got=chosen.shape, expected="experts[g, s, k]")
+
+
+def _infer_demand(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    (chosen,) = inputs
+    _check_chosen("moe_demand", chosen)
+    return (TensorSpec((chosen.shape[0], int_attr(attrs, "experts")), DType.INT32),)
 
 
 def _infer_slots(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     (chosen,) = inputs
-    legal = len(chosen.shape) == 3 and not chosen.dtype.is_float
-    expect(legal, "moe_slots needs integer experts", got=chosen.shape, expected="experts[g, s, k]")
-    counts = (chosen.shape[0], int_attr(attrs, "experts"))
-    return (TensorSpec(chosen.shape, DType.INT32), TensorSpec(counts, DType.INT32))
+    _check_chosen("moe_slots", chosen)
+    return (TensorSpec(chosen.shape, DType.INT32),)
 
 
-def _signatures_slots(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    """Groups alone: which slots are taken depends on all tokens of a group."""
-    return [AxisSignature((Split(0),), (Split(0), Split(0)))]
+def _signatures_groups(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    """Groups alone: which slots are taken depends on all tokens of a group, and counts are integers, never terms."""
+    return [AxisSignature((Split(0),), (Split(0),))]
+
+
+def _wants(call: Call) -> tuple[Array, Array]:
+    """[g, k * s] the expert of every choice, first choices first; and [g, k * s, e] 1 where it is that one."""
+    (chosen,) = call.inputs
+    queue = chosen.transpose(0, 2, 1).reshape(len(chosen), -1)
+    return queue, (queue[..., None] == call.xp.arange(int_attr(call.attrs, "experts"))).astype("int32")
+
+
+def _run_demand(call: Call) -> None:
+    call.outputs[0][...] = _wants(call)[1].sum(axis=1)
 
 
 def _run_slots(call: Call) -> None:
     """First choices take their slots before second ones, tokens in order."""
-    xp, (chosen,), (slots, counts) = call.xp, call.inputs, call.outputs
-    experts, capacity = int_attr(call.attrs, "experts"), int_attr(call.attrs, "capacity")
-    groups, tokens, choices = chosen.shape
-    queue = chosen.transpose(0, 2, 1).reshape(groups, choices * tokens)
-    wants = (queue[..., None] == xp.arange(experts)).astype("int32")
-    counts[...] = wants.sum(axis=1)
+    xp, (slots,), capacity = call.xp, call.outputs, int_attr(call.attrs, "capacity")
+    groups, tokens, choices = slots.shape
+    queue, wants = _wants(call)
     place = ((xp.cumsum(wants, axis=1) - 1) * wants).sum(axis=2)
-    if capacity:
-        found = xp.where(place < capacity, queue * capacity + place, -1)
-    else:
-        first = xp.cumsum(counts, axis=1) - counts
-        found = xp.take_along_axis(first, queue.astype("int64"), axis=1) + place
+    found = xp.where(place < capacity, queue * capacity + place, -1)
     slots[...] = found.reshape(groups, choices, tokens).transpose(0, 2, 1)
 
 
@@ -96,7 +101,7 @@ def _infer_dispatch(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[Tensor
     tokens, slots = inputs[:2]
     _check_tokens("moe_dispatch", tokens, slots, inputs)
     _check_weights("moe_dispatch", inputs)
-    return (TensorSpec(_buffer_shape(tokens.shape, slots.shape[2], attrs), tokens.dtype),)
+    return (TensorSpec(_buffer_shape(tokens.shape, attrs), tokens.dtype),)
 
 
 def _check_buffer(kind: str, inputs: Specs, attrs: Attrs) -> TensorSpec:
@@ -104,10 +109,8 @@ def _check_buffer(kind: str, inputs: Specs, attrs: Attrs) -> TensorSpec:
     buffer, slots = inputs[:2]
     tokens = TensorSpec((*slots.shape[:2], buffer.shape[-1]), buffer.dtype)
     _check_tokens(kind, tokens, slots, inputs)
-    fits = buffer.shape == _buffer_shape(tokens.shape, slots.shape[2], attrs)
-    expect(
-        fits, f"{kind} has another buffer", got=shapes(inputs), expected="[e, g, c, d] or, with capacity 0, [g, r, d]"
-    )
+    fits = buffer.shape == _buffer_shape(tokens.shape, attrs)
+    expect(fits, f"{kind} has another buffer", got=shapes(inputs), expected="[e, g, c, d]")
     return tokens
 
 
@@ -125,16 +128,16 @@ def _infer_inner(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
 
 def _signatures_dispatch(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     operands = [_TOKENS, _SLOTS, _SLOTS][: len(inputs)]
-    return [*split_letters(operands, [_buffer_letters(attrs)]), *_linear(len(inputs))]
+    return [*split_letters(operands, [_BUFFER]), *_linear(len(inputs))]
 
 
 def _signatures_combine(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    operands = [_buffer_letters(attrs), _SLOTS, _SLOTS][: len(inputs)]
+    operands = [_BUFFER, _SLOTS, _SLOTS][: len(inputs)]
     return [*split_letters(operands, [_TOKENS]), *_linear(len(inputs))]
 
 
 def _signatures_inner(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [*split_letters([_buffer_letters(attrs), _SLOTS, _TOKENS], [_SLOTS]), *_linear(3)]
+    return [*split_letters([_BUFFER, _SLOTS, _TOKENS], [_SLOTS]), *_linear(3)]
 
 
 def _linear(arity: int) -> list[AxisSignature]:
@@ -144,10 +147,6 @@ def _linear(arity: int) -> list[AxisSignature]:
 def _cells(xp: ArrayModule, slots: Array, box: Box, attrs: Attrs) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """Where the choices that fall into a rank's box of the buffer are: in the buffer, and among the slots."""
     capacity = int_attr(attrs, "capacity")
-    if not capacity:
-        begin, end = box[1]
-        own = xp.nonzero((slots >= begin) & (slots < end))
-        return (own[0], slots[own] - begin), own
     (first, last), _, (begin, end), _ = box
     expert, place = slots // capacity, slots % capacity
     inside = (slots >= 0) & (expert >= first) & (expert < last) & (place >= begin) & (place < end)
@@ -231,30 +230,38 @@ def _nbytes_combine(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 
 def _examples(dispatches: bool, third: str) -> tuple[Example, ...]:
-    """Groups, tokens and choices that split in four, evenly and not, with a capacity and without."""
+    """Groups, tokens and choices that split in four, evenly and not."""
     found = []
-    for (g, s, k, d), experts, capacity in (((5, 4, 4, 7), 4, 5), ((4, 5, 4, 4), 0, 0)):
-        attrs = {"experts": experts or 4, "capacity": capacity}
+    for (g, s, k, d), experts, capacity in (((5, 4, 4, 7), 4, 5), ((4, 5, 4, 4), 5, 4)):
+        attrs = {"experts": experts, "capacity": capacity}
         tokens, slots = TensorSpec((g, s, d)), TensorSpec((g, s, k), DType.INT32)
-        buffer = TensorSpec(_buffer_shape(tokens.shape, k, attrs))
+        buffer = TensorSpec(_buffer_shape(tokens.shape, attrs))
         others = {"": (), "weights": (TensorSpec((g, s, k)),), "tokens": (tokens,)}[third]
         first = tokens if dispatches else buffer
-        found.append(Example((first, slots, *others), attrs=attrs, ranges={1: (-1, experts * capacity or s * k)}))
+        found.append(Example((first, slots, *others), attrs=attrs, ranges={1: (-1, experts * capacity)}))
     return tuple(found)
 
 
 OPS = (
     OpDef(
+        "moe_demand",
+        _infer_demand,
+        _flop_slots,
+        _signatures_groups,
+        _run_demand,
+        examples=(Example((TensorSpec((5, 7, 2), DType.INT32),), attrs={"experts": 5}, ranges={0: (-1, 5)}),),
+    ),
+    OpDef(
         "moe_slots",
         _infer_slots,
         _flop_slots,
-        _signatures_slots,
+        _signatures_groups,
         _run_slots,
         examples=tuple(
             Example(
                 (TensorSpec((g, 7, 2), DType.INT32),), attrs={"experts": 5, "capacity": capacity}, ranges={0: (0, 5)}
             )
-            for g, capacity in ((4, 2), (5, 0))
+            for g, capacity in ((4, 2), (5, 3))
         ),
     ),
     OpDef(

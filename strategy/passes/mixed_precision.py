@@ -30,7 +30,6 @@ SUMS = frozenset(
         *("exp", "log", "sqrt", "rsqrt", "square", "softmax", "log_softmax", "sum_exp", "cross_entropy", "arc_margin"),
         *("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "square_sum", "accumulate", "report"),
         *("batch_norm", "batch_norm_sums", "square_deviations", "running_average", "group_norm"),
-        *("attention_max", "attention_terms"),
     }
 )
 

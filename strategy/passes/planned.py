@@ -8,6 +8,7 @@ from strategy.config import PlanConfig
 from strategy.graph import Graph
 from strategy.models.base import Model
 from strategy.passes.recompute import recompute
+from strategy.passes.ring_attention import split_sequences
 from strategy.passes.tiling import tile
 from strategy.passes.training import Training, Watch, training_graph
 from strategy.passes.weight_gradients import set_apart
@@ -18,15 +19,17 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
     """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
     Raises:
-        InputError: a pattern of `training` or `config` matches nothing, or nothing is left to train.
+        InputError: a pattern of `training` or `config` matches nothing, nothing is left to train, or the model has no
+            sequences to split.
         GraphError: the model's graph does not compose.
     """
     graph = training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
+        "context": lambda graph: split_sequences(graph, config),
         "zero": lambda graph: share_out(graph, config),
         "tiling": lambda graph: tile(graph, config.tiles, config.tiled),
-        "weight gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+        "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
     }
     for name, transform in passes.items():
         before, graph = graph, transform(graph)

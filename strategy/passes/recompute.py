@@ -29,8 +29,8 @@ from strategy.graph import Graph, Op, Phase, Role, Value, check_graph
 from strategy.ops import op_definition
 from strategy.tensor import Rate
 
-FUSED_ATTENTION = frozenset({"attention", "attention_max", "attention_terms"})
-"""Kinds that go from queries, keys and values to their mixture, or part of the way, in one act."""
+FUSED_ATTENTION = "attention"
+"""The kind that goes from queries, keys and values to their mixture in one act."""
 SCORES = "batch_matmul"
 PRODUCTS = frozenset({SCORES, "matmul", "matmul_nt", "matmul_tn", "grouped_matmul"})
 
@@ -93,7 +93,7 @@ def _attention_inside(graph: Graph, activations: Mapping[str, Op]) -> Iterator[s
     Korthikanti et al. 2022, arXiv:2205.05198, section 5. Fused attention keeps its own output instead of the scores.
     """
     for name, op in activations.items():
-        if op.kind in FUSED_ATTENTION:
+        if op.kind == FUSED_ATTENTION:
             yield name
         elif op.kind == "softmax":
             scores = [above for read in op.inputs for above in _up_to_product(read, activations)]

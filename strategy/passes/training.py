@@ -155,6 +155,11 @@ class Training:
         )
 
     @property
+    def product_dtype(self) -> DType:
+        """What matrix products compute in."""
+        return self.precision.half or self.dtype
+
+    @property
     def skips(self) -> bool:
         """Whether a step may be skipped."""
         return self.skip_nonfinite or self.scales

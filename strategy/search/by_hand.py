@@ -16,8 +16,6 @@ from strategy.search.infeasibility import nothing_fits
 from strategy.search.simulated_plan import Simulate, simulated_plan
 from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
 
-BY_HAND = ("data", "tensor")
-
 FILLED = 0.7
 """Part of the memory that parameters may fill in a plan by hand that is likely to fit."""
 
@@ -47,7 +45,7 @@ def solved_by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: i
         if shape in found:
             continue
         try:
-            solved = solve_candidate(request, config, rules=BY_HAND, time_limit_s=deadline - time.monotonic())
+            solved = solve_candidate(request, config, rules=config.axes, time_limit_s=deadline - time.monotonic())
         except (InfeasibleError, OutOfTimeError):
             continue
         if solved is not None:

@@ -1,7 +1,8 @@
 """Candidates: what a search chooses from.
 
-A candidate is one way to cut the devices into stages x data x tensor and the batch into micro-batches. Its search space
-holds the signatures that the rules of its axes and the user's pins leave for every op.
+A candidate is one way to cut the devices into stages x data x context x tensor and the batch into micro-batches. Its
+search space holds the signatures that the rules of its axes and the user's pins leave for every op. Sequences are split
+only where the user pins a context-parallel degree.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from operator import and_
 
-from strategy.config import SMALLEST_SHARED, PlanConfig, Recompute
+from strategy.config import SMALLEST_SHARED, Context, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import GraphError, InputError, report
@@ -37,13 +38,11 @@ from strategy.search.rules import along_axes
 from strategy.sharing import sharing
 from strategy.tensor import Rate, Shape
 
-AXES = ("data", "tensor")
+FREE: Mapping[str, str] = {"data": "samples split", "context": "positions split", "tensor": "samples shared"}
+"""The rules of the axes in a search: all but the samples and positions is free."""
 
 WITHOUT_ZERO = {"data": "samples split"}
 """Rule of the data axis -> what is left of it where ZeRO says how parameters lie along it."""
-
-FREE = ("samples split", "samples shared")
-"""The rules of the axes in a search: all but the samples is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,8 @@ class Pins:
 
     dp: int | None = None
     tp: int | None = None
+    cp: int | None = None
+    context: Context | None = None
     pp: int | None = None
     micro_batch: int | None = None
     num_micro_batches: int | None = None
@@ -144,8 +145,11 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
             continue
         if pins.devices_per_stage not in (None, devices // pp):
             continue
-        for tp in _divisors(devices // pp):
-            dp = devices // pp // tp
+        cp = pins.cp or 1
+        if devices // pp % cp:
+            continue
+        for tp in _divisors(devices // pp // cp):
+            dp = devices // pp // cp // tp
             if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
                 continue
             for count in _divisors(batch // dp):
@@ -171,7 +175,14 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     tiled=pins.tiled,
                     zero_owner=pins.zero_owner,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
+                    cp=cp,
+                    context=pins.context or Context.RING,
                 )
+
+
+def free_rules(config: PlanConfig) -> tuple[str, ...]:
+    """The rules of a candidate's axes in a search."""
+    return tuple(FREE[axis] for axis in config.axes)
 
 
 def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
@@ -193,7 +204,7 @@ def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfi
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
     """Whether no pinned stage cuts a layer through what is computed again."""
     try:
-        space_of(request, config, FREE)
+        space_of(request, config, free_rules(config))
     except GraphError:
         return False
     return True
@@ -218,7 +229,7 @@ def _divisors(number: int) -> list[int]:
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:
     """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
     cost, times = request.cost, slots(request.pipeline_of(config), config.pp)
-    least = _least_work(request.model, request.training.global_batch)
+    least = _least_work(request.model, request.training.global_batch, config.cp, config.context)
     once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
     seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
     spread = seconds / request.devices * times / config.num_micro_batches
@@ -235,8 +246,9 @@ class _LeastWork:
 
 
 @lru_cache(maxsize=8)
-def _least_work(model: Model, global_batch: int) -> _LeastWork:
-    graph = training_graph(model, Training(global_batch))
+def _least_work(model: Model, global_batch: int, cp: int, context: Context) -> _LeastWork:
+    alone = PlanConfig(1, 1, 1, global_batch, 1, Schedule.GPIPE, cp=cp, context=context)
+    graph = planned_graph(model, Training(global_batch), alone)
     kinds: dict[int, Counter[str]] = {}
     for op in graph.ops:
         if op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
@@ -253,10 +265,8 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
         InfeasibleError: the mesh does not allow the pinned layouts; names every op.
     """
     graph = planned_graph(request.model, request.training_with(config), config)
-    size, mesh = config.dp * config.tp, (config.dp, config.tp)
-    placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, AXES) for s in range(config.pp))
-    pins = request.pins
-    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(AXES))
+    placements, mesh, pins = placements_of(config), config.mesh, request.pins
+    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
     stages = assign_stages(
         graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
     )
@@ -270,6 +280,12 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
         keep=_keep(graph, stages, config, rules, pins),
         owned=config.zero_owner,
     )
+
+
+def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
+    """One mesh per stage, in pipeline order."""
+    size = math.prod(config.mesh)
+    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in range(config.pp))
 
 
 def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
@@ -295,7 +311,7 @@ def space_log10(request: Request) -> float:
     """
     sizes = []
     for config in candidates_of(request):
-        space = space_of(request, config, FREE)
+        space = space_of(request, config, free_rules(config))
         options: dict[str, int] = {}
         for op in space.graph.ops:
             name = template_name(op.name, op.layer)

@@ -11,7 +11,7 @@ from strategy.convert import lay_out
 from strategy.errors import InfeasibleError
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.memory import memory_peak, peak_memory_bytes
-from strategy.search.candidates import FREE, Request, space_of
+from strategy.search.candidates import Request, free_rules, space_of
 from strategy.search.layout_problem import layout_problem
 from strategy.solve import PeakLimitError, smallest_limit
 from strategy.solve.peak import find_legal
@@ -32,7 +32,7 @@ def nothing_fits(request: Request, candidates: Sequence[PlanConfig], deadline: f
     complete = True
     for config in candidates:
         left_s = None if deadline == math.inf else max(1.0, deadline - time.monotonic())
-        limited = layout_problem(space_of(request, config, FREE), limit=request.memory_limit_bytes)
+        limited = layout_problem(space_of(request, config, free_rules(config)), limit=request.memory_limit_bytes)
         try:
             found = smallest_limit(limited.problem, time_limit_s=left_s)
         except PeakLimitError as error:
@@ -54,8 +54,10 @@ def nothing_fits(request: Request, candidates: Sequence[PlanConfig], deadline: f
 
 def _biggest_item(request: Request, config: PlanConfig, limit: int) -> str:
     """What fills the memory of a candidate that just fits into `limit`."""
-    degrees = f"dp {config.dp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
-    space = space_of(request, config, FREE)
+    degrees = (
+        f"dp {config.dp}, cp {config.cp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+    )
+    space = space_of(request, config, free_rules(config))
     limited = layout_problem(space, limit=limit)
     legal = find_legal(limited.problem, time_limit_s=EXPLANATION_S)
     if legal.choice is None:

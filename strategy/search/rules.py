@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from strategy.graph import Graph, Op, Role
+from strategy.ops.base import int_attr
 from strategy.sbp import B, NdSbp, Sbp, Split
 from strategy.search.layout_problem import Keep
 from strategy.signature import Signature
-from strategy.tensor import Shape
+from strategy.tensor import Rate, Shape
 
-AxisRule = Callable[[str, Sbp], bool]
-"""(value name, its SBP along the axis) -> whether the rule allows it."""
+AxisRule = Callable[[Op, str, Sbp], bool]
+"""(op, value that it reads, writes or updates, SBP of that along the axis) -> whether the rule allows it."""
 
 _FIRST_MAPS = ("qkv", "q", "k", "v", "fc1", "gate", "up")
 _SECOND_MAPS = ("proj", "fc2", "down")
@@ -27,7 +28,7 @@ _ROW_SPLIT = tuple(f"*.{second}.weight" for second in _SECOND_MAPS)
 def data_parallel(graph: Graph) -> AxisRule:
     """Every rank of the axis has its own samples and all parameters."""
 
-    def rule(name: str, sbp: Sbp) -> bool:
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
         role = graph.values[name].role
         if role is Role.INPUT:
             return sbp == Split(0)
@@ -40,7 +41,7 @@ def tensor_parallel(graph: Graph) -> AxisRule:
     """Megatron: columns, then rows; every rank sees all samples (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
     wanted = dict(_megatron(graph))
 
-    def rule(name: str, sbp: Sbp) -> bool:
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
         if graph.values[name].role is Role.INPUT:
             return sbp == B
         return sbp == wanted[name] if name in wanted else True
@@ -65,7 +66,7 @@ def half_and_half(graph: Graph) -> AxisRule:
     """Attention data-parallel, MLP tensor-parallel, on the same axis: signatures mixed op by op."""
     megatron = dict(_megatron(graph))
 
-    def rule(name: str, sbp: Sbp) -> bool:
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
         value = graph.values[name]
         if value.role is Role.INPUT:
             return sbp == Split(0)
@@ -78,12 +79,63 @@ def half_and_half(graph: Graph) -> AxisRule:
 
 def sample_axis(graph: Graph) -> AxisRule:
     """Samples are split along the axis; everything else is free. This is what makes an axis a data axis."""
-    return lambda name, sbp: graph.values[name].role is not Role.INPUT or sbp == Split(0)
+    return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == Split(0)
 
 
 def shared_samples_axis(graph: Graph) -> AxisRule:
     """Every rank of the axis sees all samples; everything else is free. This is what makes an axis a tensor axis."""
-    return lambda name, sbp: graph.values[name].role is not Role.INPUT or sbp == B
+    return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == B
+
+
+def position_axis(graph: Graph) -> AxisRule:
+    """Positions are split along the axis; everything else is free. This is what makes an axis a context axis.
+
+    Where the graph has attention in blocks, keys and values go round a ring, and what arrives for a
+    block has been on its way since the one before; else positions are exchanged for heads.
+    """
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        value = graph.values[name]
+        if value.role is Role.INPUT and len(value.spec.shape) > 1:
+            return isinstance(sbp, Split) and sbp.dim == 1
+        if value.role is Role.INPUT:
+            return sbp == B
+        if op.kind in _BLOCKS and name in op.inputs[:2]:
+            return isinstance(sbp, Split) and sbp.dim == 1
+        if op.kind == "copy" and "shift" in op.attrs:
+            return sbp == Split(1, int_attr(op.attrs, "shift"))
+        return op.kind not in _WHOLE_ATTENTION or name != op.inputs[0] or sbp == Split(2)
+
+    return rule
+
+
+def context_parallel(graph: Graph) -> AxisRule:
+    """Every rank of the axis has its own positions of all that flows between the layers, and all parameters."""
+    free, split = position_axis(graph), frozenset(_by_position(graph))
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        if name in op.updates:
+            return sbp == B
+        if name in split and op.kind not in _WHOLE_ATTENTION and not (isinstance(sbp, Split) and sbp.dim == 1):
+            return False
+        return free(op, name, sbp)
+
+    return rule
+
+
+_WHOLE_ATTENTION = ("attention", "attention_grad")
+_BLOCKS = ("attention_block", "attention_block_grad")
+
+
+def _by_position(graph: Graph) -> Iterator[str]:
+    """Values [samples, positions, ...], as long as some input."""
+    leading = {value.spec.shape[:2] for value in graph.with_role(Role.INPUT)}
+    statistics = {op.outputs[1] for op in graph.ops if op.kind in ("attention", "attention_block")}
+    for value in graph.with_role(Role.COMPUTED):
+        shape = value.spec.shape
+        flows = value.rate is Rate.MICRO_BATCH and len(shape) > 2 and shape[:2] in leading
+        if flows and value.name not in statistics:
+            yield value.name
 
 
 RULES: Mapping[str, Callable[[Graph], AxisRule]] = {
@@ -92,6 +144,8 @@ RULES: Mapping[str, Callable[[Graph], AxisRule]] = {
     "mixed": half_and_half,
     "samples split": sample_axis,
     "samples shared": shared_samples_axis,
+    "context": context_parallel,
+    "positions split": position_axis,
 }
 
 
@@ -101,7 +155,7 @@ def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
 
     def keep(op: Op, signature: Signature) -> bool:
         named = list(named_layouts(op, signature))
-        return all(rule(name, nd_sbp[axis]) for axis, rule in found for name, nd_sbp in named)
+        return all(rule(op, name, nd_sbp[axis]) for axis, rule in found for name, nd_sbp in named)
 
     return keep
 

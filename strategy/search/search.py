@@ -22,9 +22,9 @@ from strategy.errors import InfeasibleError, InputError, SbplanError
 from strategy.plan import Plan
 from strategy.search.by_hand import likely_first, solved_by_hand
 from strategy.search.candidates import (
-    FREE,
     Request,
     candidates_of,
+    free_rules,
     quick_bound_ns,
     state_bytes,
     with_less_memory,
@@ -196,7 +196,7 @@ def _solve_all(
         if watch is not None:
             watch(number, len(candidates), config)
         try:
-            verdict = examine(request, config, FREE, deadline, best_ns)
+            verdict = examine(request, config, free_rules(config), deadline, best_ns)
         except OutOfTimeError:
             known.leave_out(quick_ns)
         except InfeasibleError as error:

@@ -22,6 +22,7 @@ from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.memory import memory_peak
 from strategy.objective import stage_times_ns
+from strategy.placement import Placement
 from strategy.search.candidates import Request, quick_bound_ns, space_of
 from strategy.search.deduce import Deduction, deduce
 from strategy.search.layout_problem import SearchSpace, layout_problem
@@ -39,7 +40,7 @@ class OutOfTimeError(SbplanError):
 class Solved:
     """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
 
-    `peaks` are bytes on the first rank of each stage, which has the largest pieces; where tensors have owners, on all.
+    `peaks` are bytes on the rank of each stage with the largest pieces; where tensors have owners, on the fullest.
     """
 
     config: PlanConfig
@@ -196,6 +197,15 @@ def _evaluate(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, S
     layout = lay_out(space.graph, space.stages, signatures, space.converter)
     arrangement = arrange(space.graph, layout, space.pipeline)
     objective = max(stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline))
-    ranks = [rank for placement in space.stages.placements for rank in placement.devices[: None if space.owned else 1]]
-    peaks = tuple(memory_peak(space.graph, space.stages, arrangement, rank).nbytes for rank in ranks)
+    peaks = tuple(
+        max(memory_peak(space.graph, space.stages, arrangement, rank).nbytes for rank in _largest(config, placement))
+        for placement in space.stages.placements
+    )
     return Solved(config, layout, objective, min(bound_ns, objective), peaks)
+
+
+def _largest(config: PlanConfig, placement: Placement) -> tuple[int, ...]:
+    """The ranks one of which holds most: the first, or any where sequences are split or owners differ."""
+    if config.zero_owner:
+        return placement.devices
+    return placement.group(placement.devices[0], *(axis for axis, name in enumerate(config.axes) if name == "context"))

@@ -35,7 +35,7 @@ from tests.campaigns.outcome import Outcome
 from tests.executor.cases import on_threads
 from tests.oracle import close, gather, scatter
 
-SBPS: tuple[Sbp, ...] = (Split(0), Split(1), B, Owner(1), *map(Partial, Reduce))
+SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, Owner(1), *map(Partial, Reduce))
 EVEN, UNEVEN = (12, 24), (7, 5)
 PER_NODE = (2, 3, 4)
 _DEVICE = Device("core", "numpy", 2**30, 1e10, 1e10, 1e-6)
@@ -119,7 +119,8 @@ QUOTAS = {
     "several axes at once": 0.1,
     "two levels": 0.04,
     "maximum or minimum": 0.25,
-    "owner": 0.2,
+    "rotated": 0.1,
+    "owner": 0.1,
     "same": 0.2,
     "regrouped": 0.1,
     "disjoint": 0.1,
@@ -158,10 +159,22 @@ def random_case(rng: random.Random) -> Case:
     reduces = rng.choice(((Reduce.SUM,), (Reduce.SUM, Reduce.MAX), (Reduce.MIN,)))
     dtype = DType.INT64 if reduces == (Reduce.MIN,) and rng.random() < 0.5 else DType.FLOAT64
     spec = TensorSpec(shape, dtype)
-    owned_by = rng.choice(((), (Owner(0), Owner(1))))
-    layouts = (layouts_of(spec, p.mesh, reduces=reduces, owned_by=owned_by) for p in (pair.here, pair.there))
-    source, target = map(rng.choice, layouts)
+    source, target = (
+        rng.choice(layouts_of(spec, p.mesh, reduces=reduces, special=_special(rng, p.mesh)))
+        for p in (pair.here, pair.there)
+    )
     return Case(spec, pair, source, target, rng.choice((0, *PER_NODE)))
+
+
+def _special(rng: random.Random, mesh: Shape) -> list[list[Sbp]]:
+    """Of two axes, one along which a dim may be rotated, now and then; else, now and then, owners."""
+    turning = rng.choice((None, 0, 1)) if len(mesh) == 2 else None
+    if turning is None:
+        owned: list[Sbp] = [Owner(0), Owner(1)]
+        return [owned if rng.random() < 0.4 else [] for _ in mesh]
+    return [
+        [Split(rng.randrange(2), rng.randrange(1, parts))] if axis == turning else [] for axis, parts in enumerate(mesh)
+    ]
 
 
 def exercised(case: Case, acts: list[Act]) -> Iterator[str]:
@@ -179,6 +192,8 @@ def exercised(case: Case, acts: list[Act]) -> Iterator[str]:
         yield "maximum or minimum"
     if any(map(owners, case.ends)):
         yield "owner"
+    if any(isinstance(sbp, Split) and sbp.shift for nd in case.ends for sbp in nd):
+        yield "rotated"
     tasks = [next(iter(act.tasks.values())) for act in acts]
     groups = [task for task in tasks if isinstance(task, BoxingTask)]
     if any(task.nodes for task in groups):
@@ -205,7 +220,7 @@ def bytes_on(where: Placement) -> Price:
         total = 0
         for group in where.groups(*step.axes):
             task = boxing_task(spec, source, step, where, group[0])
-            total += sum(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank in group)
+            total += sum(sent_nbytes(step.kind, task, rank, spec) for rank in group)
         return float(total)
 
     return price
@@ -223,7 +238,7 @@ def conversion(case: Case) -> list[Act]:
             if case.per_node:
                 return cost.transfer_seconds(spec, left, here, right, there)
             task = transfer_task(spec, left, here, right, there)
-            return float(sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec.dtype.nbytes) for rank in here.devices))
+            return float(sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec) for rank in here.devices))
 
         steps = cross(spec, case.source, home, case.target, away, moving).steps
     acts, where, layout = [], here, case.source
@@ -256,7 +271,7 @@ def check(case: Case, acts: list[Act], seed: int) -> Iterator[str]:
     transports = on_threads(ranks, lambda t: after.update(play(acts, pieces, t)), tamper=carried)
     for number, act in enumerate(acts):
         for rank, task in act.tasks.items():
-            stated = part_nbytes(act.kind, task, rank, spec.dtype.nbytes)
+            stated = part_nbytes(act.kind, task, rank, spec)
             found = carried.levels(number, rank)
             if sum(found.values()) != sum(stated):
                 yield f"{act.kind} of rank {rank} sends {sum(found.values())} bytes, not {sum(stated)}"
@@ -335,6 +350,8 @@ def table_nbytes(case: Case) -> int | None:
         return None
     if source in (target, B):
         return 0
+    if isinstance(source, Split) and isinstance(target, Split) and source.dim == target.dim:
+        return total
     if isinstance(source, Partial):
         return total * (parts - 1) * (2 if target == B else 1)
     return total * (parts - 1) if target == B else total * (parts - 1) // parts

@@ -48,7 +48,7 @@ def quotas() -> dict[str, float]:
         *(pair for p in terms for pair in (f"S>{p}", f"B>{p}", f"{p}>S", f"{p}>B")),
     ]
     pairs = {f"boxing {pair}": 100 / 3000 for pair in changes}
-    layouts = {"mixed neighbours": 0.3, "2-D mesh": 1 / 3, "uneven": 500 / 3000, "mpiexec": 0.1}
+    layouts = {"mixed neighbours": 0.3, "2-D mesh": 1 / 3, "uneven": 500 / 3000, "mpiexec": 0.1, "ragged boxed": 0.1}
     return {**families, **pairs, **layouts, "float32": 0.1, "two stages": 0.2, "micro-batches": 0.3, "scaled loss": 0.2}
 
 
@@ -234,6 +234,7 @@ def exercised(case: WholeCase) -> Iterator[str]:
     placements = case.layout.stages.placements
     computed = [name for name in homes if name in case.graph.producer]
     yield from ["mixed neighbours"] * bool(computed)
+    yield from ["ragged boxed"] * any(case.graph.values[name].spec.ragged is not None for name in homes)
     yield from ["2-D mesh"] * any(sum(size > 1 for size in placement.mesh) > 1 for placement in placements)
     yield from ["two stages"] * (len(placements) > 1)
     yield from ["micro-batches"] * (case.pipeline.num_micro_batches > 1)

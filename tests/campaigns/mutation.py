@@ -18,11 +18,12 @@ from typing import Any
 from strategy.boxing import layouts_of, step_between
 from strategy.errors import InputError
 from strategy.layout import wanted_copies
+from strategy.lowering.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan, plan_text, read_plan
 from strategy.program import ActKind
-from strategy.sbp import format_nd, parse_nd
+from strategy.sbp import Split, format_nd, parse_nd
 from strategy.tensor import DType
 from strategy.verify import verify
 from tests.campaigns.outcome import Outcome
@@ -63,7 +64,7 @@ def other_target(plan: Plan, entry: dict[str, Any], at: int, rng: random.Random)
 def regrouped(plan: Plan, entry: dict[str, Any], at: int, rng: random.Random) -> Steps | None:
     """Among the ranks of other axes."""
     choices = [[], [0], [1], [0, 1], [1, 0]]
-    choices.remove(entry["steps"][at]["axes"])
+    choices = [axes for axes in choices if axes != entry["steps"][at]["axes"]]
     return _with(entry, at, {"axes": rng.choice(choices)})
 
 
@@ -114,7 +115,8 @@ def _with(entry: dict[str, Any], at: int, change: Step) -> Steps:
 def _layouts(plan: Plan, entry: dict[str, Any]) -> list[list[str]]:
     spec = plan.graph.values[entry["value"]].spec
     mesh = plan.layout.stages.placements[0].mesh
-    return [format_nd(nd) for nd in layouts_of(spec, mesh)]
+    turned = [[Split(0, 1), *(Split(1, shift) for shift in range(1, parts))] if parts > 1 else [] for parts in mesh]
+    return [format_nd(nd) for nd in layouts_of(spec, mesh, special=turned)]
 
 
 def _step(source: list[str], target: list[str]) -> Step | None:
@@ -145,24 +147,33 @@ def mutable_plan(seed: int) -> Plan:
     model = GptConfig(
         layers=2, width=heads * 4, heads=heads, sequence=rng.randint(3, 6), vocabulary=rng.randint(12, 24)
     )
-    micro_batches = rng.choice((1, 2, 3))
+    schedule = random.Random(f"schedule {seed}").choice(list(Schedule))
+    micro_batches = pp if schedule is Schedule.INTERLEAVED and pp > 1 else rng.choice((1, 2, 3))
     training = Training(
         global_batch=micro_batches * dp * rng.choice((1, 2)),
         num_micro_batches=micro_batches,
         dtype=DType.FLOAT64,
         seed=seed,
     )
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule)
     return random_plan(request(dp * tp * pp, training, model=model), config, rng)
 
 
 def mutants(
-    plan: Plan, seed: int, *, names: Sequence[str] = tuple(MUTATIONS), most: int = MUTANTS_PER_PLAN
+    plan: Plan,
+    seed: int,
+    *,
+    names: Sequence[str] = tuple(MUTATIONS),
+    most: int = MUTANTS_PER_PLAN,
+    values: Sequence[str] = (),
 ) -> Iterator[tuple[str, str, list[str]]]:
-    """(mutation, what is wrong with its refusal or acceptance, what it exercised) of some mutants of a plan."""
+    """(mutation, what is wrong with its refusal or acceptance, what it exercised) of some mutants of a plan.
+
+    Conversions of `values` alone are changed, if any are named.
+    """
     rng = random.Random(seed)
     base = json.loads(plan_text(plan))
-    pools = _pools(base["boxing"])
+    pools = _pools([entry if entry["value"] in values or not values else {"steps": []} for entry in base["boxing"]])
     found = 0
     for _ in range(8 * most):
         name = rng.choice(names)

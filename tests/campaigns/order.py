@@ -1,4 +1,7 @@
-"""One order under two clocks: random programs in the executor, its acts delayed at random, against the simulator."""
+"""One order under two clocks: programs in the executor, its acts delayed at random, against the simulator.
+
+The programs are random ones, and now and then a pipeline under a schedule.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,39 @@ from executor.threads import run_loopback
 from executor.worker import Hooks
 from simulator.engine import run as simulate
 from strategy.graph import Graph
+from strategy.lowering.schedule import Schedule
 from strategy.program import Program
 from strategy.timeline import Timeline, Turn, stream_sequences
 from tests.campaigns.outcome import Outcome
 from tests.monitor import check_trace
+from tests.pipelines import pipeline
 from tests.random_programs import coverage, live_programs
 
 QUOTAS = {"several actors ready at once": 0.5, "rendezvous": 0.5, "dynamic stream that must choose": 0.02}
+PIPELINE_EVERY = 10
 DELAYS = 20
 STEPS = 3
 LONGEST_S = 0.0003
 
 
 def run(cases: int, seed: int) -> Outcome:
-    """Check `cases` random programs, each under `DELAYS` random delays."""
-    outcome = Outcome(QUOTAS)
-    for number, program in live_programs(cases, seed=seed, resources=False):
+    """Check `cases` programs, each under `DELAYS` random delays."""
+    outcome = Outcome({**QUOTAS, "pipeline": 1 / PIPELINE_EVERY})
+    pipelines = -(-cases // PIPELINE_EVERY)
+    for number in range(seed, seed + pipelines):
+        program = random_pipeline(number)
+        outcome.add(f"pipeline {number}", check(program, range(DELAYS)), ["pipeline", *exercised(program)])
+    for number, program in live_programs(cases - pipelines, seed=seed, resources=False):
         outcome.add(f"program {number}", check(program, range(DELAYS)), exercised(program))
     return outcome
+
+
+def random_pipeline(seed: int) -> Program:
+    """A pipeline of two to four stages; the schedules take turns."""
+    rng = random.Random(seed)
+    schedule, stages = list(Schedule)[seed % len(Schedule)], rng.randint(2, 4)
+    count = stages * rng.randint(1, 2) if schedule is Schedule.INTERLEAVED else rng.randint(1, 6)
+    return pipeline(stages, count, schedule)
 
 
 def exercised(program: Program) -> Iterator[str]:

@@ -28,6 +28,7 @@ KINDS = (
     ActKind.REDUCE_SCATTER,
     ActKind.ALL_GATHER,
     ActKind.ALL_TO_ALL,
+    ActKind.ROTATE,
     ActKind.SLICE,
     ActKind.TRANSFER,
 )
@@ -61,11 +62,18 @@ def random_case(rng: np.random.Generator, ranks: int, kind: ActKind) -> Case:
         ActKind.REDUCE_SCATTER: (whole, split, True),
         ActKind.ALL_GATHER: (split, whole, False),
         ActKind.ALL_TO_ALL: (split, _cuts(rng, frame, other, len(group)), False),
+        ActKind.ROTATE: (split, _rotated(rng, split), False),
         ActKind.SLICE: [(whole, split, False), (whole, whole, False), (split, whole, False)][int(rng.integers(3))],
     }[kind]
     nodes = _nodes(group) if kind in PARTS and rng.integers(2) else ()
     reduce = Reduce(str(rng.choice(list(Reduce)))) if partial or kind is ActKind.SLICE else Reduce.SUM
     return _boxing(rng, kind, BoxingTask(group, source, target, reduce, nodes), dtype, partial=partial)
+
+
+def _rotated(rng: np.random.Generator, pieces: tuple[Box, ...]) -> tuple[Box, ...]:
+    """The pieces of other ranks; of its own, where there is one rank."""
+    shift = int(rng.integers(1, max(len(pieces), 2)))
+    return (*pieces[shift:], *pieces[:shift])
 
 
 def _nodes(group: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
@@ -101,6 +109,7 @@ def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: np
         ActKind.REDUCE_SCATTER: total * (p - 1),
         ActKind.ALL_GATHER: total * (p - 1),
         ActKind.ALL_TO_ALL: total - kept,
+        ActKind.ROTATE: total - kept,
         ActKind.SLICE: 0,
     }[kind]
     return Case(kind, task, dict(zip(group, terms, strict=True)), dict(zip(group, after, strict=True)), sent)

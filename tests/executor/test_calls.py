@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,33 +18,10 @@ from strategy.errors import InputError, RunError
 from strategy.passes.training import Training
 from strategy.tensor import DType
 from tests.executor.worlds import on_ranks
-from tests.mpi.shared_state import Evaluate, Mlp, Train, features
+from tests.mpi.shared_state import STAGES, Evaluate, Mlp, Train, features, interleaved
 
 PATIENCE_S = 20.0
-STAGES = [placement([0]), placement([1])]
-TRAINING = Training(8, num_micro_batches=2, lr=0.1, dtype=DType.FLOAT64)
-
-
-def interleaved(seed: int, where: Any, *, ahead: bool, buffers: int) -> list[np.ndarray]:
-    """What a random sequence of training steps and evaluations gives, its results read at random times, or at once."""
-    rng, reading = random.Random(seed), random.Random(seed + 100)
-    model = Mlp()
-    stages = {"model.two.*": 1} if where is STAGES else {}
-    last = {"loss*": 1} if stages else {}
-    train = Train(model, placement=where, training=TRAINING, output_buffers=buffers, stages={**stages, **last})
-    evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, output_buffers=buffers, stages=stages)
-    x, labels = features()
-    calls: list[Call] = []
-    found: dict[int, np.ndarray] = {}
-    for number in range(12):
-        calls.append(train(x, labels) if rng.random() < 0.5 else evaluate(x))
-        waiting = [n for n in range(number + 1) if n not in found]
-        now = waiting if not ahead else [n for n in waiting if reading.random() < 0.2]
-        for n in now:
-            found[n] = calls[n].result().numpy()
-    found.update({n: call.result().numpy() for n, call in enumerate(calls) if n not in found})
-    weights = [tensor.numpy() for _, tensor in sorted(train.state_dict().items())]
-    return [found[n] for n in sorted(found)] + weights
+TRAINING = Training(8, lr=0.1, dtype=DType.FLOAT64)
 
 
 @pytest.mark.parametrize("where", [placement([0, 1]), STAGES], ids=["data", "stages"])

@@ -93,18 +93,20 @@ def test_arithmetic_is_numpys_in_every_layout() -> None:
     on_ranks(4, code)
 
 
-def test_random_numbers_do_not_depend_on_the_layout() -> None:
+@pytest.mark.parametrize("dtype", [DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16])
+def test_random_numbers_do_not_depend_on_the_layout(dtype: DType) -> None:
     def code(world: World) -> list[np.ndarray]:
         found = []
         for where, sbp in layouts(4):
             if P not in sbp:
                 manual_seed(3)
-                found.append(randn(9, 5, placement=where, sbp=sbp, dtype=DType.FLOAT64).numpy())
-                found.append(rand(9, 5, placement=where, sbp=sbp, dtype=DType.FLOAT64).numpy())
+                found.append(randn(9, 5, placement=where, sbp=sbp, dtype=dtype).numpy())
+                found.append(rand(9, 5, placement=where, sbp=sbp, dtype=dtype).numpy())
         return found
 
     found = on_ranks(4, code)[0]
     assert all(np.array_equal(numbers, found[i % 2]) for i, numbers in enumerate(found))
+    assert found[0].dtype == dtype.numpy
     assert not np.array_equal(*found[:2])
 
 
@@ -232,6 +234,22 @@ def test_a_module_runs_line_by_line_as_it_is_traced() -> None:
         np.testing.assert_allclose(found, whole @ weight, atol=1e-6)
     with pytest.raises(InputError, match="no value yet"):
         value_of(Linear(2, 2).weight)
+
+
+def test_tensors_of_halves_are_reduced_rounded_once_per_term() -> None:
+    """Terms of bfloat16 that are exact sums, and a product that accumulates in float32."""
+
+    def code(world: World) -> None:
+        where = placement(range(4))
+        x = ones(3, 512, placement=where, sbp=split(1), dtype=DType.BFLOAT16)
+        w = ones(512, 2, placement=where, sbp=split(0), dtype=DType.BFLOAT16)
+        y = x @ w
+        assert y.sbp == (P,)
+        assert (y.dtype, set(y.numpy().ravel().tolist())) == (DType.BFLOAT16, {512.0})
+        assert y.cast(DType.FLOAT32).dtype is DType.FLOAT32
+        assert from_numpy(y.numpy(), placement=where, sbp=B).dtype is DType.BFLOAT16
+
+    on_ranks(4, code)
 
 
 def test_maxima_have_their_neutral_element() -> None:

@@ -9,16 +9,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from executor.environment import find_mpiexec
 from executor.heartbeat import Beat, process_state, read_heartbeats
-from executor.launch import find_mpiexec, find_rank, launch
-from strategy.errors import EnvironmentLacks, InputError
+from executor.launch import launch
+from strategy.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = r"""
 import json, os, sys, threading, time
 from pathlib import Path
-from executor.launch import run_rank
+from executor.rank import run_rank
 from executor.watchdog import Limits
 
 def say(line):
@@ -44,7 +45,7 @@ def main():
     import numpy as np
     from mpi4py import MPI
     from executor.heartbeat import Heartbeat, heartbeat_path
-    from executor.launch import run_folder
+    from executor.environment import run_folder
     from executor.watchdog import write_actors
     from strategy.errors import RunError
     from strategy.program import ActKind, Actor, Program
@@ -173,59 +174,6 @@ def _lives(beat: Beat) -> bool:
     return process_state(beat.guard) is not None or process_state(beat.process) is not None
 
 
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, None),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, (3, 4, 1, 2)),
-        (
-            {
-                "OMPI_COMM_WORLD_RANK": "5",
-                "OMPI_COMM_WORLD_SIZE": "8",
-                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-                "SLURM_PROCID": "0",
-                "SLURM_LOCALID": "0",
-                "SLURM_STEP_NUM_TASKS": "2",
-            },
-            (5, 8, 1, 4),
-        ),
-        (
-            {
-                "SLURM_PROCID": "6",
-                "SLURM_STEP_NUM_TASKS": "7",
-                "SLURM_LOCALID": "0",
-                "SLURM_NODEID": "3",
-                "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
-            },
-            (6, 7, 0, 1),
-        ),
-        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, None),
-    ],
-)
-def test_the_launcher_is_told_by_what_it_leaves_in_the_environment(
-    environment: Mapping[str, str], expected: tuple[int, int, int, int] | None
-) -> None:
-    found = find_rank(environment)
-    assert (found and (found.rank, found.size, found.local_rank, found.local_size)) == expected
-
-
-def test_mpiexec_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside, on_path = tmp_path / "bin", tmp_path / "path"
-    for folder in (beside, on_path):
-        folder.mkdir()
-        (folder / "mpiexec").touch(0o755)
-    monkeypatch.setattr(sys, "executable", str(beside / "python"))
-    monkeypatch.setenv("PATH", str(on_path))
-    assert find_mpiexec() == beside / "mpiexec"
-    (beside / "mpiexec").unlink()
-    assert find_mpiexec() == on_path / "mpiexec"
-    (on_path / "mpiexec").unlink()
-    with pytest.raises(EnvironmentLacks, match=r"pip install \"sbplan\[mpich\]\"") as caught:
-        find_mpiexec()
-    assert caught.value.exit_code == 5
-
-
 def test_what_cannot_be_launched_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="at least 1"):
         launch(["true"], 0, folder=tmp_path)
@@ -340,43 +288,6 @@ def test_killing_the_launcher_leaves_nothing_behind(tmp_path: Path) -> None:
     job.process.kill()
     job.wait()
     assert survivors(beats) == []
-
-
-def test_a_rank_alone_needs_no_launcher(tmp_path: Path) -> None:
-    code = (
-        "import sys; from executor.launch import run_rank, run_folder\n"
-        "run_rank(lambda: print(run_folder()) or 'numpy' in sys.modules)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=20)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    folder = Path(ended.stdout.strip())
-    assert folder.parent == tmp_path
-    deadline_s = time.monotonic() + 5
-    while folder.exists() and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize(("leave", "code"), [("sys.exit(4)", 4), ("sys.exit('why')", 1), ("sys.exit()", 0), ("3", 3)])
-def test_the_exit_code_is_the_rank_s(tmp_path: Path, leave: str, code: int) -> None:
-    script = f"import sys; from executor.launch import run_rank; run_rank(lambda: {leave})"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=20).returncode == code
-
-
-def test_the_cause_of_an_earlier_job_is_forgotten(tmp_path: Path) -> None:
-    old = tmp_path / "failure.json"
-    old.write_text("{}")
-    os.utime(old, (1, 1))
-    script = (
-        "import sys; from pathlib import Path; from executor.launch import run_rank;"
-        "run_rank(lambda: 0, folder=Path(sys.argv[1]))"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    assert subprocess.run(command, env=environment, timeout=20).returncode == 0
-    assert not old.exists()
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
-from strategy.config import Recompute
+from strategy.config import Context, Recompute
 from strategy.errors import EnvironmentLacks, InputError
 from strategy.lowering.schedule import Schedule
 from strategy.sbp import B, Split
@@ -33,7 +33,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     micro_batch = 1
     num_micro_batches = 4
     schedule = "gpipe"
-    cp = 1
+    cp = 2
+    context = "all_to_all"
     ep = 1
     virtual_stages = 1
     recompute = "selective"
@@ -44,7 +45,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     tiled = ["*.fc1.matmul"]
     zero_min_size = 64
     [sbp]
-    "*.mlp.fc1.weight" = ["B", "S(1)"]
+    "*.mlp.fc1.weight" = ["B", "B", "S(1)"]
     [stage]
     "layers.0.*" = 0
     """
@@ -63,7 +64,9 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         tiles=4,
         tiled=("*.fc1.matmul",),
         zero_min_size=64,
-        layouts={"*.mlp.fc1.weight": (B, Split(1))},
+        cp=2,
+        context=Context.ALL_TO_ALL,
+        layouts={"*.mlp.fc1.weight": (B, B, Split(1))},
         stages={"layers.0.*": 0},
     )
 
@@ -84,7 +87,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ("[config]\nzero_owner = 1", "[config] zero_owner: a wrong type (got 1, expected true or false)"),
         ("[config]\ntiles = 0", "[config] tiles: not a count (got 0, expected a whole number >= 1)"),
         ("[config]\nzero_min_size = 0", "[config] zero_min_size: not a count (got 0, expected a whole number >= 1)"),
-        ("[config]\ncp = true", "[config] cp: a wrong type (got True, expected int)"),
+        ("[config]\ncp = true", "[config] cp: not a count (got True, expected a whole number >= 1)"),
+        ("[config]\nep = true", "[config] ep: a wrong type (got True, expected int)"),
         ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),
         ('[config]\nrecompute = "ful"', "[config] recompute: unknown recompute (got 'ful'); did you mean 'full'?"),
         ('[config]\nrecompute_values = "*"', "[config] recompute_values: not a list of patterns (got '*', expected"),
@@ -93,6 +97,12 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ('[sbp]\n"*" = "B"', "[sbp] '*': not a layout (got 'B', expected one SBP per mesh axis: data, tensor)"),
         ('[sbp]\n"*" = ["B"]', "[sbp] '*': not a layout (got ['B']"),
         ('[sbp]\n"*" = ["B", "S(-1)"]', "[sbp] '*': not an SBP (got 'S(-1)'"),
+        (
+            '[config]\ncp = 2\n[sbp]\n"*" = ["B", "B"]',
+            "[sbp] '*': not a layout (got ['B', 'B'], expected one SBP per mesh axis: data, context, tensor)",
+        ),
+        ("[config]\ncp = 0", "[config] cp: not a count (got 0"),
+        ('[config]\ncontext = "rings"', "[config] context: unknown context (got 'rings'); did you mean 'ring'?"),
         ('[sbp]\n"*" = ["B", 1]', "[sbp] '*': not an SBP (got 1"),
         ('[stage]\n"layers.0.*" = -1', "[stage] 'layers.0.*': not a count (got -1, expected a whole number >= 0)"),
         ('[stage]\n"layers.0.*" = "0"', "[stage] 'layers.0.*': not a count (got '0'"),
@@ -105,7 +115,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["cp = 2", "ep = 2"])
+@pytest.mark.parametrize("line", ["ep = 2"])
 def test_what_is_not_there_yet_says_so(tmp_path: Path, line: str) -> None:
     with pytest.raises(EnvironmentLacks, match="is not there yet in this version") as caught:
         read(tmp_path, f"[config]\n{line}")

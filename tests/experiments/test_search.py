@@ -350,3 +350,54 @@ native.puts(b"ours again")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert sorted(done.stdout.split("\n")) == ["", "after", "before", "ours again"]
     assert done.stderr == "chatter\n"
+
+
+@pytest.mark.parametrize(("schedule", "laps"), [("oneflow", 1), ("interleaved", 2), ("zb-h1", 1), ("zbv", 2)])
+def test_a_pinned_schedule_goes_all_the_way(
+    command: Command, tmp_path: Path, cluster_file: Path, schedule: str, laps: int
+) -> None:
+    out = tmp_path / "plan.json"
+    pin = write(tmp_path / "pins.toml", f'[config]\npp = 2\nnum_micro_batches = 4\nschedule = "{schedule}"')
+    said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out, "--json")
+    assert said.code == 0
+    found = json.loads(said.out)
+    assert (found["config"]["schedule"], found["config"]["virtual_stages"]) == (schedule, laps)
+    assert found["status"] in ("optimal", "feasible")
+    assert verify(read_plan(out)) == []
+    simulated = json.loads(command("simulate", out, "--json").out)
+    assert simulated["step_time_s"] == found["step_time_s"]
+    assert all(f <= p for f, p in zip(simulated["peak_memory_bytes"], found["peak_memory_bytes"], strict=True))
+
+
+def test_a_schedule_that_no_degrees_allow(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    out = tmp_path / "plan.json"
+    pin = write(tmp_path / "pins.toml", '[config]\npp = 2\nmicro_batch = 4\nschedule = "interleaved"')
+    said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out)
+    assert said.code == 2
+    assert "interleaved takes micro-batches in groups of pp" in said.err
+    pin = write(tmp_path / "pins.toml", '[config]\nvirtual_stages = 5\nschedule = "interleaved"')
+    said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out)
+    assert said.code == 2
+    assert "no plan has these degrees" in said.err
+
+
+def test_the_passes_are_dumped_in_their_order(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    pin = write(tmp_path / "pins.toml", PINS + 'recompute = "full"\n')
+    place = ("--cluster", cluster_file, "--pin", pin, "--out", tmp_path / "plan.json")
+    dump = ("--dump-passes", tmp_path / "passes", "--training", "precision=bf16")
+    for _ in range(2):
+        assert command("search", *SMALL, *place, *dump).code == 0
+        names = ["1-forward.txt", "2-mixed_precision.txt", "3-training.txt", "4-recompute.txt"]
+        assert sorted(path.name for path in (tmp_path / "passes").iterdir()) == names
+    mixed, training = ((tmp_path / "passes" / name).read_text() for name in names[1:3])
+    assert mixed.startswith("since forward: ")
+    assert "\n~ layers.0.mlp.fc1.matmul: reads layers.0.mlp.fc1.weight, now " in mixed
+    assert len(training.split("\n\n")[1].splitlines()) > len(read_plan(tmp_path / "plan.json").graph.ops) / 2
+
+
+@pytest.mark.parametrize("place", ["file", "none/below"])
+def test_passes_are_dumped_into_a_folder(command: Command, tmp_path: Path, cluster_file: Path, place: str) -> None:
+    write(tmp_path / "file", "")
+    said = command("search", *SMALL, "--cluster", cluster_file, "--dump-passes", tmp_path / place)
+    assert said.code == 2
+    assert "--dump-passes" in said.err

@@ -13,6 +13,7 @@ from experiments.settings import read_training
 from strategy.errors import InputError
 from strategy.models.mlp import MlpConfig
 from strategy.ops.learning_rate import Decay
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.plan import read_plan
@@ -37,6 +38,8 @@ def test_settings_are_read_by_the_type_of_their_field() -> None:
         dtype=DType.FLOAT64,
         nesterov=True,
     )
+    halves = read_training(12, ["precision=fp16", "loss_scale=1024", "scale_period=50", "skip_nonfinite=true"])
+    assert halves == Training(12, precision=Precision.FP16, loss_scale=1024, scale_period=50, skip_nonfinite=True)
     assert read_training(12, []) == Training(12)
 
 
@@ -51,6 +54,11 @@ def test_settings_are_read_by_the_type_of_their_field() -> None:
         ("nesterov=yes", "--training nesterov: a wrong value"),
         ("optimizer=adamm", r"--training optimizer: unknown word \(got 'adamm'\); did you mean 'adam'"),
         ("lr=-1", "training: lr: not possible"),
+        ("precision=fp8", "--training precision: unknown word"),
+        ("precision=float32", "--training precision: unknown word"),
+        ("dtype=bfloat16", "training: dtype: not possible .*set precision"),
+        ("loss_scale=0", "training: loss_scale: not possible"),
+        ("skip_nonfinite=1", "--training skip_nonfinite: a wrong value"),
         ("decay=cosine", "training: decay_steps: not possible"),
     ],
 )
@@ -62,6 +70,30 @@ def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None
 def test_a_setting_is_given_once() -> None:
     with pytest.raises(InputError, match="given twice"):
         read_training(4, ["lr=1", "lr=2"])
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_training_in_fp16_says_which_steps_it_skipped(sbplan: Sbplan, mpiexec: str, tmp_path: Path) -> None:
+    """A scale that is far too large: steps are skipped until it fits, in a resumed run as in one piece."""
+    settings = ["precision=fp16", "loss_scale=1e9", "scale_backoff=0.01"]
+    place = ("--cluster", "local:2", "--json", "--out", "plan.json")
+    searched = sbplan("search", "mlp-tiny", *place, "--training", *settings, cwd=tmp_path)
+    assert searched.returncode == 0, searched.stderr
+
+    def trained(steps: int, *more: object) -> list[dict[str, object]]:
+        done = sbplan("train", "plan.json", "--launch", "--steps", steps, "--json", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    *steps, summary = trained(6)
+    skipped = [document["skipped"] for document in steps]
+    assert skipped == sorted(skipped, reverse=True)
+    assert 0 < sum(map(bool, skipped)) < 5
+    assert summary["skipped_steps"] == sum(map(bool, skipped))
+    assert steps[0]["grad_norm"] is None
+    halves = [*trained(2, "--checkpoint", "saved")[:-1], *trained(6, "--checkpoint", "saved", "--resume")[:-1]]
+    assert [document["loss"] for document in halves] == [document["loss"] for document in steps]
 
 
 @pytest.mark.mpi

@@ -27,13 +27,14 @@ from tests.mpi.plans import LAYOUTS, small_plan, write_small_plan
 
 pytestmark = pytest.mark.mpi
 STEPS = 20
-STEP_KEYS = {"step", "loss", "step_time_s", "tokens_per_s", "grad_norm"}
+STEP_KEYS = {"step", "loss", "skipped", "step_time_s", "tokens_per_s", "grad_norm"}
 SUMMARY_KEYS = {
     "steps",
     "predicted_step_time_s",
     "measured_step_time_s",
     "error",
     "final_loss",
+    "skipped_steps",
     "peak_memory_bytes",
     "plan_hash",
 }
@@ -99,7 +100,7 @@ def relative(a: list[float], b: list[float]) -> float:
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64])
-@pytest.mark.parametrize("layout", ["stages", "grid", "mixed"])
+@pytest.mark.parametrize("layout", ["stages", "grid", "mixed", "ring"])
 def test_a_plan_learns_what_one_rank_learns(trained: Train, layout: str, dtype: DType) -> None:
     found, alone = trained(layout, dtype), trained("alone", dtype)
     assert found.checkpoint.step == alone.checkpoint.step == STEPS
@@ -324,6 +325,9 @@ def has_gpu() -> bool:
 
 
 def test_every_layout_is_of_its_degrees() -> None:
-    assert {name: (p.config.dp, p.config.tp, p.config.pp) for name in LAYOUTS if (p := small_plan(name))} == {
-        name: degrees for name, (degrees, _) in LAYOUTS.items()
-    }
+    for name, (degrees, _) in LAYOUTS.items():
+        config = small_plan(name).config
+        assert {key: getattr(config, key) for key in ("dp", "tp", "cp", "pp")} == {
+            **dict.fromkeys(("dp", "tp", "cp", "pp"), 1),
+            **degrees,
+        }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from executor.environment import find_mpiexec
 from executor.heartbeat import Beat, read_heartbeats
-from executor.launch import find_mpiexec
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "SBPLAN_TEST_JOB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -16,14 +17,15 @@ from strategy.tensor import DType
 from tests.small_plans import config_of, plan_by_rules, request
 
 MODEL = GptConfig(layers=2, width=32, heads=4, sequence=16, vocabulary=256)
-LAYOUTS: Mapping[str, tuple[tuple[int, int, int], tuple[str, str]]] = {
-    "alone": ((1, 1, 1), ("data", "tensor")),
-    "stages": ((1, 2, 2), ("data", "tensor")),
-    "grid": ((2, 2, 1), ("data", "tensor")),
-    "mixed": ((2, 1, 1), ("mixed", "tensor")),
-    "tensor": ((1, 2, 1), ("data", "tensor")),
+LAYOUTS: Mapping[str, tuple[Mapping[str, int], tuple[str, ...]]] = {
+    "alone": ({}, ("data", "tensor")),
+    "stages": ({"tp": 2, "pp": 2}, ("data", "tensor")),
+    "grid": ({"dp": 2, "tp": 2}, ("data", "tensor")),
+    "mixed": ({"dp": 2}, ("mixed", "tensor")),
+    "tensor": ({"tp": 2}, ("data", "tensor")),
+    "ring": ({"cp": 3}, ("data", "context", "tensor")),
 }
-"""name -> (data, tensor, pipeline) degrees and one rule per mesh axis."""
+"""name -> degrees above one and one rule per mesh axis."""
 
 _SAMPLES: NdSbp = (Split(0), B)
 _MEGATRON: Mapping[str, NdSbp] = dict.fromkeys(
@@ -36,12 +38,12 @@ _MEGATRON: Mapping[str, NdSbp] = dict.fromkeys(
 @cache
 def small_plan(layout: str, dtype: DType = DType.FLOAT32) -> Plan:
     """The best plan under the rules of a layout."""
-    (dp, tp, pp), rules = LAYOUTS[layout]
+    degrees, rules = LAYOUTS[layout]
     training = Training(global_batch=8, num_micro_batches=2, dtype=dtype)
-    asked = request(dp * tp * pp, training, model=MODEL)
+    asked = request(math.prod(degrees.values()), training, model=MODEL)
     if layout == "grid":
         asked = replace(asked, pins=Pins(layouts=_MEGATRON))
-    return plan_by_rules(asked, config_of(training, dp=dp, tp=tp, pp=pp), rules)
+    return plan_by_rules(asked, config_of(training, **degrees), rules)
 
 
 def write_small_plan(folder: Path, layout: str, dtype: DType = DType.FLOAT32) -> Path:

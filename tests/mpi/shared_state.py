@@ -5,10 +5,13 @@ mpiexec -n 2 python -m mpi4py -m tests.mpi.shared_state
 
 from __future__ import annotations
 
+import itertools
+import random
 from typing import Any
 
 import numpy as np
 
+from executor.calls import Call
 from executor.global_tensor import placement, split
 from executor.graph import Graph
 from executor.world import current_world
@@ -20,6 +23,7 @@ from strategy.passes.training import Training
 from strategy.tensor import DType
 
 ROWS = 8
+STAGES = [placement([0]), placement([1])]
 
 
 class Mlp(Module):
@@ -74,8 +78,31 @@ def trained(where: Any, *, num_micro_batches: int = 1, steps: int = 6, **options
     return [float(train(*features()).result().numpy()) for _ in range(steps)]
 
 
+def interleaved(seed: int, where: Any, *, ahead: bool, buffers: int) -> list[np.ndarray]:
+    """What a random sequence of training steps and evaluations gives, its results read at random times, or at once."""
+    training = Training(ROWS, num_micro_batches=2, lr=0.1, dtype=DType.FLOAT64)
+    rng, reading = random.Random(seed), random.Random(seed + 100)
+    model = Mlp()
+    stages = {"model.two.*": 1} if where is STAGES else {}
+    last = {"loss*": 1} if stages else {}
+    train = Train(model, placement=where, training=training, output_buffers=buffers, stages={**stages, **last})
+    evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, output_buffers=buffers, stages=stages)
+    x, labels = features()
+    calls: list[Call] = []
+    found: dict[int, np.ndarray] = {}
+    for number in range(12):
+        calls.append(train(x, labels) if rng.random() < 0.5 else evaluate(x))
+        waiting = [n for n in range(number + 1) if n not in found]
+        now = waiting if not ahead else [n for n in waiting if reading.random() < 0.2]
+        for n in now:
+            found[n] = calls[n].result().numpy()
+    found.update({n: call.result().numpy() for n, call in enumerate(calls) if n not in found})
+    weights = [tensor.numpy() for _, tensor in sorted(train.state_dict().items())]
+    return [found[n] for n in sorted(found)] + weights
+
+
 def main() -> None:
-    """Train and evaluate in turns; every rank checks what it sees."""
+    """Train and evaluate in turns, also ahead of results; every rank checks what it sees."""
     from mpi4py import MPI
 
     model, where = Mlp(), placement([0, 1])
@@ -93,6 +120,10 @@ def main() -> None:
         assert held.piece is not None
         assert held.piece.shape == (4, 3)
     assert seen[-1][0] < seen[0][0]
+    for seed, where in itertools.product(range(3), (placement([0, 1]), STAGES)):
+        at_once, ahead = (interleaved(seed, where, ahead=early, buffers=3) for early in (False, True))
+        for one, other in zip(at_once, ahead, strict=True):
+            np.testing.assert_array_equal(one, other)
     everyone = MPI.COMM_WORLD.gather(seen)
     if everyone is not None:
         assert all(other == everyone[0] for other in everyone)

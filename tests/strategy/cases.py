@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy.typing as npt
 from executor.kernels.numpy import NumpyKernels
 from executor.trial.subject import Subject, subjects_of
 from strategy.builder import GraphBuilder
-from strategy.graph import Attrs, Graph, Op, Role, Value
+from strategy.graph import Attrs, Graph, Role, Value
 from strategy.ops import REGISTRY, op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.rows import Rows, piece_of
 from strategy.tensor import Box, DType, Rate, Shape, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -95,7 +96,7 @@ def cases() -> list[Tried]:
 
 
 def run_op(
-    op: Op,
+    graph: Graph,
     inputs: list[Array],
     outputs: list[Array],
     updates: list[Array],
@@ -105,12 +106,17 @@ def run_op(
     workspace: Workspace | None = None,
     xp: object = np,
 ) -> None:
-    """One act on one rank's pieces; `boxes` are those of inputs and outputs."""
+    """One act of the graph's op on one rank's pieces, ragged ones written out; `boxes` are of inputs and outputs."""
+    (op,) = graph.ops
+    ins = zip(graph.specs(op.inputs), inputs, boxes[0], strict=True)
+    read = [_piece(spec, array, box) for spec, array, box in ins]
+    outs = zip(graph.specs(op.outputs), outputs, boxes[1], strict=True)
+    written = [_piece(spec, array, box, full=True) for spec, array, box in outs]
     call = Call(
         xp=xp,
         attrs=op.attrs,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
+        inputs=tuple(read),
+        outputs=tuple(written),
         updates=tuple(updates),
         input_boxes=tuple(boxes[0]),
         output_boxes=tuple(boxes[1]),
@@ -119,3 +125,18 @@ def run_op(
         first_of_piece=number == 0,
     )
     op_definition(op.kind).run(call)
+    for array, piece in zip(outputs, written, strict=True):
+        if isinstance(piece, Rows):
+            array[...] = piece.dense()
+
+
+def _piece(spec: TensorSpec, array: Array, box: Box, *, full: bool = False) -> Any:
+    """An array itself, or its rows that are not all zero; `full` of whatever it is filled with before it is written."""
+    if spec.ragged is None:
+        return array
+    rows: Rows = piece_of(np, replace(spec, dtype=DType(str(array.dtype))), box)
+    if full:
+        rows.hold(np.arange(rows.spec.most_rows))[...] = array.flat[0]
+    else:
+        rows.hold_dense(array)
+    return rows

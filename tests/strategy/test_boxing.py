@@ -68,9 +68,15 @@ def one_each(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
 
 
 def every_step(
-    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,), owned_by: Iterable[Owner] = ()
+    spec: TensorSpec,
+    mesh: Shape,
+    reduces: Iterable[Reduce] = (Reduce.SUM,),
+    shifts: Iterable[int] = (1,),
+    owners: Iterable[Owner] = (),
 ) -> Iterator[tuple[NdSbp, BoxingStep]]:
-    layouts = layouts_of(spec, mesh, reduces=reduces, owned_by=owned_by)
+    """Among the layouts in order, those that are rotated along dim 0, and those of owners."""
+    special = [*(Split(0, shift) for shift in shifts), *owners]
+    layouts = layouts_of(spec, mesh, reduces=reduces, special=[special] * len(mesh))
     for source, target in itertools.product(layouts, repeat=2):
         step = step_between(source, target)
         if step is not None:
@@ -95,7 +101,7 @@ def carry_out(
 def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape, dtype: DType) -> None:
     spec, placement, rng = TensorSpec(shape, dtype), mesh_of(mesh, first=4), np.random.default_rng(0)
     whole = np.asarray(rng.integers(-99, 99, shape), str(dtype))
-    steps = list(every_step(spec, mesh, Reduce, owned_by=[Owner(1)]))
+    steps = list(every_step(spec, mesh, Reduce, owners=[Owner(1)]))
     for source, step in steps:
         pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
         after = carry_out(pieces, spec, source, step, placement)
@@ -130,7 +136,10 @@ def test_chains_are_cheapest_by_another_method() -> None:
     for seed in range(3):
         boxing = Boxing(mesh_of(mesh), prices(seed))
         layouts = layouts_of(spec, mesh)
-        edges = [(source, step.target, prices(seed)(spec, source, step)) for source, step in every_step(spec, mesh)]
+        edges = [
+            (source, step.target, prices(seed)(spec, source, step))
+            for source, step in every_step(spec, mesh, shifts=())
+        ]
         for source in layouts:
             best = dict.fromkeys(layouts, math.inf) | {source: 0.0}
             for _ in layouts:
@@ -152,6 +161,7 @@ TOTALS: dict[ActKind, Callable[[int, int], float]] = {
     ActKind.REDUCE_SCATTER: lambda total, parts: total * (parts - 1),
     ActKind.ALL_REDUCE: lambda total, parts: 2 * total * (parts - 1),
     ActKind.ALL_TO_ALL: lambda total, parts: total * (parts - 1) / parts,
+    ActKind.ROTATE: lambda total, parts: total,
     ActKind.SLICE: lambda total, parts: 0,
 }
 """Bytes that a group sends in all, T being the bytes of the tensor that the group holds together."""
@@ -169,7 +179,7 @@ def test_bytes_sent_are_those_of_the_table(mesh: Shape, shape: Shape) -> None:
             boxes = {*task.source_boxes, *task.target_boxes}
             hull = tuple((min(b for b, _ in dim), max(e for _, e in dim)) for dim in zip(*boxes, strict=True))
             total = math.prod(box_shape(hull)) * spec.dtype.nbytes
-            sent = sum(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank in group)
+            sent = sum(sent_nbytes(step.kind, task, rank, spec) for rank in group)
             if step.kind is not ActKind.ALL_TO_ALL or (shape in ((12, 12), (36,)) and len(step.axes) == 1):
                 assert sent == TOTALS[step.kind](total, len(group)), (source, step)
             seen.add(step.kind)
@@ -189,7 +199,7 @@ def test_one_each_an_uneven_all_to_all_are_what_ranks_lack(shape: Shape) -> None
                 for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
                     kept = intersect(before, after)
                     lacking += math.prod(box_shape(after)) - (math.prod(box_shape(kept)) if kept else 0)
-                sent = sum(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
+                sent = sum(sent_nbytes(step.kind, task, rank, spec) for rank in task.group)
                 assert sent == 4 * lacking
                 checked += 1
     assert checked >= 8
@@ -201,8 +211,8 @@ def test_the_busiest_rank_is_found(mesh: Shape, shape: Shape) -> None:
     spec, placement, seen = TensorSpec(shape), mesh_of(mesh, first=3), set()
     for source, step in every_step(spec, mesh):
         task = boxing_task(spec, source, step, placement, placement.devices[0])
-        wanted = max(sent_nbytes(step.kind, task, rank, 4) for rank in task.group)
-        assert most_sent_nbytes(step.kind, task, 4) == wanted, (source, step)
+        wanted = max(sent_nbytes(step.kind, task, rank, spec) for rank in task.group)
+        assert most_sent_nbytes(step.kind, task, spec) == wanted, (source, step)
         seen.add(step.kind)
     assert seen == set(TOTALS)
 
@@ -266,6 +276,42 @@ def test_a_split_below_a_later_split_of_the_same_dim_moves_with_it() -> None:
         assert found.axes == (1,)
 
 
+def test_a_rotation_is_one_step_from_any_other() -> None:
+    """Of an uneven dim too; below a later split of the same dim, pieces of several axes move."""
+    for one, other in itertools.permutations(range(3), 2):
+        source, target = (Split(1, one),), (Split(1, other),)
+        assert step_between(source, target) == BoxingStep(ActKind.ROTATE, (0,), target)
+        task = boxing_task(TensorSpec((4, 7)), source, BoxingStep(ActKind.ROTATE, (0,), target), mesh_of((3,)), 0)
+        assert sum(sent_nbytes(ActKind.ROTATE, task, rank, TensorSpec((4, 7))) for rank in range(3)) == 4 * 7 * 4
+    both = (Split(0, 1), Split(0))
+    assert step_between(both, (Split(0), Split(0))) == BoxingStep(ActKind.ALL_TO_ALL, (0, 1), (Split(0), Split(0)))
+
+
+@pytest.mark.parametrize("mesh", [(3,), (3, 2)], ids=str)
+def test_rotated_splits_are_joined_with_all_layouts(mesh: Shape) -> None:
+    """By the cheapest chain; two rotations of one split by one step of their bytes."""
+    spec, placement = TensorSpec((7, 8)), mesh_of(mesh)
+    boxing, rng = Boxing(placement, most_sent_on(placement)), np.random.default_rng(0)
+    whole = rng.standard_normal(spec.shape)
+    ordered = layouts_of(spec, mesh)
+    turned = [
+        nd for nd in layouts_of(spec, mesh, special=[(Split(0, 2),)] + [()] * (len(mesh) - 1)) if nd not in ordered
+    ]
+    pairs = [
+        *itertools.product(turned, ordered),
+        *itertools.product(ordered, turned),
+        *itertools.product(turned, turned),
+    ]
+    for source, target in pairs:
+        pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
+        here = source
+        for step in boxing.chain(spec, source, target):
+            pieces = carry_out(pieces, spec, here, step, placement)
+            here = step.target
+        assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole), (source, target)
+    assert [step.kind for step in boxing.chain(spec, turned[0], (Split(0, 1), *turned[0][1:]))] == [ActKind.ROTATE]
+
+
 def test_axes_of_one_kind_are_one_group() -> None:
     kinds: dict[tuple[NdSbp, NdSbp], ActKind] = {
         ((P, P), (B, B)): ActKind.ALL_REDUCE,
@@ -287,7 +333,7 @@ def most_sent_on(placement: Placement) -> Price:
     def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
         tasks = (boxing_task(spec, source, step, placement, rank) for rank in placement.devices)
         pairs = zip(placement.devices, tasks, strict=True)
-        return 1.0 + max(sent_nbytes(step.kind, task, rank, spec.dtype.nbytes) for rank, task in pairs)
+        return 1.0 + max(sent_nbytes(step.kind, task, rank, spec) for rank, task in pairs)
 
     return price
 
@@ -302,7 +348,7 @@ def test_a_regrouped_mesh_sends_only_what_ranks_lack() -> None:
     for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
         lacking += len(cells(after) - cells(before)) * 4
     assert lacking == 4 * 3 * 2 * 4
-    assert sum(sent_nbytes(step.kind, task, rank, 4) for rank in task.group) == lacking
+    assert sum(sent_nbytes(step.kind, task, rank, spec) for rank in task.group) == lacking
 
 
 def test_nested_terms_of_another_reduction_are_combined_first() -> None:
@@ -394,7 +440,7 @@ def test_a_transfer_sends_nothing_that_its_receiver_holds(shape: Shape) -> None:
                     own = task.source_boxes.get(rank)
                     kept = intersect(own, wanted) if own is not None else None
                     lacking += math.prod(box_shape(wanted)) - (math.prod(box_shape(kept)) if kept is not None else 0)
-                sent = sum(sent_nbytes(ActKind.TRANSFER, task, rank, 4) for rank in here.devices)
+                sent = sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec) for rank in here.devices)
                 assert sent == 4 * lacking
 
 
@@ -456,9 +502,9 @@ def test_what_an_owner_gives_and_gets(source: Sbp, target: Sbp, kind: ActKind, n
     step = step_between((source,), (target,))
     assert step == BoxingStep(kind, (0,), (target,))
     task = boxing_task(spec, (source,), step, placement, 0)
-    sent = [sent_nbytes(kind, task, rank, 4) for rank in range(3)]
+    sent = [sent_nbytes(kind, task, rank, spec) for rank in range(3)]
     assert sum(sent) == nbytes * spec.nbytes
-    assert most_sent_nbytes(kind, task, 4) == max(sent)
+    assert most_sent_nbytes(kind, task, spec) == max(sent)
     if source == Owner(1):
         assert sent[0] == sent[2] == 0
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from strategy.cluster import PRESETS, Cluster, Device, Link, find_cluster, read_cluster, write_cluster
 from strategy.errors import InputError
+from strategy.tensor import DType
 
 GOOD: dict[str, Any] = {
     "name": "two-boxes",
@@ -287,3 +288,25 @@ def test_links_by_the_levels_that_ranks_cross() -> None:
     assert cluster.link("inter") is cluster.inter
     assert not cluster.crosses_nodes((3,))
     assert cluster.overlaps
+
+
+@pytest.mark.parametrize("wrong", ['"fast"', "0", "-1.0", "inf", "nan", "true"])
+def test_a_speedup_that_is_no_ratio_is_refused(path: Path, wrong: str) -> None:
+    path.write_text(toml(GOOD).replace("launch =", f"bf16_speedup = {wrong}\nlaunch ="))
+    with pytest.raises(InputError, match=r"\[device\]: bf16_speedup: not a ratio"):
+        read_cluster(path)
+
+
+def test_products_in_halves_are_as_fast_as_the_data_sheet_says(path: Path) -> None:
+    path.write_text(toml(GOOD).replace("launch =", "fp16_speedup = 2\nlaunch ="))
+    device = read_cluster(path).device
+    rates = [device.product_flop_per_s(dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)]
+    assert rates == [156e12, 156e12, 312e12]
+    path.write_text(write_cluster(read_cluster(path)))
+    assert read_cluster(path).device == device
+    for name, half in (("dgx-a100", 312e12), ("dgx-h100", 989.4e12)):
+        preset = find_cluster(name).device
+        assert preset.product_flop_per_s(DType.BFLOAT16) == preset.product_flop_per_s(DType.FLOAT16) == half
+    old = find_cluster("v100-ib100").device
+    assert old.product_flop_per_s(DType.FLOAT16) == pytest.approx(125e12)
+    assert old.product_flop_per_s(DType.BFLOAT16) == old.flop_per_s

@@ -11,10 +11,23 @@ from hypothesis import strategies as st
 from executor.train import program_of
 from simulator.conservation import act_alone_ns
 from simulator.engine import run
-from strategy.cost import Coefficients, CostModel, coefficient_key, port_rates
+from strategy.boxing import step_between
+from strategy.builder import GraphBuilder
+from strategy.cluster import find_cluster
+from strategy.cost import Coefficients, CostModel, coefficient_key, op_features, port_rates, step_features
+from strategy.layout import Stages
+from strategy.lowering.arrangement import Held, Lifetime
+from strategy.lowering.memory import held_nbytes
 from strategy.measurement import Features
+from strategy.models.gpt import GptConfig
+from strategy.nn.tracer import Tracer
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
+from strategy.placement import Placement
 from strategy.program import ActKind, Actor, Program, Stream
+from strategy.sbp import Split
+from strategy.signature import op_signatures
+from strategy.tensor import DType, TensorSpec
 from strategy.units import to_ns
 from tests.small_plans import cluster, config_of, plan_by_rules, request
 
@@ -61,3 +74,57 @@ def test_transfers_of_a_stage_share_its_port() -> None:
             if took_ns > act_alone_ns(program, actor) + 1:
                 slower.add(actor.rank)
     assert 1 in slower
+
+
+def routed(imbalance: float) -> GraphBuilder:
+    """16 tokens of width 64, two of eight experts each, through one product."""
+    tracer = Tracer()
+    x = tracer.input("x", TensorSpec((4, 4, 64)))
+    chosen = tracer.input("chosen", TensorSpec((4, 4, 2), DType.INT32))
+    w = tracer.input("w", TensorSpec((8, 64, 32)))
+    rows = x.apply("rows", "dropless_dispatch", chosen, attrs={"experts": 8, "imbalance": imbalance})
+    rows.apply("up", "grouped_matmul", w, attrs={"transpose": 0})
+    return tracer.graph
+
+
+@pytest.mark.parametrize("imbalance", [1.0, 1.5])
+def test_ragged_tensors_are_priced_by_the_rows_expected_and_held_for_the_worst_case(imbalance: float) -> None:
+    """On four ranks with two experts each 8 rows are expected, or half as many again; all 32 may come to one rank."""
+    graph, ranks, small = routed(imbalance).build(), 4, cluster(4)
+    placement = Placement(tuple(range(ranks)), (ranks,), ("expert",))
+    rows, up = graph.values["rows"].spec, graph.by_name["up"]
+    by_tokens, by_experts = (Split(1),), (Split(0),)
+    signature = next(s for s in op_signatures(graph, up, (ranks,)) if s.inputs[0] == by_experts)
+    expected = int(8 * imbalance)
+    nbytes = 4 * (expected * (64 + 32) + 2 * 64 * 32)
+    assert op_features(graph, up, signature, (ranks,)) == Features("grouped_matmul", 2 * expected * 64 * 32, nbytes)
+    step = step_between(by_tokens, by_experts)
+    assert step is not None
+    sent = step_features(small, rows, by_tokens, step, placement, 0)
+    assert (sent.kind, sent.nbytes) == ("all_to_all", expected * 3 // 4 * (8 + 4 * 64))
+    held = Held("rows", "rows", 0, by_experts, Lifetime(0, 1, 1))
+    stages = Stages((placement,), {op.name: 0 for op in graph.ops})
+    assert {held_nbytes(graph, stages, held, rank) for rank in range(ranks)} == {8 + 32 * (8 + 4 * 64)}
+
+
+def test_products_in_halves_have_a_price_of_their_own() -> None:
+    """Half the time by an A100's data sheet; a calibration of float32 says nothing of bfloat16."""
+    single, half = Features("matmul", 10**12, 10**6), Features("matmul", 10**12, 10**6, half="bfloat16")
+    assert coefficient_key(half) == "matmul:bfloat16" != coefficient_key(single)
+    cost = CostModel(find_cluster("dgx-a100"), {})
+    launch_s, memory_s = cost.cluster.device.launch_s, 10**6 / cost.cluster.device.memory_bytes_per_s
+    assert cost.seconds(half) - launch_s - memory_s == pytest.approx((cost.seconds(single) - launch_s - memory_s) / 2)
+    fitted = CostModel(cost.cluster, {"matmul": Coefficients(1.0, 0.0, 0.0)})
+    assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
+
+
+def test_a_plan_in_halves_is_faster_where_the_data_sheet_says_so() -> None:
+    model = GptConfig(layers=2, width=512, heads=8, sequence=128, vocabulary=512)
+    times = []
+    for precision in Precision:
+        training = Training(global_batch=8, precision=precision)
+        asked = replace(request(1, training, model=model), cost=CostModel(find_cluster("v100-ib100"), {}))
+        times.append(plan_by_rules(asked, config_of(training), ()).claims.objective_s)
+    full, bf16, fp16 = times
+    assert fp16 < 0.6 * full
+    assert bf16 > 0.9 * full, "a V100 has no units for it; what it saves in bytes, casts cost"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from strategy.errors import InputError
 from strategy.graph import Phase, Role
 from strategy.layout import Copy, assign_stages, home_of, wanted_copies
+from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from tests.random_graphs import every_layout, random_case
@@ -51,3 +55,40 @@ def test_a_value_is_transferred_once_for_readers_of_one_layout() -> None:
     copies = [conversion.copy for conversion in plan.layout.conversions]
     assert len(copies) == len(set(copies))
     assert copies
+
+
+@pytest.mark.parametrize(
+    ("schedule", "laps", "stage_of_layer"),
+    [
+        (Schedule.INTERLEAVED, 2, [0, 1, 0, 1]),
+        (Schedule.ZBV, 2, [0, 1, 1, 0]),
+        (Schedule.ONE_F_ONE_B, 1, [0, 0, 1, 1]),
+    ],
+)
+def test_virtual_stages_of_a_gpt(schedule: Schedule, laps: int, stage_of_layer: list[int]) -> None:
+    model = replace(MODEL, layers=4)
+    graph = training_graph(model, Training(global_batch=4, num_micro_batches=2))
+    placements = tuple(Placement((s,), (1, 1), ("data", "tensor")) for s in range(2))
+    stages = assign_stages(graph, placements, schedule=schedule, laps=laps)
+    for op in graph.ops:
+        if op.layer is not None:
+            assert stages.stage_of[op.name] == stage_of_layer[op.layer], op.name
+            assert stages.lap_of(op.name) == op.layer * laps // 4, op.name
+    last = stage_of_layer[-1], laps - 1
+    assert (stages.stage_of["logits"], stages.lap_of("logits")) == last
+    assert (stages.stage_of["logits:dx"], stages.lap_of("logits:dx")) == last
+
+
+def test_pins_name_virtual_stages() -> None:
+    model = replace(MODEL, layers=4)
+    graph = training_graph(model, Training(global_batch=4))
+    placements = tuple(Placement((s,), (1, 1), ("data", "tensor")) for s in range(2))
+    pins = {"layers.0.*": 0, "layers.1.*": 0, "layers.2.*": 0, "layers.3.*": 3}
+    stages = assign_stages(graph, placements, pins=pins, schedule=Schedule.ZBV, laps=2)
+    op = "layers.2.mlp.fc1.matmul"
+    assert [stages.stage_of[op.replace("2", f"{layer}", 1)] for layer in range(4)] == [0, 0, 0, 0]
+    assert [stages.lap_of(op.replace("2", f"{layer}", 1)) for layer in range(4)] == [0, 0, 0, 1]
+    with pytest.raises(InputError, match="no such stage"):
+        assign_stages(graph, placements, pins={"layers.0.*": 4}, schedule=Schedule.ZBV, laps=2)
+    with pytest.raises(InputError, match="against the pipeline"):
+        assign_stages(graph, placements, pins={"layers.1.*": 3, "layers.2.*": 1}, schedule=Schedule.ZBV, laps=2)

@@ -63,11 +63,11 @@ def test_both_ways_send_alike_in_all_and_two_levels_less_between_nodes(kind: Act
     assert step is not None
     flat = boxing_task(spec, source, step, placement, 0)
     levels = replace(flat, nodes=nodes_of(cluster, flat.group))
-    total = sum(sent_nbytes(kind, flat, rank, 4) for rank in flat.group)
-    assert sum(sent_nbytes(kind, levels, rank, 4) for rank in flat.group) == total
+    total = sum(sent_nbytes(kind, flat, rank, spec) for rank in flat.group)
+    assert sum(sent_nbytes(kind, levels, rank, spec) for rank in flat.group) == total
     between = 0
     for rank in flat.group:
-        sent = part_nbytes(kind, levels, rank, 4)
+        sent = part_nbytes(kind, levels, rank, spec)
         between += sum(n for (_, level), n in zip(PARTS[kind], sent, strict=True) if level == "inter")
     assert between == spec.nbytes * (nodes - 1) * (2 if kind is ActKind.ALL_REDUCE else 1)
 
@@ -101,7 +101,7 @@ def test_alone_it_takes_its_price_and_loads_both_ports(kind: ActKind) -> None:
     features = cost.step_features(spec, source, step, placement)
     task = boxing_task(spec, source, step, placement, 3)
     task = replace(task, nodes=nodes_of(cost.cluster, task.group))
-    work = cost.work(features, 3, part_nbytes(kind, task, 3, 4))
+    work = cost.work(features, 3, part_nbytes(kind, task, 3, spec))
     assert [name for name, _ in work.demands] == [
         port_name(level, 3) for level in dict.fromkeys(x for _, x in PARTS[kind])
     ]

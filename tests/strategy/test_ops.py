@@ -35,7 +35,7 @@ def whole(
     boxes = tuple(
         [tuple((0, size) for size in spec.shape) for spec in graph.specs(names)] for names in (op.inputs, op.outputs)
     )
-    run_op(op, inputs, outputs, updates, (boxes[0], boxes[1]), number=number, workspace=Workspace(xp), xp=xp)
+    run_op(graph, inputs, outputs, updates, (boxes[0], boxes[1]), number=number, workspace=Workspace(xp), xp=xp)
     return outputs
 
 
@@ -71,12 +71,13 @@ def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) ->
     variables = [a.astype(np.float32) for a in updates]
     before = [a.copy() for a in single]
     wanted = [*whole(case, inputs, updates), *updates]
-    (op,) = case.graph().ops
-    specs, outs = case.graph().specs(op.inputs), case.graph().specs(op.outputs)
+    graph = case.graph()
+    (op,) = graph.ops
+    specs, outs = graph.specs(op.inputs), graph.specs(op.outputs)
     outputs = [np.full(spec.shape, np.nan, np.float32) for spec in outs]
     boxes = ([tuple((0, n) for n in s.shape) for s in specs], [tuple((0, n) for n in s.shape) for s in outs])
     workspace = Workspace(np)
-    run_op(op, single, outputs, variables, boxes, workspace=workspace)
+    run_op(graph, single, outputs, variables, boxes, workspace=workspace)
     for one, other in zip(single, before, strict=True):
         np.testing.assert_array_equal(one, other)
     for found, exact in zip([*outputs, *variables], wanted, strict=True):
@@ -87,8 +88,9 @@ def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) ->
 
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_scratch_is_kept_between_acts(case: Tried) -> None:
-    (op,) = case.graph().ops
-    specs, outs = case.graph().specs(op.inputs), case.graph().specs(op.outputs)
+    graph = case.graph()
+    (op,) = graph.ops
+    specs, outs = graph.specs(op.inputs), graph.specs(op.outputs)
     boxes = ([tuple((0, n) for n in s.shape) for s in specs], [tuple((0, n) for n in s.shape) for s in outs])
     workspace = Workspace(np)
     inputs, updates = case.draw(np.random.default_rng(0))
@@ -96,7 +98,7 @@ def test_scratch_is_kept_between_acts(case: Tried) -> None:
     for _ in range(2):
         outputs = [np.full(spec.shape, np.nan) for spec in outs]
         variables = [a.copy() for a in updates]
-        run_op(op, inputs, outputs, variables, boxes, workspace=workspace)
+        run_op(graph, inputs, outputs, variables, boxes, workspace=workspace)
         results.append([*outputs, *variables])
         held.append({name: id(array) for name, array in workspace.arrays.items()})
     for one, other in zip(*results, strict=True):

@@ -123,8 +123,9 @@ def free_to_say(place: tuple[str | int, ...]) -> bool:
     """What makes another plan, not a wrong one: names, settings, devices and links to spare, a roomier limit."""
     names = {("model", "name"), ("cluster", "name"), ("cluster", "device", "name")}
     spare = {("cluster", "nodes"), ("cluster", "devices_per_node"), ("memory_limit_bytes",)}
-    graph = {"global_batch", "num_micro_batches", "dtype", "optimizer", "frozen"}
+    graph = {"global_batch", "num_micro_batches", "dtype", "optimizer", "frozen", "precision", "skip_nonfinite"}
     settings = {("training", field.name) for field in fields(Training) if field.name not in graph}
+    spare |= {("cluster", "device", "bf16_speedup"), ("cluster", "device", "fp16_speedup")}
     simulated = {("step_time_s",), ("simulated_lower_bound_s",)}
     return place in names | spare | settings | simulated or place[:2] == ("cluster", "inter")
 

@@ -39,7 +39,7 @@ from strategy.tensor import Shape, box_shape
 from tests.oracle import scatter
 
 SBPS = st.one_of(
-    st.builds(Split, st.integers(0, 30)),
+    st.builds(Split, st.integers(0, 30), st.integers(0, 12)),
     st.just(B),
     st.builds(Partial, st.sampled_from(Reduce)),
     st.builds(Owner, st.integers(0, 30)),
@@ -57,6 +57,8 @@ def test_texts_are_those_of_the_plan_file() -> None:
     assert format_nd((Split(0), B, P, Partial(Reduce.MAX))) == ["S(0)", "B", "P(sum)", "P(max)"]
     assert parse_sbp("P") == P
     assert parse_sbp(" S(12) ") == Split(12)
+    assert str(Split(1, 2)) == "S(1)+2"
+    assert parse_sbp("S(1)+2") == Split(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,10 @@ def test_texts_are_those_of_the_plan_file() -> None:
         "P(mean)",
         "P(SUM)",
         "S(0)x",
+        "S(0)+",
+        "S(0)+0",
+        "S(0)-1",
+        "B+1",
         "S(0",
         0,
         None,
@@ -88,7 +94,7 @@ def test_what_is_no_sbp_is_refused_with_its_place(text: object) -> None:
         parse_sbp(text, where="pins.toml: [sbp] x")
 
 
-@pytest.mark.parametrize("text", ["S(0)", "P(sum)", "P(max)"])
+@pytest.mark.parametrize("text", ["S(0)", "S(0)+1", "P(sum)", "P(max)"])
 def test_single_character_mistakes_never_read_as_the_same(text: str) -> None:
     right = parse_sbp(text)
     for position in range(len(text)):
@@ -109,6 +115,8 @@ def test_a_bare_text_is_no_list_of_sbps() -> None:
 def test_a_negative_split_is_refused() -> None:
     with pytest.raises(SbpError, match="negative"):
         Split(-1)
+    with pytest.raises(SbpError, match="backwards"):
+        Split(0, -1)
 
 
 def test_gradients_arrive_in_the_adjoint() -> None:
@@ -120,6 +128,7 @@ def test_gradients_arrive_in_the_adjoint() -> None:
     ("shape", "nd", "mesh", "problem"),
     [
         ((4,), (Split(1),), (2,), "beyond the dims"),
+        ((4,), (Split(0, 2),), (2,), "goes round the axis"),
         ((), (Split(0),), (2,), "beyond the dims"),
         ((3,), (Split(0),), (4,), "more parts than it has rows"),
         ((3, 9), (Split(0), Split(0)), (2, 2), "more parts than it has rows"),

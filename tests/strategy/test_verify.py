@@ -124,6 +124,7 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     yield "status", {**base, "status": "splendid"}
     for name in ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "cp", "ep", "virtual_stages"):
         yield "config", {**base, "config": {**base["config"], name: base["config"][name] + 1}}
+    yield "config.schedule", {**base, "config": {**base["config"], "schedule": "zbv"}}
     yield "recompute", {**base, "config": {**base["config"], "recompute": "full"}}
     for name, value in (("global_batch", 8), ("num_micro_batches", 4)):
         yield "config", {**base, "training": {**base["training"], name: value}}
@@ -135,6 +136,7 @@ def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
     for name in rng.sample(sorted(base["ops"]), 4):
         for stage in (-1, 7):
             yield f"op {name}", {**base, "ops": {**base["ops"], name: {**base["ops"][name], "stage": stage}}}
+            yield f"op {name}", {**base, "ops": {**base["ops"], name: {**base["ops"][name], "lap": stage}}}
         without = {other: entry for other, entry in base["ops"].items() if other != name}
         yield f"op {name}", {**base, "ops": without}
         yield "op stray", {**base, "ops": {**base["ops"], "stray": base["ops"][name]}}

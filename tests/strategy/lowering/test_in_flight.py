@@ -95,7 +95,7 @@ def test_counts_settle(name: str, stages: int) -> None:
     """Twice as many micro-batches hold no more at once, or all that there are."""
     schedule = Schedule(name)
     laps = schedule.default_laps
-    count = ROUNDS * stages * laps
+    count = ROUNDS * stages
     few, many = (unit_run(schedule, stages, number, laps) for number in (count, 2 * count))
     full = _unit_run_of_all(schedule, stages, 2 * count, laps)
     for write in full.begins:

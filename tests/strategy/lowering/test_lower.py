@@ -8,6 +8,7 @@ import pytest
 
 from executor.train import program_of
 from strategy.lowering.lower import model_flop
+from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import ActKind, LoadTask, OpTask
@@ -19,8 +20,10 @@ from tests.small_plans import MODEL, config_of, random_plan, request
 def made(seed: int, *, backend: str = "numpy") -> Plan:
     rng = random.Random(seed)
     dp, tp, pp = rng.choice([(1, 1, 1), (2, 1, 1), (1, 3, 1), (2, 2, 1), (1, 2, 2), (2, 1, 2)])
-    training = Training(global_batch=6 * dp, num_micro_batches=rng.choice((1, 2, 3)))
-    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=rng.choice(("gpipe", "1f1b")))
+    schedule = rng.choice(list(Schedule))
+    count = pp if schedule is Schedule.INTERLEAVED else rng.choice((1, 2, 3))
+    training = Training(global_batch=6 * dp, num_micro_batches=count)
+    config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule)
     return random_plan(request(dp * tp * pp, training, backend=backend), config, rng)
 
 

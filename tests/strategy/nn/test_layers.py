@@ -83,6 +83,7 @@ def batch_norm_by_hand(x: Array, gain: Array, bias: Array) -> Array:
 
 def test_batch_norm_uses_the_batch_and_its_averages_follow_once_per_step() -> None:
     first, second = drawn((4, 3, 2, 5), (4, 3, 2, 5))
+    second += np.array([0.0, 3.0, -40.0])[:, None, None]
     model = BatchNorm(3, momentum=0.2)
     graph, _ = traced(model, {"x": first}, weigh=False)
     variables = start(graph, model)
@@ -91,13 +92,27 @@ def test_batch_norm_uses_the_batch_and_its_averages_follow_once_per_step() -> No
     np.testing.assert_allclose(
         values["norm"], batch_norm_by_hand(second, before["weight"], before["bias"]), rtol=1e-10, atol=1e-12
     )
-    means = [x.mean(axis=(0, 2, 3)) for x in (first, second)]
-    squares = [x.var(axis=(0, 2, 3)) * 40 for x in (first, second)]
-    mean, variance = (means[0] + means[1]) / 2, (squares[0] + squares[1]) / 79
+    whole = np.concatenate([first, second])
+    mean, variance = whole.mean(axis=(0, 2, 3)), whole.var(axis=(0, 2, 3), ddof=1)
     np.testing.assert_allclose(variables["running_mean"], 0.8 * before["running_mean"] + 0.2 * mean, rtol=1e-12)
     np.testing.assert_allclose(
         variables["running_variance"], 0.8 * before["running_variance"] + 0.2 * variance, rtol=1e-12
     )
+
+
+def test_the_averages_of_micro_batches_are_those_of_one_big_batch() -> None:
+    (batch,) = drawn((8, 3, 2, 5))
+    batch *= np.linspace(1.0, 5.0, 8)[:, None, None, None]
+    found = []
+    for count in (1, 2, 4, 8):
+        model = BatchNorm(3)
+        pieces = np.split(batch, count)
+        graph, _ = traced(model, {"x": pieces[0]}, weigh=False)
+        variables = start(graph, model)
+        run_graph(graph, [{"x": piece} for piece in pieces], variables)
+        found.append([variables["running_mean"], variables["running_variance"]])
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-12)
 
 
 def test_batch_norm_in_evaluation_uses_the_averages_and_leaves_them() -> None:
@@ -148,37 +163,6 @@ def test_gradients_of_attention_with_grouped_rotary_heads() -> None:
     graph, gradients = traced(model, {"x": x})
     assert set(gradients) == {name for name, _ in model.parameters()}
     assert_gradients(graph, gradients, {"x": x, "weights": weights}, start(graph, model))
-
-
-@pytest.mark.parametrize(("group", "causal", "masked"), [(1, True, False), (2, False, True), (3, True, True)])
-def test_attention_in_steps_is_attention(group: int, causal: bool, masked: bool) -> None:
-    """Values and gradients."""
-    shapes = ((2, 4, 2 * group, 3), (2, 4, 2, 3), (2, 4, 2, 3))
-    q, k, v, weights = drawn(*shapes, shapes[0])
-    inputs: Values = {"x": np.ones((1,)), "weights": weights}
-    if masked:
-        inputs["visible"] = np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)
-    results = []
-    for attention in (layers.attention, layers.split_key_attention):
-        held = Held(q=q.shape, k=k.shape, v=v.shape)
-
-        def forward(x: Tensor, *mask: Tensor, held: Held = held, attention: Any = attention) -> Tensor:
-            operands = [held.parameter(name, x) for name in "qkv"]
-            return attention(*operands, "y", causal=causal, visible=mask[0] if mask else None)
-
-        traced_inputs = {name: array for name, array in inputs.items() if name != "weights"}
-        graph, gradients = traced(Applied(forward, held=held), traced_inputs)
-        values = run_graph(graph, [inputs], {"held.q": q.copy(), "held.k": k.copy(), "held.v": v.copy()})
-        results.append([values["y"], *(values[gradients[f"held.{name}"]] for name in "qkv")])
-    for one, other in zip(*results, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
-
-
-class Held(Module):
-    """Parameters by name."""
-
-    def __init__(self, **shapes: tuple[int, ...]) -> None:
-        vars(self).update({name: layers.Parameter(shape, "ones") for name, shape in shapes.items()})
 
 
 def test_dropout_and_embedding() -> None:

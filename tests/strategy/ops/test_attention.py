@@ -1,4 +1,4 @@
-"""Attention against its definition, row by row; packed against separate; and its steps against the whole."""
+"""Attention against its definition, row by row; packed against separate; and its blocks against the whole."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from strategy.errors import InputError
-from strategy.graph import Attrs, Op
+from strategy.graph import Attrs
 from strategy.ops import op_definition
 from strategy.tensor import TensorSpec
-from tests.strategy.ops.acts import full_box, run_pieces, whole
+from tests.strategy.ops.acts import whole
 
 Array = npt.NDArray[Any]
 
@@ -82,29 +82,49 @@ def test_packed_heads_are_separate_heads(group: int, masked: bool) -> None:
     np.testing.assert_allclose(dqkv[:, :, :, group + 1], dv, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("causal", [0, 1])
-def test_terms_of_key_pieces_add_up_to_attention(causal: int) -> None:
-    """A ring's arithmetic: the rows' maximum over pieces of the keys, then sums of terms below it."""
-    q, k, v = operands(group=2, s=6, t=6)
-    attrs = {"causal": causal, "group": 2}
-    pieces = [(0, 2), (2, 3), (3, 6)]
+def blocks(operands: list[Array], *, chunks: int, causal: int, group: int) -> tuple[list[Attrs], list[Array]]:
+    """The attributes of every block, and the rows after the last."""
+    found: list[Attrs] = []
+    rows: list[Array] = []
+    for shift in range(chunks):
+        sizes = {"rows": operands[0].shape[1], "keys": operands[1].shape[1]}
+        found.append({"causal": causal, "group": group, "chunks": chunks, "shift": shift, **sizes})
+        rows = list(whole("attention_block", [*operands, *rows], found[-1]))
+    return found, rows
 
-    def over_pieces(kind: str, *more: Array) -> list[Array]:
-        found = []
-        for begin, end in pieces:
-            keys = [x[:, begin:end] for x in ((k,) if kind == "attention_max" else (k, v))]
-            key_box = ((0, 2), (begin, end), (0, 2), (0, 4))
-            inputs = [q, *keys, *more]
-            boxes = [full_box(q.shape), *(key_box for _ in keys), *(full_box(x.shape) for x in more)]
-            shape = (2, 4, 6) if kind == "attention_max" else (2, 6, 4, 5)
-            op = Op("op", kind, tuple(map(str, range(len(inputs)))), ("y",), attrs=attrs)
-            found += run_pieces(op, inputs, boxes, [full_box(shape)])
-        return found
 
-    top = np.max(over_pieces("attention_max"), axis=0)
-    terms = np.sum(over_pieces("attention_terms", top), axis=0)
-    wanted, _ = by_rows(q, k, v, causal=bool(causal))
-    np.testing.assert_allclose(terms[..., :-1] / terms[..., -1:], wanted, rtol=1e-12)
+@pytest.mark.parametrize(("chunks", "causal", "masked"), [(2, 1, False), (3, 1, True), (3, 0, True), (7, 1, False)])
+def test_blocks_make_up_attention(chunks: int, causal: int, masked: bool) -> None:
+    """Its rows and gradients; seven rows, so that the chunks are uneven; a chunk of keys may be hidden altogether."""
+    q, k, v = operands(group=2, s=7, t=7)
+    mask = [np.array([[1, 1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 1, 0, 1]], np.int32)] if masked else []
+    attrs: Attrs = {"causal": causal, "group": 2}
+    out, lse = whole("attention", [q, k, v, *mask], attrs)
+    each, rows = blocks([q, k, v, *mask], chunks=chunks, causal=causal, group=2)
+    np.testing.assert_allclose(rows[0], out, rtol=1e-12)
+    np.testing.assert_allclose(rows[1], lse, rtol=1e-12)
+    dout = np.random.default_rng(9).standard_normal(out.shape)
+    inputs = [q, k, v, *mask, out, lse, dout]
+    parts = zip(*(whole("attention_block_grad", inputs, block) for block in each), strict=True)
+    for found, wanted in zip(map(sum, parts), whole("attention_grad", inputs, attrs), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_blocks_of_the_future_are_no_work() -> None:
+    """Of 3 x 3 pairs of chunks, a causal row of chunks sees itself and those before: 6."""
+    specs = [TensorSpec(shape) for shape in ((2, 6, 4, 5), (2, 6, 2, 5), (2, 6, 2, 5))]
+    ring = {"group": 2, "rows": 6, "keys": 6, "chunks": 3}
+    for causal, pairs in ((0, (3, 3, 3)), (1, (3, 1, 2))):
+        for shift, count in enumerate(pairs):
+            attrs: Attrs = {**ring, "causal": causal, "shift": shift}
+            outputs = op_definition("attention_block").infer(specs, (), attrs)
+            flop = op_definition("attention_block").flop(specs, outputs, attrs)
+            assert flop == 2 * count * (2 * 2 * 4 * 2 * 2 * 5)
+    piece = [TensorSpec((2, 2, heads, 5)) for heads in (4, 2, 2)]
+    assert (
+        op_definition("attention_block").flop(piece, piece[:1], {**ring, "causal": 1, "shift": 1})
+        == 2 * 2 * 2 * 4 * 4 * 5
+    )
 
 
 def test_rotary_turns_pairs_and_keeps_distances() -> None:
@@ -133,11 +153,28 @@ REFUSED: dict[str, tuple[str, list[tuple[int, ...]], Attrs]] = {
     "causal over other keys": ("attention", [(2, 3, 2, 2), (2, 4, 2, 2), (2, 4, 2, 2)], {"causal": 1, "group": 1}),
     "values unlike keys": ("attention", [(2, 3, 2, 2), (2, 3, 2, 2), (2, 4, 2, 2)], {"causal": 0, "group": 1}),
     "a mask of floats": ("attention", [(2, 3, 3, 3, 2), (2, 3)], {"causal": 0}),
-    "maxima of another shape": (
-        "attention_terms",
-        [(2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2)],
-        {"causal": 0, "group": 1},
+    "a chunk without rows": (
+        "attention_block",
+        [(2, 3, 2, 2)] * 3,
+        {"causal": 0, "group": 1, "rows": 3, "keys": 3, "chunks": 4, "shift": 0},
     ),
+    "a block round the ring": (
+        "attention_block",
+        [(2, 3, 2, 2)] * 3,
+        {"causal": 0, "group": 1, "rows": 3, "keys": 3, "chunks": 2, "shift": 2},
+    ),
+    "rows of another block": (
+        "attention_block",
+        [(2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2)],
+        {"causal": 0, "group": 1, "rows": 3, "keys": 3, "chunks": 2, "shift": 1},
+    ),
+    "a gradient of another shape": (
+        "attention_block_grad",
+        [(2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 3, 2, 2), (2, 2, 3), (2, 3, 2, 3)],
+        {"causal": 0, "group": 1, "rows": 3, "keys": 3, "chunks": 2, "shift": 1},
+    ),
+    "nothing to rotate": ("copy", [(2,)], {"shift": 0, "chunks": 2}),
+    "a rotation round the ring": ("copy", [(2, 3)], {"shift": 2, "chunks": 2}),
     "odd heads": ("rotary", [(2, 3, 2, 3)], {"base": 1e4, "reverse": 0}),
 }
 
@@ -150,14 +187,11 @@ def test_what_does_not_compose_is_refused(kind: str, operands: list[tuple[int, .
 
 def test_flop_counts_the_products() -> None:
     """Scores and mixing forward; scores again, dv, dp, dk and dq backward."""
-    q, k, top, terms = ((2, 3, 4, 5), (2, 7, 2, 5), (2, 4, 3), (2, 3, 4, 6))
+    q, k, top = ((2, 3, 4, 5), (2, 7, 2, 5), (2, 4, 3))
     product = 2 * 2 * 4 * 3 * 7 * 5
     for kind, operands, products in (
         ("attention", (q, k, k), 2),
         ("attention_grad", (q, k, k, q, top, q), 5),
-        ("attention_max", (q, k), 1),
-        ("attention_terms", (q, k, k, top), 2),
-        ("attention_terms_grad", (q, k, k, top, terms), 5),
     ):
         specs = [TensorSpec(shape) for shape in operands]
         attrs: Attrs = {"causal": 0, "group": 2}

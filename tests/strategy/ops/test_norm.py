@@ -90,10 +90,16 @@ def test_the_gradient_of_batch_norm_is_that_through_its_statistics() -> None:
 
 
 def test_running_average_moves_by_the_momentum() -> None:
-    op = Op("op", "running_average", ("x0", "x1"), (), ("u0",), {"momentum": 0.25, "correction": 1})
-    total, average = np.array([6.0, -12.0]), np.array([1.0, 1.0])
-    (moved,) = run_pieces(op, [total, np.asarray(4.0), average], [full_box((2,)), ()], [])
-    np.testing.assert_allclose(moved, [0.75 + 0.25 * 2.0, 0.75 - 0.25 * 4.0], rtol=1e-15)
+    """Two micro-batches of two elements: 1, 3 and 5, 11 in one channel, 0, 0 and 0, 0 in the other."""
+    attrs = {"momentum": 0.25, "count": 2}
+    op = Op("op", "running_average", ("x0", "x1", "x2"), (), ("u0", "u1"), attrs)
+    average, variance = np.array([4.0, 1.0]), np.array([2.0, 2.0])
+    means = np.array([2.0 + 8.0, 0.0])
+    moments = np.array([1.0 + 4.0 + 9.0 + 16.0, 1.0 + 1.0])
+    boxes = [full_box((2,)), full_box((2,)), ()]
+    mean, spread = run_pieces(op, [means, moments, np.asarray(4.0), average, variance], boxes, [])
+    np.testing.assert_allclose(mean, [0.75 * 4.0 + 0.25 * 5.0, 0.75], rtol=1e-15)
+    np.testing.assert_allclose(spread, [1.5 + 0.25 * np.var([1, 3, 5, 11], ddof=1), 1.5], rtol=1e-15)
 
 
 def test_what_does_not_compose_is_refused() -> None:
@@ -105,7 +111,8 @@ def test_what_does_not_compose_is_refused() -> None:
         ("batch_norm", ((2, 3), (3,), (3,), (3,), (2,)), {"count": 0}),
         ("batch_norm", ((2, 3), (3,), (3,), (3,), (3,)), {"count": 3}),
         ("batch_norm_sums", ((2, 3), (3,), (3,), (3, 2)), {}),
-        ("running_average", ((3,), ()), {}),
+        ("running_average", ((3,), (3,), ()), {}),
+        ("second_moment", ((3,), (3,), (2,)), {}),
     ):
         with pytest.raises(InputError, match="expected"):
             op_definition(kind).infer([TensorSpec(shape) for shape in operands], (), attrs)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strategy.config import Recompute
 from strategy.errors import InputError
 from strategy.graph import Graph
 from strategy.models.gpt import GptConfig
@@ -85,7 +86,7 @@ def test_what_cannot_be_cut_is_refused(tiles: int, tiled: tuple[str, ...], messa
         {"tiles": 3, "zero_stage": 3},
         {"tiles": 2, "zero_stage": 2},
         {"tiles": 2, "zero_stage": 3, "zero_owner": True},
-        {"tiles": 2, "zero_stage": 3, "pp": 2, "recompute": "full"},
+        {"tiles": 2, "zero_stage": 3, "pp": 2, "recompute": Recompute.FULL},
     ],
     ids=str,
 )

@@ -19,7 +19,7 @@ from strategy.ops.muon import orthogonalize
 from strategy.passes.training import REPORT, Training, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.sbp import B, P, Split
-from strategy.search.candidates import FREE
+from strategy.search.candidates import free_rules
 from strategy.signature import op_signatures
 from strategy.tensor import DType
 from strategy.verify import verify
@@ -166,7 +166,8 @@ def test_the_search_gives_every_stacked_matrix_an_owner() -> None:
     """Four data-parallel ranks, four layers: each rank orthogonalises one matrix of every shape, none a piece."""
     how = Training(8, optimizer=Optimizer.MUON)
     model = GptConfig(layers=4, width=64, heads=4, sequence=16, vocabulary=64)
-    plan = plan_by_rules(request(4, how, model=model), config_of(how, dp=4), FREE)
+    config = config_of(how, dp=4)
+    plan = plan_by_rules(request(4, how, model=model), config, free_rules(config))
     assert verify(plan) == []
     owned = [op for op in plan.graph.ops if op.kind == "muon_direction"]
     assert len(owned) == 4

@@ -9,7 +9,7 @@ import pytest
 
 from strategy.errors import InfeasibleError
 from strategy.passes.training import Training
-from strategy.search.by_hand import BY_HAND, likely_first, plan_by_rule, solved_by_hand, state_bytes
+from strategy.search.by_hand import likely_first, plan_by_rule, solved_by_hand, state_bytes
 from strategy.search.candidates import Request, candidates_of
 from tests.small_plans import config_of, request, simulated
 
@@ -37,4 +37,4 @@ def test_where_the_state_does_not_fit_it_is_split(asked: Request) -> None:
 def test_what_does_not_fit_is_refused(asked: Request) -> None:
     config = config_of(Training(global_batch=4), tp=2)
     with pytest.raises(InfeasibleError, match="the smallest limit that works is"):
-        plan_by_rule(replace(asked, memory_limit_bytes=1000), config, BY_HAND, simulated)
+        plan_by_rule(replace(asked, memory_limit_bytes=1000), config, config.axes, simulated)

@@ -9,8 +9,15 @@ import pytest
 from strategy.config import Recompute
 from strategy.errors import InputError
 from strategy.passes.training import Training
-from strategy.search.by_hand import BY_HAND
-from strategy.search.candidates import FREE, Pins, Request, candidates_of, quick_bound_ns, space_log10, with_less_memory
+from strategy.search.candidates import (
+    Pins,
+    Request,
+    candidates_of,
+    free_rules,
+    quick_bound_ns,
+    space_log10,
+    with_less_memory,
+)
 from strategy.search.verdict import solve_candidate
 from tests.small_plans import request
 
@@ -37,7 +44,7 @@ def test_pins_leave_what_satisfies_them(asked: Request) -> None:
 
 def test_the_quick_bound_is_below_what_is_solved(asked: Request) -> None:
     for config in candidates_of(asked):
-        solved = solve_candidate(asked, config, rules=BY_HAND)
+        solved = solve_candidate(asked, config, rules=config.axes)
         assert solved is not None
         assert 0 < quick_bound_ns(asked, config) <= solved.bound_ns
 
@@ -68,7 +75,7 @@ def test_what_is_shared_out_costs_no_less_than_what_is_gathered_once(asked: Requ
     plenty = replace(asked, pins=Pins(dp=2, tp=1, pp=1, zero_min_size=9, recompute=Recompute.NONE))
     for config in candidates_of(plenty):
         for again in with_less_memory(plenty, config):
-            free, shared = (solve_candidate(plenty, c, rules=FREE) for c in (config, again))
+            free, shared = (solve_candidate(plenty, c, rules=free_rules(c)) for c in (config, again))
             assert free is not None
             assert shared is not None
             assert free.bound_ns <= shared.objective_ns

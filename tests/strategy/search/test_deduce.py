@@ -15,7 +15,7 @@ from strategy.layout import Stages
 from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp, P, Split
-from strategy.search.candidates import FREE, candidates_of
+from strategy.search.candidates import candidates_of, free_rules
 from strategy.search.deduce import Deduction, Fit, deduce, pick
 from strategy.search.layout_problem import layout_problem
 from strategy.search.pins import pinned
@@ -126,9 +126,9 @@ def test_the_search_is_never_worse_on_a_model() -> None:
     asked = request(2, Training(global_batch=2))
     compared = 0
     for config in candidates_of(asked):
-        best = solve_candidate(asked, config, rules=FREE)
+        best = solve_candidate(asked, config, rules=free_rules(config))
         for rule in Deduction:
-            greedy = solve_candidate(replace(asked, deduction=rule), config, rules=FREE)
+            greedy = solve_candidate(replace(asked, deduction=rule), config, rules=free_rules(config))
             assert best is not None
             assert greedy is not None
             assert greedy.bound_ns <= greedy.objective_ns
@@ -140,8 +140,9 @@ def test_the_search_is_never_worse_on_a_model() -> None:
 
 def test_a_deduced_layout_that_does_not_fit_says_so() -> None:
     asked = replace(request(2, Training(global_batch=4)), deduction=Deduction.MATCH_ALL, memory_limit_bytes=1000)
+    config = next(candidates_of(asked))
     with pytest.raises(InfeasibleError, match=r"deduced layout does not fit: .* 1000 are there"):
-        solve_candidate(asked, next(candidates_of(asked)), rules=FREE)
+        solve_candidate(asked, config, rules=free_rules(config))
 
 
 def test_rules_of_axes_hold() -> None:

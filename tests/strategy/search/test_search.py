@@ -11,7 +11,7 @@ from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.plan import plan_text
 from strategy.sbp import B, Split
-from strategy.search.by_hand import BY_HAND, plan_by_rule
+from strategy.search.by_hand import plan_by_rule
 from strategy.search.candidates import Pins, Request, candidates_of
 from strategy.search.search import SearchResult, search
 from strategy.verify import verify
@@ -50,7 +50,7 @@ def test_same_request_same_bytes(asked: Request, answer: SearchResult) -> None:
 def test_never_worse_than_the_rules(asked: Request, answer: SearchResult) -> None:
     for config in candidates_of(asked):
         try:
-            by_hand = plan_by_rule(asked, config, BY_HAND, simulated)
+            by_hand = plan_by_rule(asked, config, config.axes, simulated)
         except InfeasibleError:
             continue
         assert answer.plan.claims.lower_bound_s <= by_hand.claims.objective_s

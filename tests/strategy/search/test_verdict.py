@@ -9,7 +9,6 @@ import pytest
 
 from strategy.config import PlanConfig
 from strategy.passes.training import Training
-from strategy.search.by_hand import BY_HAND
 from strategy.search.candidates import Request
 from strategy.search.verdict import OutOfTimeError, Solved, examine, solve_candidate
 from tests.small_plans import config_of, request
@@ -24,7 +23,7 @@ def asked() -> Request:
 
 
 def solved(asked: Request, config: PlanConfig) -> Solved:
-    found = solve_candidate(asked, config, rules=BY_HAND)
+    found = solve_candidate(asked, config, rules=config.axes)
     assert found is not None
     return found
 
@@ -39,21 +38,21 @@ def test_the_bound_is_below_the_objective(asked: Request, config: PlanConfig) ->
 @pytest.mark.parametrize("config", [STAGES, RANKS])
 def test_no_layout_is_better_than_the_best(asked: Request, config: PlanConfig) -> None:
     best_ns = solved(asked, config).bound_ns
-    verdict = examine(asked, config, BY_HAND, math.inf, best_ns)
+    verdict = examine(asked, config, config.axes, math.inf, best_ns)
     assert verdict.bound_ns == best_ns
 
 
 def test_a_limit_changes_no_free_bound_and_is_kept_to(asked: Request) -> None:
-    free = examine(asked, RANKS, BY_HAND, math.inf, None)
+    free = examine(asked, RANKS, RANKS.axes, math.inf, None)
     assert free.solved is not None
     limit = max(free.solved.peaks)
-    same = examine(replace(asked, memory_limit_bytes=limit), RANKS, BY_HAND, math.inf, None)
+    same = examine(replace(asked, memory_limit_bytes=limit), RANKS, RANKS.axes, math.inf, None)
     assert same.solved is not None
     assert max(same.solved.peaks) <= limit
-    nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, BY_HAND, math.inf, None)
+    nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, RANKS.axes, math.inf, None)
     assert (nothing.free_bound_ns, nothing.bound_ns, nothing.solved) == (free.free_bound_ns, None, None)
 
 
 def test_no_time_no_verdict(asked: Request) -> None:
     with pytest.raises(OutOfTimeError):
-        solve_candidate(asked, RANKS, rules=BY_HAND, time_limit_s=0)
+        solve_candidate(asked, RANKS, rules=RANKS.axes, time_limit_s=0)

@@ -1,0 +1,150 @@
+"""The manifest of a checkpoint: its tensors, the files of their pieces, and what must hold between them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from numpy.typing import NDArray
+
+from strategy.errors import InputError
+from strategy.tensor import Box, DType, Shape, box_shape, intersect
+
+MANIFEST = "manifest.json"
+VERSION = 1
+_HEADER_LIMIT = 100_000_000
+_FOLDER_NAME = re.compile(r"step-(\d{8})(?:\.(\d{1,6}))?")
+_SHARD_NAME = re.compile(r"rank-\d{1,7}\.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part `box` of a logical tensor of `shape`, as one rank holds it."""
+
+    name: str
+    shape: Shape
+    box: Box
+    array: NDArray[Any]
+
+
+class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one piece lies: under `key` in `file`."""
+
+    file: str
+    key: str
+    box: tuple[tuple[int, int], ...]
+    sha256: str
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One logical tensor; its shards tile it."""
+
+    shape: tuple[int, ...]
+    dtype: DType
+    shards: tuple[Shard, ...]
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One shard file, pieces aside."""
+
+    nbytes: int
+    header_sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint holds. `meta` is the caller's: hash of the plan, seed, name of the data, ..."""
+
+    version: int
+    step: int
+    meta: dict[str, str | int | float]
+    files: dict[str, File]
+    tensors: dict[str, Tensor]
+
+
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file `manifest.json`: the manifest as it was hashed, byte for byte."""
+
+    sha256: str
+    manifest: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that is there and whole as far as names and sizes go; contents are verified as they are read."""
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """The number of steps that were done."""
+        return self.manifest.step
+
+    @property
+    def meta(self) -> Mapping[str, str | int | float]:
+        """What the caller saved with it."""
+        return self.manifest.meta
+
+
+def parse_name(name: str) -> tuple[int, int] | None:
+    """Step and repetition that the name of a checkpoint's folder tells; None of another name."""
+    match = _FOLDER_NAME.fullmatch(name)
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def check_manifest(folder: Path, manifest: Manifest) -> None:
+    """Every file is there with its size, and the shards of every tensor tile it."""
+    for name, file in manifest.files.items():
+        path = folder / name
+        if _SHARD_NAME.fullmatch(name) is None:
+            raise InputError("not the name of a shard file", where=str(folder), got=name, expected="rank-N.safetensors")
+        if path.is_symlink() or not path.is_file():
+            raise InputError("the shard file is missing, or is not a plain file", where=str(path))
+        if path.stat().st_size != file.nbytes:
+            raise InputError("the shard file has another size", where=str(path), got=path.stat().st_size)
+    for name, tensor in manifest.tensors.items():
+        where = f"{folder.name}: {name}"
+        for shard in tensor.shards:
+            if shard.file not in manifest.files:
+                raise InputError("a piece lies in an unknown file", where=where, got=shard.file)
+            if not is_inside(shard.box, tensor.shape):
+                raise InputError("a piece is not inside the tensor", where=where, got=shard.box)
+        _check_tiling(where, tensor)
+
+
+def _check_tiling(where: str, tensor: Tensor) -> None:
+    """Boxes that do not meet and together hold as many elements as the tensor cover it."""
+    boxes = sorted(shard.box for shard in tensor.shards)
+    for index, box in enumerate(boxes):
+        for other in boxes[index + 1 :]:
+            if box and other[0][0] >= box[0][1]:
+                break
+            if intersect(box, other) is not None:
+                raise InputError("two pieces overlap", where=where, got=(box, other))
+    covered = sum(math.prod(box_shape(box)) for box in boxes)
+    if covered != math.prod(tensor.shape):
+        expected = f"{math.prod(tensor.shape)} elements"
+        raise InputError("the pieces do not cover the tensor", where=where, got=covered, expected=expected)
+
+
+def is_inside(box: Box, shape: Shape) -> bool:
+    """Whether a box is a part of a tensor, and not an empty one."""
+    return len(box) == len(shape) and all(
+        0 <= begin < end <= size for (begin, end), size in zip(box, shape, strict=True)
+    )
+
+
+def header_sha256(path: Path) -> str:
+    """Hash of a safetensors file's head: eight bytes of length, then as many of JSON."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        nbytes = int.from_bytes(prefix, "little")
+        if nbytes > min(_HEADER_LIMIT, path.stat().st_size):
+            raise InputError("the header is larger than can be", where=str(path), got=nbytes)
+        return hashlib.sha256(prefix + file.read(nbytes)).hexdigest()

@@ -1,0 +1,113 @@
+"""Reading a checkpoint: the newest one of a folder, verified, and any part of its tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from executor.checkpoint.manifest import (
+    MANIFEST,
+    VERSION,
+    Checkpoint,
+    Manifest,
+    Shard,
+    Signed,
+    check_manifest,
+    header_sha256,
+    is_inside,
+    parse_name,
+)
+from executor.transport.base import bytes_of
+from strategy.errors import InputError
+from strategy.tensor import Box, DType, box_shape, intersect, within
+
+_MANIFEST_LIMIT = 1 << 28
+
+
+def latest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint in `folder`; None where there is none.
+
+    Raises:
+        InputError: the newest one was changed after it was written; says which, and which one is older.
+    """
+    found = sorted((name, path) for path in folder.glob("step-*") if (name := parse_name(path.name)) is not None)
+    if not found:
+        return None
+    try:
+        return open_checkpoint(found[-1][1])
+    except InputError as error:
+        older = f"to go on from {found[-2][1].name}" if len(found) > 1 else "to start anew"
+        raise InputError(f"{error}", hint=f"remove {found[-1][1].name} {older}") from error
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in `folder` itself.
+
+    Raises:
+        InputError: the manifest is missing, changed or inconsistent, or a shard file is missing or has another size.
+    """
+    manifest = _read_manifest(folder / MANIFEST)
+    check_manifest(folder, manifest)
+    return Checkpoint(folder, manifest)
+
+
+def load(checkpoint: Checkpoint, name: str, box: Box | None = None) -> NDArray[Any]:
+    """The part `box` (by default all) of the logical tensor `name`; reads only the shards that it overlaps.
+
+    Raises:
+        InputError: no such tensor, a box outside of it, or a shard that is not as it was written.
+    """
+    tensor = checkpoint.manifest.tensors.get(name)
+    where = f"{checkpoint.folder.name}: {name}"
+    if tensor is None:
+        raise InputError("the checkpoint has no such tensor", where=where)
+    wanted = box if box is not None else tuple((0, size) for size in tensor.shape)
+    if not is_inside(wanted, tensor.shape):
+        raise InputError("the box is not inside the tensor", where=where, got=wanted, expected=str(tensor.shape))
+    result = np.empty(box_shape(wanted), tensor.dtype.numpy)
+    for shard in tensor.shards:
+        shared = intersect(shard.box, wanted)
+        if shared is not None:
+            piece = _read_piece(checkpoint, shard, tensor.dtype)
+            result[within(shared, wanted)] = piece[within(shared, shard.box)]
+    return result
+
+
+def _read_manifest(path: Path) -> Manifest:
+    try:
+        if path.stat().st_size > _MANIFEST_LIMIT:
+            raise InputError("too large for a manifest", where=str(path), got=path.stat().st_size)
+        signed = msgspec.json.decode(path.read_bytes(), type=Signed)
+        if hashlib.sha256(signed.manifest).hexdigest() != signed.sha256:
+            raise InputError("the manifest was changed after it was written", where=str(path))
+        manifest = msgspec.json.decode(signed.manifest, type=Manifest)
+    except OSError as error:
+        raise InputError("cannot be read", where=str(path), got=error.strerror) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError("not a manifest of ours", where=str(path), got=str(error)) from error
+    if manifest.version != VERSION:
+        raise InputError("unknown version", where=str(path), got=manifest.version, expected=str(VERSION))
+    return manifest
+
+
+def _read_piece(checkpoint: Checkpoint, shard: Shard, dtype: DType) -> NDArray[Any]:
+    from safetensors import SafetensorError, safe_open
+
+    path = checkpoint.folder / shard.file
+    try:
+        if header_sha256(path) != checkpoint.manifest.files[shard.file].header_sha256:
+            raise InputError("the header was changed after it was written", where=str(path))
+        with safe_open(path, framework="numpy") as file:
+            array: NDArray[Any] = file.get_tensor(shard.key)
+    except (OSError, SafetensorError) as error:
+        raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
+    if array.dtype.name != dtype or array.shape != box_shape(shard.box):
+        raise InputError("a piece is not what the manifest says", where=f"{path}: {shard.key}", got=array.shape)
+    if hashlib.sha256(bytes_of(np.asarray(array, order="C")).data).hexdigest() != shard.sha256:
+        raise InputError("a piece was changed after it was written", where=f"{path}: {shard.key}")
+    return array

@@ -1,0 +1,173 @@
+"""Writing a checkpoint: every rank its pieces, then one rank the manifest; a name is given to the finished whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from executor.checkpoint.manifest import (
+    MANIFEST,
+    VERSION,
+    File,
+    Manifest,
+    Piece,
+    Shard,
+    Signed,
+    Tensor,
+    check_manifest,
+    header_sha256,
+    parse_name,
+)
+from executor.transport.base import bytes_of
+from strategy.errors import InputError, RunError
+from strategy.tensor import DType, box_shape
+
+AllOk = Callable[[bool], bool]
+"""Whether all ranks say true: a collective call, so also a barrier (`MPI.LAND` over the ranks)."""
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What one rank wrote; rank 0 puts the parts together."""
+
+    file: File
+    tensors: dict[str, Tensor]
+
+
+def save(
+    folder: Path,
+    step: int,
+    pieces: Sequence[Piece],
+    meta: Mapping[str, str | int | float],
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+    all_ok: AllOk = lambda ok: ok,
+) -> Path:
+    """Save what all ranks own as the checkpoint of `step`; every rank calls it.
+
+    Args:
+        folder: where the checkpoints lie, the same for all ranks.
+        step: the number of steps done.
+        pieces: what this rank owns; the pieces of all ranks tile every tensor.
+        meta: goes into the manifest.
+        rank: of the caller.
+        ranks: how many write.
+        all_ok: agreement between the ranks.
+
+    Returns:
+        The folder of the new checkpoint.
+
+    Raises:
+        RunError: a rank could not write (on all ranks). Earlier checkpoints are as they were.
+        InputError: the pieces do not tile the tensors.
+    """
+    draft = folder / f"step-{step:08d}.tmp"
+    final = _free_name(folder, step)
+    stages: tuple[Callable[[], None], ...] = (
+        (lambda: _start_draft(draft)) if rank == 0 else _nothing,
+        lambda: _write_part(draft, rank, pieces),
+        (lambda: _finish_draft(draft, final, step, ranks, meta)) if rank == 0 else _nothing,
+    )
+    for stage in stages:
+        failure = _failure_of(stage)
+        if not all_ok(failure is None):
+            if rank == 0:
+                shutil.rmtree(draft, ignore_errors=True)
+            if isinstance(failure, InputError):
+                raise failure
+            reason = (
+                f"{failure.strerror or failure}" if isinstance(failure, OSError) else str(failure or "another rank")
+            )
+            raise RunError(f"checkpoint of step {step} was not saved in {folder}: {reason}; earlier ones are untouched")
+    return final
+
+
+def _nothing() -> None:
+    """The part of the ranks that have none in a stage."""
+
+
+def _failure_of(stage: Callable[[], None]) -> Exception | None:
+    """Run one rank's part of a stage; what went wrong is told only after all ranks have heard of it."""
+    from safetensors import SafetensorError
+
+    try:
+        stage()
+    except (OSError, SafetensorError, InputError) as error:
+        return error
+    return None
+
+
+def _free_name(folder: Path, step: int) -> Path:
+    """The folder of a step that is saved; saved again, `step-00000020.1`: what is there is never taken away first."""
+    taken = [name[1] for path in folder.glob(f"step-{step:08d}*") if (name := parse_name(path.name)) is not None]
+    return folder / (f"step-{step:08d}.{max(taken) + 1}" if taken else f"step-{step:08d}")
+
+
+def _start_draft(draft: Path) -> None:
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    if draft.exists():
+        shutil.rmtree(draft)
+    draft.mkdir()
+
+
+def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
+    from safetensors.numpy import save_file
+
+    path = draft / f"rank-{rank}.safetensors"
+    arrays = {_key(piece): np.asarray(piece.array, order="C") for piece in pieces}
+    save_file(arrays, path)
+    _sync(path)
+    tensors: dict[str, Tensor] = {}
+    for piece in pieces:
+        array = arrays[_key(piece)]
+        if array.shape != box_shape(piece.box):
+            raise InputError("the array is not of its box's shape", where=piece.name, got=array.shape)
+        shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(bytes_of(array).data).hexdigest())
+        before = tensors[piece.name].shards if piece.name in tensors else ()
+        tensors[piece.name] = Tensor(piece.shape, DType(array.dtype.name), (*before, shard))
+    part = _Part(File(path.stat().st_size, header_sha256(path)), tensors)
+    (draft / f"rank-{rank}.json").write_bytes(msgspec.json.encode(part))
+
+
+def _key(piece: Piece) -> str:
+    return f"{piece.name}[{','.join(f'{begin}:{end}' for begin, end in piece.box)}]"
+
+
+def _finish_draft(draft: Path, final: Path, step: int, ranks: int, meta: Mapping[str, str | int | float]) -> None:
+    """Put the parts together, check them as a reader would, and give the whole its name."""
+    files: dict[str, File] = {}
+    tensors: dict[str, Tensor] = {}
+    for rank in range(ranks):
+        path = draft / f"rank-{rank}.json"
+        part = msgspec.json.decode(path.read_bytes(), type=_Part)
+        path.unlink()
+        files[f"rank-{rank}.safetensors"] = part.file
+        for name, tensor in part.tensors.items():
+            known = tensors.get(name, Tensor(tensor.shape, tensor.dtype, ()))
+            if (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
+                raise InputError("ranks disagree on shape or dtype", where=name, got=tensor.shape, expected=str(known))
+            tensors[name] = Tensor(known.shape, known.dtype, known.shards + tensor.shards)
+    manifest = Manifest(VERSION, step, dict(meta), files, dict(sorted(tensors.items())))
+    check_manifest(draft, manifest)
+    body = msgspec.json.encode(manifest)
+    signed = Signed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
+    (draft / MANIFEST).write_bytes(msgspec.json.encode(signed) + b"\n")
+    _sync(draft / MANIFEST)
+    _sync(draft)
+    draft.rename(final)
+    _sync(final.parent)
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written to a file, or which names a folder has."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

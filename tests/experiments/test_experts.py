@@ -1,0 +1,81 @@
+"""Experts that drop nothing, on real ranks: what the search finds with a few pins learns what one rank learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from strategy.models.mixtral import MixtralConfig
+from strategy.passes.training import Training
+from strategy.plan import Plan, write_plan
+from strategy.program import ActKind
+from strategy.sbp import B, NdSbp, Split
+from strategy.search.candidates import Pins
+from strategy.search.deduce import Deduction
+from strategy.search.search import search
+from strategy.tensor import DType
+from tests.mpi.jobs import run_well
+from tests.small_plans import request, simulated
+
+MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)
+TRAINING = Training(global_batch=8, lr=1e-2, dtype=DType.FLOAT64)
+STEPS = 8
+
+
+def experts(weights: NdSbp, tokens: NdSbp) -> Mapping[str, NdSbp]:
+    """Where the experts are, and where the tokens are before and after them."""
+    return {
+        **dict.fromkeys([f"layers.*.moe.{name}" for name in ("gate", "up", "down")], weights),
+        **dict.fromkeys(["layers.*.residual?", "layers.*.moe.combine"], tokens),
+    }
+
+
+LAYOUTS: Mapping[str, tuple[tuple[int, int], Mapping[str, NdSbp], Deduction | None]] = {
+    "alone": ((1, 1), {}, None),
+    "experts on the data axis": ((4, 1), experts((Split(0), B), (Split(0), B)), None),
+    "data by experts": ((2, 2), experts((B, Split(0)), (Split(0), Split(0))), Deduction.MATCH_ALL),
+}
+"""name -> (dp, ranks of the second axis), pins, and how the rest is deduced where it is not solved for."""
+
+
+@cache
+def plan_of(layout: str) -> Plan:
+    """The plan that the pins lead to."""
+    (dp, tp), layouts, deduction = LAYOUTS[layout]
+    asked = request(dp * tp, TRAINING, model=MODEL)
+    pins = Pins(dp=dp, tp=tp, pp=1, num_micro_batches=1, layouts=layouts)
+    return search(replace(asked, pins=pins, deduction=deduction), simulate=simulated).plan
+
+
+@cache
+def losses_of(layout: str, folder: Path) -> list[float]:
+    """Of a training run under mpiexec."""
+    plan = plan_of(layout)
+    path = folder / f"{layout}.json"
+    write_plan(plan, path)
+    ranks = plan.ranks if plan.ranks > 1 else None
+    ended = run_well(folder, "train", path, "--steps", STEPS, "--json", ranks=ranks)
+    return [document["loss"] for document in ended.documents[:-1]]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("layout", list(LAYOUTS)[1:])
+def test_experts_learn_what_one_rank_learns(layout: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    alone, found = losses_of("alone", folder), losses_of(layout, folder)
+    assert alone[-1] < alone[0]
+    assert found == pytest.approx(alone, rel=1e-10)
+
+
+@pytest.mark.parametrize("layout", list(LAYOUTS)[1:])
+def test_the_search_finds_the_all_to_alls(layout: str) -> None:
+    plan = plan_of(layout)
+    ragged = {name for name, value in plan.graph.values.items() if value.spec.ragged is not None}
+    moved = [c for c in plan.layout.conversions if c.copy.value in ragged]
+    assert {step.kind for c in moved for step in c.steps} == {ActKind.ALL_TO_ALL}
+    there = {f"layers.{layer}.moe.{name}" for layer in range(2) for name in ("dispatch", "down_matmul")}
+    assert there <= {c.copy.value for c in moved}

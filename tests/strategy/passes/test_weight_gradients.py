@@ -1,0 +1,67 @@
+"""Weight gradients set apart: nothing of the backward pass waits for them, and nothing is computed differently."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from strategy.graph import Graph, Phase, check_graph
+from strategy.models import Model
+from strategy.models.gpt import GptConfig
+from strategy.models.mlp import MlpConfig
+from strategy.passes.training import Training, training_graph
+from strategy.passes.weight_gradients import set_apart
+from strategy.tensor import DType
+from tests.reference import random_batch, run_graph, start_variables
+
+GPT = GptConfig(layers=2, width=8, heads=2, sequence=5, vocabulary=11)
+MODELS: list[Model] = [GPT, MlpConfig(3, 5, 8, 4)]
+
+
+def graph_of(model: Model, num_micro_batches: int) -> Graph:
+    return training_graph(model, Training(4, num_micro_batches=num_micro_batches, dtype=DType.FLOAT64))
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 2])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
+def test_the_graph_is_sound_and_the_backward_pass_waits_for_none(model: Model, num_micro_batches: int) -> None:
+    before = graph_of(model, num_micro_batches)
+    after = set_apart(before)
+    check_graph(after)
+    assert sorted(op.name for op in after.ops) == sorted(op.name for op in before.ops)
+    order = [list(Phase).index(op.phase) for op in after.ops]
+    assert order == sorted(order)
+    for op in after.ops:
+        if op.phase is Phase.WEIGHT:
+            readers = {reader.phase for name in op.outputs for reader in after.consumers[name]}
+            assert readers <= {Phase.WEIGHT, Phase.UPDATE}
+
+
+def test_what_is_set_apart_from_a_layer() -> None:
+    after = set_apart(graph_of(GPT, 2))
+    apart = [op.name for op in after.ops if op.phase is Phase.WEIGHT and op.layer == 1]
+    linear = ("mlp.fc2", "mlp.fc1", "attn.proj", "attn.qkv")
+    parts = ("bias_add:db", "matmul:dw")
+    assert apart == [f"layers.1.{name}.{part}{end}" for name in linear for part in parts for end in ("", ":sum")]
+
+
+def test_products_for_weights_are_half_of_the_backward_pass() -> None:
+    after = set_apart(graph_of(GPT, 1))
+    kinds = {
+        phase: sum(op.kind.startswith("matmul") for op in after.ops if op.phase is phase and op.layer is not None)
+        for phase in Phase
+    }
+    assert kinds[Phase.FORWARD] == kinds[Phase.BACKWARD] == kinds[Phase.WEIGHT] > 0
+
+
+def test_a_step_computes_the_same() -> None:
+    before = graph_of(GPT, 2)
+    results = []
+    for graph in (before, set_apart(before)):
+        variables = start_variables(graph, np.random.default_rng(0))
+        batch = random_batch(graph_of(GPT, 1), GPT.vocabulary, np.random.default_rng(1))
+        pieces = {name: np.split(array, 2) for name, array in batch.items()}
+        run_graph(graph, [{name: piece[i] for name, piece in pieces.items()} for i in range(2)], variables, step=0)
+        results.append(variables)
+    for name, array in results[0].items():
+        assert np.array_equal(array, results[1][name]), name

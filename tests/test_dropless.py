@@ -1,0 +1,68 @@
+"""A mixture of experts that drops nothing computes the same however it is laid out, recomputed and rounded."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from executor.kernels.numpy import NumpyKernels
+from executor.profile import op_cases, time_op
+from strategy.config import Recompute
+from strategy.errors import InputError
+from strategy.models import find_model
+from strategy.models.mixtral import MixtralConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.plan import Plan
+from strategy.tensor import DType
+from tests.campaigns import transparency
+from tests.small_plans import config_of, random_plan, request, train
+
+HALF_ERROR = 2e-3
+"""Relative, of losses under 16-bit activations."""
+
+
+def tiny() -> MixtralConfig:
+    """Two layers of four experts, of which a token chooses two."""
+    model = find_model("mixtral-tiny")
+    assert isinstance(model, MixtralConfig)
+    return model
+
+
+def laid_out_anyhow(training: Training, degrees: tuple[int, int, int], recompute: Recompute, seed: int) -> Plan:
+    dp, tp, pp = degrees
+    config = replace(config_of(training, dp=dp, tp=tp, pp=pp), recompute=recompute)
+    return random_plan(request(dp * tp * pp, training, model=tiny()), config, random.Random(seed))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "recompute"), [((2, 2, 1), Recompute.NONE), ((3, 1, 1), Recompute.FULL), ((1, 1, 2), Recompute.FULL)]
+)
+def test_any_layout_computes_what_one_device_computes(degrees: tuple[int, int, int], recompute: Recompute) -> None:
+    training = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
+    plan = laid_out_anyhow(training, degrees, recompute, sum(degrees))
+    assert any(value.spec.ragged is not None for value in plan.graph.values.values())
+    assert list(transparency.check(plan)) == []
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+def test_rows_of_halves(precision: Precision) -> None:
+    plan = laid_out_anyhow(Training(global_batch=4, precision=precision), (2, 1, 1), Recompute.NONE, 1)
+    assert {value.spec.dtype.nbytes for value in plan.graph.values.values() if value.spec.ragged is not None} == {2}
+    trained = train(plan, transparency.text_of(plan), steps=3)
+    _, losses = transparency.on_one_device(plan, steps=3)
+    assert [report.loss for report in trained.reports] == pytest.approx(losses, rel=HALF_ERROR)
+
+
+def test_ops_on_rows_are_profiled_like_others() -> None:
+    ragged = [c for c in op_cases(tiny(), 8, 2) if any(s.ragged is not None for s in (*c.inputs, *c.outputs))]
+    assert {"dropless_dispatch", "dropless_combine", "grouped_matmul", "silu"} <= {case.op.kind for case in ragged}
+    assert all(time_op(case, NumpyKernels(), vocabulary=4) > 0 for case in ragged[::4])
+
+
+@pytest.mark.parametrize("imbalance", [0.5, float("inf"), float("nan")])
+def test_no_demand_is_more_even_than_an_even_one(imbalance: float) -> None:
+    with pytest.raises(InputError, match="imbalance"):
+        replace(tiny(), imbalance=imbalance)
