@@ -83,6 +83,8 @@ class Acts:
         op = self._graph.by_name[task.op]
         definition = self._registry[op.kind]
         written = [ports[port] for port in task.outputs]
+        if task.idle:
+            return self._idle([array for array in written if array.size])
         if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
         if op.kind in MOVES:
@@ -106,6 +108,16 @@ class Acts:
             call.number = number
             call.first_of_piece = number % acts_per_piece == 0
             kernel(definition, call)
+
+        return act
+
+    @staticmethod
+    def _idle(scalars: Sequence[Array]) -> Run:
+        """The act of a rank beside the owner: nothing, and nothing added to the scalars, which are terms of sums."""
+
+        def act(number: int) -> None:
+            for scalar in scalars:
+                scalar.fill(0)
 
         return act
 

@@ -171,11 +171,16 @@ class _Part:
 
 
 def _slice(part: _Part) -> Start:
-    """B -> S keeps the rank's cut; B -> P keeps all on the group's first rank; S -> P puts the piece among neutrals."""
+    """B -> S keeps the rank's cut; B -> P keeps all on the group's first rank; S -> P puts the piece among neutrals.
+
+    What is owned by another rank is empty here: B -> O keeps nothing of it, O -> P holds neutrals alone.
+    """
     shared = intersect(part.frame, part.goal)
-    assert shared is not None
-    piece, place = piece_of(part.source, shared, part.frame), piece_of(part.target, shared, part.goal)
-    keeps = part.frame != part.goal or part.me == 0
+    terms = all(box == part.goal for box in part.task.target_boxes)
+    keeps = shared is not None and not (terms and part.frame in part.task.source_boxes[: part.me])
+    piece, place = part.source, part.target
+    if shared is not None:
+        piece, place = piece_of(piece, shared, part.frame), piece_of(place, shared, part.goal)
     fills = keeps and shared == part.goal
     neutral = neutral_element(part.target.dtype, part.task.reduce)
 

@@ -31,7 +31,7 @@ from strategy.passes.training import REPORT
 from strategy.plan import Plan
 from strategy.program import Program
 from strategy.sbp import local_box
-from strategy.tensor import Box
+from strategy.tensor import Box, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +161,12 @@ class Trainer:
         }
 
     def _variables(self) -> list[tuple[Value, Box]]:
-        """The variables that this rank holds, each with its piece."""
+        """The variables that this rank holds something of, each with its piece."""
         used = (v for v in self.plan.graph.with_role(Role.VARIABLE) if deciding_op(self.plan.graph, v.name) is not None)
         found = ((value, self._boxes(value)) for value in used)
-        return [(value, boxes[self.rank]) for value, boxes in found if self.rank in boxes]
+        return [
+            (value, boxes[self.rank]) for value, boxes in found if self.rank in boxes and not is_empty(boxes[self.rank])
+        ]
 
 
 def checkpoint_meta(plan: Plan, corpus: Corpus) -> dict[str, str | int | float]:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "zero_min_size")
+COUNTS = ("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
 WORDS = ("schedule", "recompute", "offload", "context")
-PATTERNS = ("recompute_values", "offload_values")
+PATTERNS = ("recompute_values", "offload_values", "tiled")
 LARGEST_ZERO_STAGE = 3
 SINGLE_VALUED: Mapping[str, object] = {"ep": 1}
 """Keys of `config` that have one value in this version."""
@@ -107,13 +107,17 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "zero_stage", *WORDS, *PATTERNS, *SINGLE_VALUED)
+    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS, *SINGLE_VALUED)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
         return _whole(value, f"{where} {key}", at_least=1)
     if key == "zero_stage":
         return _whole(value, f"{where} {key}", at_least=0, at_most=LARGEST_ZERO_STAGE)
+    if key == "zero_owner":
+        if not isinstance(value, bool):
+            raise InputError("a wrong type", where=f"{where} {key}", got=value, expected="true or false")
+        return value
     if key in WORDS:
         return _word(key, value, f"{where} {key}")
     if key in PATTERNS:

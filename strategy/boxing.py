@@ -23,6 +23,10 @@ all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan e
 
 Of a ragged tensor the same steps move the rows that there are, each with its place (`strategy.rows`); the bytes stated
 are those expected.
+
+To boxing an owner, O(k), is the most uneven split, and the steps are those of S. Bytes, with the whole tensor at one
+rank: P -> O is a reduction to it, T(p-1); O -> B a broadcast from it, T(p-1); S -> O and O -> S gather and scatter,
+T(p-1)/p; O(k) -> O(l) a message, T; B -> O and O -> P are slices.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from strategy.sbp import (
     B,
     Broadcast,
     NdSbp,
+    Owner,
     P,
     Partial,
     Reduce,
@@ -56,7 +61,7 @@ from strategy.sbp import (
     may_be_partial,
     reductions,
 )
-from strategy.tensor import Box, Shape, TensorSpec, intersect
+from strategy.tensor import Box, Shape, TensorSpec, intersect, is_empty
 
 LARGEST_REGROUP = 64
 """Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
@@ -90,13 +95,18 @@ _ALONG_SEVERAL: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
 }
 
 
+def _form(sbp: Sbp) -> type[Sbp]:
+    """What a step depends on: an owner holds a piece, the others empty ones, as of a split."""
+    return Split if isinstance(sbp, Owner) else type(sbp)
+
+
 def step_between(source: NdSbp, target: NdSbp) -> BoxingStep | None:
     """The one step that turns `source` into `target`; None where no single one does."""
     changed = [axis for axis, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
     if not changed:
         return None
     axes = _with_nested(changed, source, target)
-    pairs = {(type(source[axis]), type(target[axis])) for axis in axes}
+    pairs = {(_form(source[axis]), _form(target[axis])) for axis in axes}
     if any(Partial in pair for pair in pairs):
         if axes != changed or len(pairs) > 1 or not _may_reduce(changed, source):
             return None
@@ -115,7 +125,7 @@ def _without_terms(source: Sbp, target: Sbp) -> ActKind:
     """What changes one axis along which there are no terms."""
     if isinstance(source, Split) and isinstance(target, Split) and source.dim == target.dim:
         return ActKind.ROTATE
-    return _ALONG_ONE[type(source), type(target)]
+    return _ALONG_ONE[_form(source), _form(target)]
 
 
 def _with_nested(changed: Sequence[int], source: NdSbp, target: NdSbp) -> list[int]:
@@ -142,16 +152,16 @@ def layouts_of(
     *,
     partial: bool = True,
     reduces: Iterable[Reduce] = (Reduce.SUM,),
-    rotated: Sequence[Sequence[Split]] = (),
+    special: Sequence[Sequence[Sbp]] = (),
 ) -> list[NdSbp]:
     """Every legal layout of a tensor on a mesh; an axis of one rank is always B.
 
-    Terms of `reduces` are included, and along each axis the `rotated` splits that are named for it.
+    Terms of `reduces` are included, and along each axis what is `special` and named for it: rotated splits, owners.
     """
     options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
     if partial:
         options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec, reduce)]
-    more = rotated or [()] * len(mesh)
+    more = special or [()] * len(mesh)
     per_axis = [[*options, *splits] if parts > 1 else [B] for parts, splits in zip(mesh, more, strict=True)]
     return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
 
@@ -160,13 +170,13 @@ def layouts_of(
 class Boxing:
     """All conversions of tensors on one placement, priced: shortest paths over layouts (Floyd 1962, Warshall 1962).
 
-    A table knows sums and splits in order; where a conversion is about a maximum, a minimum or a rotated split, a
-    larger one is made for it.
+    A table knows sums and splits in order; where a conversion is about a maximum, a minimum, a rotated split or
+    an owner, a larger one is made for it.
     """
 
     placement: Placement
     price: Price
-    tables: dict[tuple[TensorSpec, frozenset[Reduce], _Rotated], _Table] = field(default_factory=dict)
+    tables: dict[tuple[TensorSpec, frozenset[Reduce], _Special], _Table] = field(default_factory=dict)
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -198,30 +208,30 @@ class Boxing:
         found = self._table_with(spec, _SUMS, ())
         if source in found.index and target in found.index:
             return found
-        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target), _rotated(source, target))
+        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target), _special(source, target))
         for layout in (source, target):
             if layout not in found.index:
                 got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
                 raise SbpError("not a legal layout", got=got)
         return found
 
-    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], rotated: _Rotated) -> _Table:
-        found = self.tables.get((spec, reduces, rotated))
+    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], special: _Special) -> _Table:
+        found = self.tables.get((spec, reduces, special))
         if found is None:
-            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, rotated=rotated)
+            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, special=special)
             priced = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
-            found = self.tables[spec, reduces, rotated] = priced
+            found = self.tables[spec, reduces, special] = priced
         return found
 
 
 _SUMS = frozenset({Reduce.SUM})
-_Rotated = tuple[tuple[Split, ...], ...]
-"""Rotated splits, by axis; empty where there are none."""
+_Special = tuple[tuple[Sbp, ...], ...]
+"""Rotated splits and owners, by axis; empty where there are none."""
 
 
-def _rotated(source: NdSbp, target: NdSbp) -> _Rotated:
+def _special(source: NdSbp, target: NdSbp) -> _Special:
     found = tuple(
-        tuple(dict.fromkeys(sbp for sbp in pair if isinstance(sbp, Split) and sbp.shift))
+        tuple(dict.fromkeys(sbp for sbp in pair if isinstance(sbp, Owner) or (isinstance(sbp, Split) and sbp.shift)))
         for pair in zip(source, target, strict=True)
     )
     return found if any(found) else ()
@@ -364,7 +374,7 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec:
 
 def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
-    if kind is ActKind.ALL_TO_ALL:
+    if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
         return spec.sent_nbytes(_most_exchanged(task))
     return spec.sent_nbytes(max(_sent_size(kind, task, rank) for rank in task.group))
 

@@ -74,7 +74,11 @@ class PlanConfig:
         zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
             arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too. 0 demands nothing: a search may
             still find that sharing pays.
+        zero_owner: whether what is shared out stays in one piece, each tensor with one rank, the ranks about equally
+            full; for rules that look at whole tensors. OneFlow's `non_distributed` mode.
         zero_min_size: elements below which a tensor is not shared out.
+        tiles: of columns into which linear maps are cut, one run after the other.
+        tiled: patterns of names of the linear maps (`*.fc1.matmul`) that are cut.
     """
 
     dp: int
@@ -91,7 +95,10 @@ class PlanConfig:
     offload: Offload = Offload.NONE
     offload_values: tuple[str, ...] = ()
     zero_stage: int = 0
+    zero_owner: bool = False
     zero_min_size: int = SMALLEST_SHARED
+    tiles: int = 1
+    tiled: tuple[str, ...] = ("*",)
     context: Context = Context.RING
 
     def __post_init__(self) -> None:
@@ -102,6 +109,11 @@ class PlanConfig:
         if self.zero_stage and self.dp == 1:
             got, hint = f"zero_stage {self.zero_stage} with dp 1", "raise dp, or leave zero_stage out"
             raise InputError("nobody to share with", where="config: zero_stage", got=got, hint=hint)
+        if self.zero_owner and not self.zero_stage:
+            hint = "set zero_stage too"
+            raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
+        if self.tiles < 1:
+            raise InputError("not possible", where="config: tiles", got=self.tiles, expected="a number of tiles >= 1")
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)

@@ -24,7 +24,7 @@ from strategy.ops import op_definition
 from strategy.ops.copy import MOVES
 from strategy.placement import Placement
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
-from strategy.sbp import NdSbp
+from strategy.sbp import B, NdSbp, largest_position
 from strategy.signature import Signature, piece_specs
 from strategy.tensor import DType, TensorSpec
 from strategy.units import to_ns
@@ -105,7 +105,7 @@ class CostModel:
 
     def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""
-        rank = placement.devices[0]
+        rank = _busiest(source, step, placement)
         flat = step_features(self.cluster, spec, source, step, placement, rank)
         if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
             return flat
@@ -120,6 +120,12 @@ class CostModel:
         """Price of moving a tensor between placements."""
         task = transfer_task(spec, source, sender, target, receiver)
         return self.seconds(transfer_features(self.cluster, task, spec))
+
+
+def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:
+    """A rank of the group that holds most: the first group, or that of the owners along the other axes."""
+    others = tuple(B if axis in step.axes else sbp for axis, sbp in enumerate(source))
+    return placement.devices[largest_position(others, placement.mesh)]
 
 
 def port_name(level: str, rank: int) -> str:
@@ -165,7 +171,7 @@ def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 def step_features(
     cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
 ) -> Features:
-    """Features of a boxing step in the group of `rank`; the first rank of a placement has the largest pieces."""
+    """Features of a boxing step in the group of `rank`, which has the largest pieces."""
     task = boxing_task(spec, source, step, placement, rank)
     if step.kind is ActKind.SLICE:
         local = [piece_specs([spec], [layout], placement.mesh)[0].expected.nbytes for layout in (source, step.target)]

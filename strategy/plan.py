@@ -345,6 +345,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             "config",
             schedule=Schedule(config["schedule"]),
             recompute=Recompute(config["recompute"]),
+            tiled=reader.texts(config["tiled"], "config.tiled"),
             recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
             offload=Offload(config["offload"]),
             offload_values=reader.texts(config["offload_values"], "config.offload_values"),

@@ -21,7 +21,7 @@ from enum import StrEnum
 
 from strategy.graph import Space
 from strategy.sbp import Reduce
-from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec
+from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec, is_empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,12 @@ class OpTask:
     input_boxes: tuple[Box, ...]
     output_boxes: tuple[Box, ...]
     in_place: tuple[int, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether another rank owns the op: whatever has dims is empty here."""
+        boxes = [box for box in (*self.input_boxes, *self.output_boxes) if box]
+        return bool(boxes) and all(map(is_empty, boxes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,14 +77,28 @@ class Partial:
         return f"P({self.reduce})"
 
 
-Sbp = Split | Broadcast | Partial
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The rank at `coordinate` of the axis holds the whole tensor, the others an empty piece: the most uneven split."""
+
+    coordinate: int
+
+    def __post_init__(self) -> None:
+        if self.coordinate < 0:
+            raise SbpError("a coordinate is negative", got=self.coordinate, expected="coordinate >= 0")
+
+    def __str__(self) -> str:
+        return f"O({self.coordinate})"
+
+
+Sbp = Split | Broadcast | Partial | Owner
 NdSbp = tuple[Sbp, ...]
 """One SBP per mesh axis, outermost axis first."""
 
 B = Broadcast()
 P = Partial()
 
-_TEXT = re.compile(r"S\((\d+)\)(?:\+([1-9]\d*))?|(B)|P(?:\((sum|min|max)\))?")
+_TEXT = re.compile(r"S\((\d+)\)(?:\+([1-9]\d*))?|(B)|P(?:\((sum|min|max)\))?|O\((\d+)\)")
 
 
 def parse_sbp(text: object, *, where: str = "sbp") -> Sbp:
@@ -95,10 +109,12 @@ def parse_sbp(text: object, *, where: str = "sbp") -> Sbp:
             "not an SBP",
             where=where,
             got=text,
-            expected='"S(dim)", "S(dim)+shift", "B", "P(sum)", "P(min)" or "P(max)"',
+            expected='"S(dim)", "S(dim)+shift", "B", "P(sum)", "P(min)", "P(max)" or "O(rank)"',
         )
     if match[1] is not None:
         return Split(int(match[1]), int(match[2] or 0))
+    if match[5] is not None:
+        return Owner(int(match[5]))
     return B if match[3] else Partial(Reduce(match[4] or "sum"))
 
 
@@ -119,7 +135,7 @@ def parse_nd(texts: object, *, where: str = "sbp") -> NdSbp:
 
 
 def adjoint(nd_sbp: NdSbp) -> NdSbp:
-    """Layout in which a gradient arrives without communication: S <-> S, B <-> P(sum)."""
+    """Layout in which a gradient arrives without communication: S <-> S, O <-> O, B <-> P(sum)."""
     return tuple(P if isinstance(sbp, Broadcast) else B if isinstance(sbp, Partial) else sbp for sbp in nd_sbp)
 
 
@@ -131,11 +147,11 @@ def balanced_split(begin: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layout") -> None:
-    """Raise unless every rank of `mesh` holds a piece that is not empty.
+    """Raise unless every rank of `mesh` holds a piece that is not empty, ranks beside an owner excepted.
 
     Raises:
-        SbpError: axis counts differ, a split dim does not exist, a dim is cut into more parts than it has rows, or a
-            rotation goes round the axis.
+        SbpError: axis counts differ, a split dim does not exist, a dim is cut into more parts than it has rows, a
+            rotation goes round the axis, or an axis has no such owner or the tensor no dims to be empty in.
     """
     if len(nd_sbp) != len(mesh):
         raise SbpError("one SBP per mesh axis is needed", where=where, got=format_nd(nd_sbp), expected=f"{len(mesh)}")
@@ -154,6 +170,11 @@ def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layo
                     expected=f"at least {parts} rows, found {smallest[sbp.dim]}",
                 )
             smallest[sbp.dim] //= parts
+        elif isinstance(sbp, Owner):
+            if sbp.coordinate >= parts:
+                raise SbpError("no such owner", where=where, got=str(sbp), expected=f"a coordinate below {parts}")
+            if not shape:
+                raise SbpError("a scalar has no owner", where=where, got=str(sbp), expected="B or P")
 
 
 def is_legal_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape) -> bool:
@@ -172,7 +193,14 @@ def local_box(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Box:
         if isinstance(sbp, Split):
             begin, end = box[sbp.dim]
             box[sbp.dim] = balanced_split(begin, end, parts)[(coord + sbp.shift) % parts]
+        elif isinstance(sbp, Owner) and coord != sbp.coordinate:
+            return _nothing(shape)
     return tuple(box)
+
+
+def _nothing(shape: Shape) -> Box:
+    """The empty piece."""
+    return ((0, 0),) * len(shape)
 
 
 @lru_cache(maxsize=65536)
@@ -183,6 +211,8 @@ def local_boxes(shape: Shape, nd_sbp: NdSbp, mesh: Shape) -> tuple[Box, ...]:
         if isinstance(sbp, Split):
             dim = sbp.dim
             boxes = [(*b[:dim], cut, *b[dim + 1 :]) for b in boxes for cut in sbp.of(balanced_split(*b[dim], parts))]
+        elif isinstance(sbp, Owner):
+            boxes = [box if coord == sbp.coordinate else _nothing(shape) for box in boxes for coord in range(parts)]
         else:
             boxes = [box for box in boxes for _ in range(parts)]
     return tuple(boxes)
@@ -211,6 +241,19 @@ def may_be_partial(spec: TensorSpec, reduce: Reduce) -> bool:
 def reductions(nd_sbp: NdSbp) -> frozenset[Reduce]:
     """How the terms of a layout combine; empty where nothing is partial."""
     return frozenset(sbp.reduce for sbp in nd_sbp if isinstance(sbp, Partial))
+
+
+def owners(nd_sbp: NdSbp) -> frozenset[Owner]:
+    """The owners that a layout names."""
+    return frozenset(sbp for sbp in nd_sbp if isinstance(sbp, Owner))
+
+
+def largest_position(nd_sbp: NdSbp, mesh: Shape) -> int:
+    """Which rank of a mesh, in row-major order, holds a largest piece: the first, or the one that owners name."""
+    position = 0
+    for sbp, parts in zip(nd_sbp, mesh, strict=True):
+        position = position * parts + (sbp.coordinate if isinstance(sbp, Owner) else 0)
+    return position
 
 
 def has_partial(nd_sbp: NdSbp) -> bool:

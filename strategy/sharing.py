@@ -7,21 +7,27 @@ ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no 
     stage 2   gradients accumulated S(d): those of every micro-batch are reduce-scattered
     stage 3   parameters S(d) up to where they are used: gathered per micro-batch and pass, by way of a `repeat`
 
+With owners, S(d) is O(k) everywhere: rank k holds a tensor whole, gradients are reduced to it, parameters broadcast.
 Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from strategy.config import PlanConfig
 from strategy.graph import Graph, Op, Phase, Role, act_rate
-from strategy.sbp import B, P, Sbp, Split
+from strategy.sbp import B, NdSbp, Owner, P, Sbp, Split
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import Rate, Shape
 
 DATA = 0
 """The mesh axis along which is shared."""
+PIECEWISE = frozenset({"repeat", "slice"})
+"""Kinds that pass a parameter on shared out as it is: what they write is gathered, not what they read."""
 
 
 def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None) -> int | None:
@@ -35,13 +41,17 @@ def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | Non
     Returns:
         None where the tensor stays whole: it is small, or no dim is long enough to be cut by the tensor axis as well.
     """
-    size = 1
-    for rows in shape:
-        size *= rows
-    if size < config.zero_min_size:
+    if math.prod(shape) < config.zero_min_size:
         return None
     dims = [d for d, rows in enumerate(shape) if rows >= config.dp * config.tp and (among is None or d in among)]
     return max(dims, key=lambda d: (shape[d] % config.dp == 0, shape[d], -d), default=None)
+
+
+def is_shared(shape: Shape, config: PlanConfig) -> bool:
+    """Whether ranks share out a tensor at all."""
+    if config.zero_owner:
+        return bool(shape) and math.prod(shape) >= config.zero_min_size
+    return shared_dim(shape, config) is not None
 
 
 def persistent(graph: Graph, *, frozen: bool) -> frozenset[str]:
@@ -59,45 +69,125 @@ def _is_derived(graph: Graph, op: Op) -> bool:
     return alone and op.phase is not Phase.UPDATE and act_rate(graph, op) is Rate.STEP
 
 
-def sharing(graph: Graph, config: PlanConfig) -> Callable[[Op, Signature], bool]:
-    """Whether the ZeRO stage of a config leaves a signature to an op."""
-    demands: dict[str, tuple[tuple[int, Sbp], ...]] = {}
-    if config.zero_stage:
-        used = persistent(graph, frozen=config.zero_stage == 3)
-        used |= {op.outputs[0] for op in graph.ops if op.kind == "repeat"}
-        demands = {op.name: (*_of_state(graph, op, config), *_of_passes(graph, op, config, used)) for op in graph.ops}
+def sharing(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> Callable[[Op, Signature], bool]:
+    """Whether the ZeRO stage of a config leaves a signature to an op; `stage_of` are the pipeline stages of ops."""
+    demands = _Demands(graph, config, owners_of(graph, config, stage_of)) if config.zero_stage else None
 
     def keep(op: Op, signature: Signature) -> bool:
-        layouts = signature.layouts
-        return all(layouts[position][DATA] == sbp for position, sbp in demands.get(op.name, ()))
+        return demands is None or demands.met(op, signature.layouts)
 
     return keep
 
 
-def _of_state(graph: Graph, op: Op, config: PlanConfig) -> Iterator[tuple[int, Sbp]]:
-    """What an op must do with what it updates: (position among its layouts, SBP along the data axis)."""
-    if not op.updates:
-        return
-    options = op_signatures(graph, op, (config.dp,))
-    first = len(op.inputs) + len(op.outputs)
-    for position, name in enumerate(op.updates, first):
-        possible = [option.layouts[position][DATA] for option in options]
-        among = {sbp.dim for sbp in possible if isinstance(sbp, Split)}
-        yield position, _shared(graph, name, config, among)
+def owners_of(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> dict[str, Owner]:
+    """The owner of every parameter with its state, where tensors stay in one piece.
+
+    On every pipeline stage the largest goes first, to the rank that holds least (greedy bin packing, as OneFlow).
+    """
+    if not config.zero_owner:
+        return {}
+    sizes: dict[tuple[int, str], int] = {}
+    for name, op in graph.updater.items():
+        if is_shared(graph.values[name].spec.shape, config):
+            key = stage_of[op.name], _parameter(name)
+            sizes[key] = sizes.get(key, 0) + graph.values[name].spec.nbytes
+    held = {stage: [0] * config.dp for stage, _ in sizes}
+    found: dict[str, Owner] = {}
+    for stage, name in sorted(sizes, key=lambda key: -sizes[key]):
+        least = held[stage].index(min(held[stage]))
+        held[stage][least] += sizes[stage, name]
+        found[name] = Owner(least)
+    return found
 
 
-def _of_passes(graph: Graph, op: Op, config: PlanConfig, used: Collection[str]) -> Iterator[tuple[int, Sbp]]:
-    """What an op must do with parameters that it uses and gradients that it adds up."""
-    if op.kind == "accumulate" and op.phase is Phase.BACKWARD:
-        sbp = _shared(graph, op.outputs[0], config)
-        if isinstance(sbp, Split):
-            yield 1, sbp if config.zero_stage > 1 else P
-    elif op.kind == "repeat" or (_is_derived(graph, op) and op.inputs[0] in used):
-        yield from ((position, _shared(graph, name, config)) for position, name in enumerate((*op.inputs, *op.outputs)))
-    elif op.phase is not Phase.UPDATE:
-        yield from ((position, B) for position, name in enumerate(op.inputs) if name in used)
+def _parameter(name: str) -> str:
+    """The parameter that state or a gradient is named after."""
+    return name.split(":", 1)[0]
 
 
-def _shared(graph: Graph, name: str, config: PlanConfig, among: Collection[int] | None = None) -> Sbp:
-    dim = shared_dim(graph.values[name].spec.shape, config, among=among)
-    return B if dim is None else Split(dim)
+@dataclass(frozen=True)
+class _Demands:
+    """What a stage demands of the layouts of ops along the data axis."""
+
+    graph: Graph
+    config: PlanConfig
+    owners: Mapping[str, Owner]
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Parameters in whatever form the passes read them."""
+        found = set(persistent(self.graph, frozen=self.config.zero_stage == 3))
+        for op in self.graph.ops:
+            if op.kind in PIECEWISE and op.inputs[0] in found:
+                found.update(op.outputs)
+        return frozenset(found)
+
+    @cached_property
+    def of_op(self) -> dict[str, tuple[tuple[int, Sbp], ...]]:
+        """Op name -> (position among its layouts, the SBP that is demanded there)."""
+        return {op.name: (*self._of_state(op), *self._of_passes(op)) for op in self.graph.ops}
+
+    def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
+        """Whether layouts are as demanded, and nothing is owned by others than its owner."""
+        owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
+        if owned and op.phase is not Phase.UPDATE:
+            owned -= {sbp for _, sbp in self.of_op[op.name]}
+        elif owned:
+            owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
+        return not owned and all(layouts[position][DATA] == sbp for position, sbp in self.of_op[op.name])
+
+    def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+        if not op.updates:
+            return
+        options = op_signatures(self.graph, op, (self.config.dp,))
+        for position, name in enumerate(op.updates, len(op.inputs) + len(op.outputs)):
+            possible = [option.layouts[position][DATA] for option in options]
+            among = {sbp.dim for sbp in possible if isinstance(sbp, Split)}
+            yield position, self._shared(name, among)
+
+    def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+        """Of what uses parameters or adds up gradients."""
+        if op.kind == "accumulate" and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
+            sbp = self._shared(op.outputs[0])
+            if sbp != B:
+                yield 1, sbp if self.config.zero_stage > 1 else P
+        elif op.inputs and op.inputs[0] in self.used and (op.kind in PIECEWISE or _is_derived(self.graph, op)):
+            yield 1, self._shared(op.outputs[0])
+        elif op.phase is not Phase.UPDATE:
+            yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
+
+    @cached_property
+    def cut(self) -> dict[str, frozenset[int]]:
+        """The dims in which parameters are sliced before use: cut there, ranks would lack most slices."""
+        found: dict[str, set[int]] = {}
+        for op in self.graph.ops:
+            if op.kind == "slice" and op.inputs[0] in self.used:
+                (whole,), (piece,) = self.graph.specs(op.inputs), self.graph.specs(op.outputs)
+                dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
+                found.setdefault(_parameter(op.inputs[0]), set()).update(dims)
+        return {name: frozenset(dims) for name, dims in found.items()}
+
+    def _shared(self, name: str, among: Collection[int] | None = None) -> Sbp:
+        shape, parameter = self.graph.values[name].spec.shape, self._parameter_of(name)
+        if self.config.zero_owner:
+            return self._owner(name) or B
+        free = set(range(len(shape)) if among is None else among) - self.cut.get(parameter or "", frozenset())
+        dim = shared_dim(shape, self.config, among=free)
+        return B if dim is None else Split(dim)
+
+    def _owner(self, name: str) -> Owner | None:
+        if not is_shared(self.graph.values[name].spec.shape, self.config):
+            return None
+        return self.owners.get(self._parameter_of(name) or "")
+
+    def _parameter_of(self, name: str) -> str | None:
+        """Whose form, state or gradient on its way to the update a value is."""
+        parameter = _parameter(name)
+        if parameter in self.graph.values and self.graph.values[parameter].role is Role.VARIABLE:
+            return parameter
+        for op in self.graph.consumers[name]:
+            if op.updates:
+                return _parameter(op.updates[0])
+            if op.phase is Phase.UPDATE and self.graph.values[op.outputs[0]].spec.shape:
+                return self._parameter_of(op.outputs[0])
+        return None

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from strategy.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.ops import op_definition
-from strategy.ops.base import AxisSignature, OpDef, axis_signatures, local_spec
+from strategy.ops.base import AxisSignature, OpDef, axis_signatures, local_spec, owner_signatures
 from strategy.sbp import NdSbp, has_partial, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
 
@@ -42,13 +42,19 @@ class _Operands:
         return (*self.inputs, *self.outputs, *self.updates)
 
 
-def op_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
+def op_signatures(graph: Graph, op: Op, mesh: Shape, *, owned: bool = False) -> tuple[Signature, ...]:
     """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order.
 
     A frozen variable is never partial where it is at home: it is kept as it is, not as terms.
+
+    Args:
+        graph: the graph of the op.
+        op: any of its ops.
+        mesh: of the placement that the op runs on.
+        owned: also those under which one rank of the first axis does all, with its own tensors, and the others nothing.
     """
     operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
-    found = _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh)
+    found = _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh, owned)
     frozen = [
         position
         for position, name in enumerate(op.inputs)
@@ -61,10 +67,14 @@ def op_signatures(graph: Graph, op: Op, mesh: Shape) -> tuple[Signature, ...]:
 
 @lru_cache(maxsize=8192)
 def _enumerate(
-    kind: str, operands: _Operands, attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...], mesh: Shape
+    kind: str,
+    operands: _Operands,
+    attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...],
+    mesh: Shape,
+    owned: bool,
 ) -> tuple[Signature, ...]:
     found = []
-    for per_axis in _by_axis(op_definition(kind), operands, dict(attrs), mesh):
+    for per_axis in _by_axis(op_definition(kind), operands, dict(attrs), mesh, owned=owned):
         signature = Signature(
             tuple(tuple(axis.inputs[i] for axis in per_axis) for i in range(len(operands.inputs))),
             tuple(tuple(axis.outputs[i] for axis in per_axis) for i in range(len(operands.outputs))),
@@ -76,12 +86,16 @@ def _enumerate(
     return tuple(dict.fromkeys(found))
 
 
-def _by_axis(definition: OpDef, operands: _Operands, attrs: Attrs, mesh: Shape) -> Iterator[tuple[AxisSignature, ...]]:
+def _by_axis(
+    definition: OpDef, operands: _Operands, attrs: Attrs, mesh: Shape, *, owned: bool = False
+) -> Iterator[tuple[AxisSignature, ...]]:
     if not mesh:
         yield ()
         return
     parts = mesh[0]
     candidates = axis_signatures(definition, operands.inputs, operands.outputs, operands.updates, attrs, parts)
+    if owned:
+        candidates += owner_signatures(operands.inputs, operands.outputs, operands.updates, parts)
     for candidate in candidates[:1] if parts == 1 else candidates:
         pieces = _pieces(operands, candidate, parts)
         if pieces is not None:

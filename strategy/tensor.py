@@ -160,6 +160,11 @@ def box_shape(box: Box) -> Shape:
     return tuple(end - begin for begin, end in box)
 
 
+def is_empty(box: Box) -> bool:
+    """Whether a piece holds nothing; a scalar is always held."""
+    return any(begin == end for begin, end in box)
+
+
 def intersect(one: Box, other: Box) -> Box | None:
     """The part that two boxes share; None where they do not meet."""
     shared = []

@@ -76,7 +76,7 @@ def _stages(plan: Plan) -> Iterator[str]:
 
 def _signatures(plan: Plan) -> Iterator[str]:
     stages = plan.layout.stages
-    keep = sharing(plan.graph, plan.config)
+    keep = sharing(plan.graph, plan.config, stages.stage_of)
     for op in plan.graph.ops:
         if op.name not in plan.layout.signatures:
             yield f"op {op.name}: the plan gives it no signature"
@@ -88,7 +88,7 @@ def _signatures(plan: Plan) -> Iterator[str]:
             yield f"op {op.name}: lap {stages.lap_of(op.name)} of {plan.config.virtual_stages}"
             continue
         found = plan.layout.signatures[op.name]
-        if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh):
+        if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh, owned=plan.config.zero_owner):
             written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
             yield f"op {op.name} ({op.kind}): {written} is no legal signature on mesh {stages.placement(op.name).mesh}"
         elif not keep(op, found):

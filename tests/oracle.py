@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import Broadcast, NdSbp, Reduce, Split
+from strategy.sbp import Broadcast, NdSbp, Owner, Reduce, Split
 from strategy.tensor import Box, Shape, box_shape, intersect, within
 
 Array = npt.NDArray[Any]
@@ -31,6 +31,8 @@ def scatter(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator) 
         pieces = [in_order[(rank + sbp.shift) % parts] for rank in range(parts)]
     elif isinstance(sbp, Broadcast):
         pieces = [array] * parts
+    elif isinstance(sbp, Owner):
+        pieces = [array if rank == sbp.coordinate else array[(slice(0),) * array.ndim] for rank in range(parts)]
     else:
         pieces = _terms(array, sbp.reduce, parts, rng)
     return [piece for part in pieces for piece in scatter(part, nd_sbp[1:], mesh[1:], rng)]
@@ -66,6 +68,10 @@ def gather(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
     parts = [gather(pieces[i * stride : (i + 1) * stride], nd_sbp[1:], mesh[1:]) for i in range(mesh[0])]
     if isinstance(sbp, Split):
         return np.concatenate([parts[(piece - sbp.shift) % len(parts)] for piece in range(len(parts))], axis=sbp.dim)
+    if isinstance(sbp, Owner):
+        if any(part.size for rank, part in enumerate(parts) if rank != sbp.coordinate):
+            raise ValueError("others hold something")
+        return parts[sbp.coordinate]
     if len({part.shape for part in parts}) > 1:
         raise ValueError(f"ranks hold different shapes under {sbp}")
     if isinstance(sbp, Broadcast):
@@ -95,7 +101,8 @@ def box_step(kind: ActKind, task: BoxingTask, pieces: Mapping[int, Array]) -> di
             mine, box = held[me]
             after[rank] = np.full(box_shape(wanted), neutral(task.reduce, mine.dtype), mine.dtype)
             shared = intersect(box, wanted)
-            if shared is not None and (me == 0 or box != wanted):
+            terms = all(other == wanted for other in task.target_boxes)
+            if shared is not None and not (terms and box in task.source_boxes[:me]):
                 after[rank][within(shared, wanted)] = mine[within(shared, box)]
     return after
 

@@ -115,7 +115,7 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
 
     def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return _random_signatures(graph, stages, converter, sharing(graph, config), rng)
+        return _random_signatures(graph, stages, converter, sharing(graph, config, stages.stage_of), config, rng)
 
     return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
 
@@ -149,10 +149,10 @@ def _plan_by(
 
 
 def _random_signatures(
-    graph: Graph, stages: Stages, converter: Converter, keep: Keep, rng: random.Random
+    graph: Graph, stages: Stages, converter: Converter, keep: Keep, config: PlanConfig, rng: random.Random
 ) -> Mapping[str, Signature]:
     legal = {
-        op.name: [s for s in op_signatures(graph, op, stages.placement(op.name).mesh) if keep(op, s)]
+        op.name: [s for s in op_signatures(graph, op, config.mesh, owned=config.zero_owner) if keep(op, s)]
         for op in graph.ops
     }
     while True:

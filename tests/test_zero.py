@@ -25,10 +25,10 @@ SCALAR = 2 * 4
 
 
 @cache
-def zero_plan(stage: int, micro_batches: int, dp: int = 2) -> Plan:
+def zero_plan(stage: int, micro_batches: int, dp: int = 2, *, owner: bool = False) -> Plan:
     """A GPT whose every parameter is shared out, evenly; data parallelism at stage 0."""
     training = Training(global_batch=2 * dp * micro_batches, num_micro_batches=micro_batches)
-    config = config_of(training, dp=dp, zero_stage=stage, zero_min_size=1)
+    config = config_of(training, dp=dp, zero_stage=stage, zero_min_size=1, zero_owner=owner)
     rules = ("samples split" if stage else "data", "tensor")
     return plan_by_rules(request(dp, training, model=MODEL), config, rules)
 
@@ -40,15 +40,17 @@ def read_backward(graph: Graph) -> int:
     return sum(graph.values[name].spec.nbytes for name in read)
 
 
+@pytest.mark.parametrize("owner", [False, True])
 @pytest.mark.parametrize("micro_batches", [1, 2, 3])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batches: int) -> None:
+def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batches: int, owner: bool) -> None:
     """Over two ranks; T are the bytes of all parameters, G those of their gradients, a second term of the table's too.
 
     data parallel 2 T and stage 1 T + T once per step, whatever the micro-batches; stage 2 scatters G per micro-batch
     and gathers T once; stage 3 scatters G and gathers what either pass reads, per micro-batch.
+    Reduced to owners and broadcast by them, it is as much.
     """
-    plan = zero_plan(stage, micro_batches)
+    plan = zero_plan(stage, micro_batches, owner=owner and stage > 0)
     graph, gradients = plan.graph, PARAMETERS + TABLE
     wanted = {
         0: 2 * PARAMETERS,
@@ -76,15 +78,28 @@ def test_what_a_stage_holds(dp: int) -> None:
     assert len(set(peaks)) == 4
 
 
-def state_of(plan: Plan) -> tuple[int, int, int]:
-    """(variables, their copies that last a step, accumulated gradients) in bytes on the first rank."""
+def state_of(plan: Plan, rank: int = 0) -> tuple[int, int, int]:
+    """(variables, their copies that last a step, accumulated gradients) in bytes on a rank."""
     graph, stages = plan.graph, plan.layout.stages
     variables = copies = sums = 0
     for tensor in arrange(graph, plan.layout, plan.pipeline).tensors:
-        value, nbytes = graph.values[tensor.value], held_nbytes(graph, stages, tensor, 0)
+        value, nbytes = graph.values[tensor.value], held_nbytes(graph, stages, tensor, rank)
         if value.role is Role.VARIABLE:
             variables += nbytes * (tensor.name == tensor.value)
             copies += nbytes * (tensor.name != tensor.value)
         elif tensor.name == tensor.value and value.rate is Rate.STEP and value.name.endswith(":sum"):
             sums += nbytes * (math.prod(value.spec.shape) > 1)
     return variables, copies, sums
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_owners_hold_between_them_what_is_held_once(stage: int) -> None:
+    """Every tensor on one rank, ranks about equally full; a broadcast of a large one is a scatter and a gather."""
+    plan = zero_plan(stage, 2, 4, owner=True)
+    found = [state_of(plan, rank) for rank in range(4)]
+    sums = PARAMETERS + TABLE
+    assert sum(variables for variables, _, _ in found) == 3 * PARAMETERS
+    assert sum(gradients for _, _, gradients in found) == (4 * sums if stage == 1 else sums)
+    assert max(variables for variables, _, _ in found) <= 1.1 * 3 * PARAMETERS / 4
+    copies = {1: PARAMETERS, 2: PARAMETERS, 3: 0}[stage]
+    assert all(copies <= held <= 1.3 * copies for _, held, _ in found)

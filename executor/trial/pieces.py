@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from executor.neutral import neutral_element
-from strategy.sbp import Broadcast, NdSbp, Partial, Reduce, Split
+from strategy.sbp import Broadcast, NdSbp, Owner, Partial, Reduce, Split
 from strategy.tensor import Shape
 
 Array = npt.NDArray[Any]
@@ -40,6 +40,8 @@ def cut(array: Array, nd_sbp: NdSbp, mesh: Shape, rng: np.random.Generator, *, r
             pieces = split.of(np.array_split(array, parts, axis=dim))
         case Broadcast():
             pieces = [array] * parts
+        case Owner(coordinate):
+            pieces = [array if rank == coordinate else array[(slice(0),) * array.ndim] for rank in range(parts)]
         case Partial(reduce):
             pieces = _terms(array, reduce, parts, rng, ragged=ragged)
     return [piece for part in pieces for piece in cut(part, nd_sbp[1:], mesh[1:], rng, ragged=ragged)]
@@ -90,6 +92,8 @@ def join(pieces: Sequence[Array], nd_sbp: NdSbp, mesh: Shape) -> Array:
             if not all(close(part, parts[0]) for part in parts):
                 raise ValueError("copies differ")
             return parts[0]
+        case Owner(coordinate):
+            return parts[coordinate]
         case Partial(reduce):
             if len({part.shape for part in parts}) > 1:
                 raise ValueError("terms have different shapes")

@@ -11,8 +11,8 @@ from strategy.layout import Stages
 from strategy.lowering.arrangement import Arrangement, Held
 from strategy.lowering.memory import aligned
 from strategy.placement import Placement
-from strategy.sbp import local_box
-from strategy.tensor import box_shape
+from strategy.sbp import Owner, local_box
+from strategy.tensor import box_shape, is_empty
 
 
 def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
@@ -20,7 +20,7 @@ def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
     spec = graph.values[tensor.value].spec
     placement = stages.placements[tensor.stage]
     box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
-    return aligned(spec.piece(box_shape(box)).nbytes) * tensor.lifetime.blocks
+    return 0 if is_empty(box) else aligned(spec.piece(box_shape(box)).nbytes) * tensor.lifetime.blocks
 
 
 def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> int:
@@ -41,8 +41,12 @@ def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: 
 
 def lifetime_peaks(graph: Graph, stages: Stages, arrangement: Arrangement) -> tuple[int, ...]:
     """Of the rank of every stage that holds most."""
+    owned = any(isinstance(sbp, Owner) for tensor in arrangement.tensors for sbp in tensor.layout)
     return tuple(
-        max(lifetime_peak(graph, stages, arrangement, rank) for rank in _largest(placement))
+        max(
+            lifetime_peak(graph, stages, arrangement, rank)
+            for rank in (placement.devices if owned else _largest(placement))
+        )
         for placement in stages.placements
     )
 

@@ -168,6 +168,8 @@ class _Lowering:
         return len(self.actors) - 1
 
     def _work(self, action: Action, rank: int, features: Features, task: Task) -> Work:
+        if isinstance(task, OpTask) and task.idle:
+            return Work()
         if not isinstance(task, BoxingTask | TransferTask):
             return self.cost.work(features, rank, ())
         if isinstance(task, TransferTask) and not task.messages:
@@ -218,18 +220,20 @@ class _Lowering:
             for rank in ranks:
                 yield f"{source.stage}>{written.stage}", self._add_actor(action, rank, features, task, self.rendezvous)
             self.rendezvous += 1
-        yield from self._idle_replicas(action, features, whole, source.stage)
+        yield from self._idle_ends(action, features, whole)
 
-    def _idle_replicas(
-        self, action: Action, features: Features, whole: TransferTask, stage: int
-    ) -> Iterator[tuple[str, int]]:
-        """Ranks of the sender's stage whose replica nobody asked for still return the piece."""
+    def _idle_ends(self, action: Action, features: Features, whole: TransferTask) -> Iterator[tuple[str, int]]:
+        """Senders whose replica nobody asked for still return the piece; receivers of nothing still have their copy."""
         busy = {m.source for m in whole.messages} | {m.target for m in whole.messages}
-        for rank in self.layout.stages.placements[stage].devices:
+        stages = (self.arrangement.tensors[t].stage for t in (action.reads[0], action.writes[0]))
+        name = ">".join(map(str, stages))
+        for rank in dict.fromkeys((*whole.source_boxes, *whole.target_boxes)):
             if rank not in busy:
-                task = TransferTask((), {rank: whole.source_boxes[rank]}, {})
-                target = self.arrangement.tensors[action.writes[0]].stage
-                yield f"{stage}>{target}", self._add_actor(action, rank, features, task, None)
+                ends = (
+                    {r: box for r, box in boxes.items() if r == rank}
+                    for boxes in (whole.source_boxes, whole.target_boxes)
+                )
+                yield name, self._add_actor(action, rank, features, TransferTask((), *ends), None)
 
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}

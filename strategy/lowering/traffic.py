@@ -12,6 +12,8 @@ def sent_bytes_per_step(program: Program) -> tuple[int, ...]:
     for actor in program.actors:
         if isinstance(actor.task, BoxingTask | TransferTask):
             ports = actor.reads or actor.writes
-            spec = program.registers[ports[0].register].spec
-            totals[actor.rank] += actor.acts_per_step * sent_nbytes(actor.kind, actor.task, actor.rank, spec)
+            held = program.registers[ports[0].register]
+            if held.nbytes:  # a rank beside an owner has nothing to send
+                sent = sent_nbytes(actor.kind, actor.task, actor.rank, held.spec)
+                totals[actor.rank] += actor.acts_per_step * sent
     return tuple(totals)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.errors import InputError
 from strategy.graph import Attrs
-from strategy.sbp import B, P, Partial, Reduce, Sbp, Split, may_be_partial
+from strategy.sbp import B, Owner, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.tensor import Box, Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -144,6 +144,28 @@ def axis_signatures(
     """All legal 1-d signatures over `parts` ranks, all-broadcast first, in the author's order, without duplicates."""
     whole = AxisSignature((B,) * len(inputs), (B,) * len(outputs), (B,) * len(updates))
     return list(dict.fromkeys([whole, *definition.signatures(inputs, outputs, attrs, parts)]))
+
+
+def owner_signatures(inputs: Specs, outputs: Specs, updates: Specs, parts: int) -> list[AxisSignature]:
+    """One rank of the axis does all, the others nothing; legal for every op that reads or writes a tensor with dims.
+
+    Scalars have no owner: those that are read are whole everywhere, those that are written are the owner's term of a
+    sum, to which the others add nothing.
+    """
+    written = (*outputs, *updates)
+    if not any(spec.shape for spec in (*inputs, *written)) or any(
+        not s.shape and not s.dtype.is_float for s in written
+    ):
+        return []
+    return [
+        AxisSignature(
+            tuple(Owner(k) if spec.shape else B for spec in inputs),
+            tuple(Owner(k) if spec.shape else P for spec in outputs),
+            tuple(Owner(k) for _ in updates),
+        )
+        for k in range(parts)
+        if all(spec.shape for spec in updates)
+    ]
 
 
 def split_letters(operands: Sequence[str], results: Sequence[str], *, skip: str = "") -> list[AxisSignature]:

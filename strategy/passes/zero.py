@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from strategy.config import PlanConfig
 from strategy.graph import Graph, Op, Phase, Value, act_rate, check_graph
-from strategy.sharing import persistent, shared_dim
+from strategy.sharing import is_shared, persistent
 from strategy.tensor import Rate
 
 
@@ -36,7 +36,7 @@ def _accumulated(graph: Graph, config: PlanConfig) -> Graph:
         for name in op.outputs if op.phase is Phase.BACKWARD else ():
             value, readers = graph.values[name], graph.consumers[name]
             last = bool(readers) and all(reader.phase is Phase.UPDATE for reader in readers)
-            if last and value.rate is Rate.MICRO_BATCH and shared_dim(value.spec.shape, config) is not None:
+            if last and value.rate is Rate.MICRO_BATCH and is_shared(value.spec.shape, config):
                 sums[name] = f"{name}:sum"
                 values[sums[name]] = Value(sums[name], value.spec, Rate.STEP)
                 ops.append(Op(sums[name], "accumulate", (name,), (sums[name],), phase=op.phase, layer=op.layer))
@@ -45,7 +45,7 @@ def _accumulated(graph: Graph, config: PlanConfig) -> Graph:
 
 def _repeated(graph: Graph, config: PlanConfig) -> Graph:
     """A repeat before the first reader of a parameter in every part of the model and pass that uses it."""
-    shared = {n for n in persistent(graph, frozen=True) if shared_dim(graph.values[n].spec.shape, config) is not None}
+    shared = {n for n in persistent(graph, frozen=True) if is_shared(graph.values[n].spec.shape, config)}
     values, ops = dict(graph.values), []
     repeats: dict[tuple[str, str, Phase], str] = {}
     for op in graph.ops:

@@ -19,7 +19,7 @@ from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import GraphError, InputError, report
 from strategy.graph import Graph, Phase, template_name
-from strategy.layout import assign_stages
+from strategy.layout import Stages, assign_stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.lower import products_flop
 from strategy.lowering.schedule import Schedule, schedule_problem
@@ -36,11 +36,13 @@ from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
 from strategy.sharing import sharing
-from strategy.signature import op_signatures
 from strategy.tensor import Rate, Shape
 
 FREE: Mapping[str, str] = {"data": "samples split", "context": "positions split", "tensor": "samples shared"}
 """The rules of the axes in a search: all but the samples and positions is free."""
+
+WITHOUT_ZERO = {"data": "samples split"}
+"""Rule of the data axis -> what is left of it where ZeRO says how parameters lie along it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,10 @@ class Pins:
     offload: Offload | None = None
     offload_values: tuple[str, ...] = ()
     zero_stage: int | None = None
+    zero_owner: bool = False
     zero_min_size: int | None = None
+    tiles: int | None = None
+    tiled: tuple[str, ...] = ("*",)
     virtual_stages: int | None = None
     layouts: Mapping[str, NdSbp] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
@@ -133,6 +138,8 @@ class Request:
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    if pins.zero_owner and not pins.zero_stage:
+        raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
     for pp in _divisors(devices):
         last = max(pins.numbered_stages.values(), default=0)
@@ -168,6 +175,9 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                     offload=pins.offload or Offload.NONE,
                     offload_values=pins.offload_values,
                     zero_stage=pins.zero_stage or 0,
+                    tiles=pins.tiles or 1,
+                    tiled=pins.tiled,
+                    zero_owner=pins.zero_owner,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                     cp=cp,
                     context=pins.context or Context.RING,
@@ -286,16 +296,18 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
     graph = planned_graph(request.model, request.training_with(config), config)
     placements, mesh, pins = placements_of(config), config.mesh, request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
+    stages = assign_stages(
+        graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+    )
     return SearchSpace(
         graph=graph,
-        stages=assign_stages(
-            graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
-        ),
+        stages=stages,
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),
         weights=(1,) * config.pp,
-        keep=_keep(graph, mesh, config, rules, pins),
+        keep=_keep(graph, stages, config, rules, pins),
+        owned=config.zero_owner,
     )
 
 
@@ -305,10 +317,14 @@ def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
     return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in range(config.pp))
 
 
-def _keep(graph: Graph, mesh: Shape, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
-    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config)}
+def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
+    """What rules, ZeRO and pins leave; where ZeRO says how parameters lie along the data axis, the rule does not."""
+    mesh = stages.placements[0].mesh
+    rules = [WITHOUT_ZERO.get(rule, rule) for rule in rules] if config.zero_stage else rules
+    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config, stages.stage_of)}
     if pins.layouts:
-        kept["pins"] = pinned(graph, {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}, mesh)
+        layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
+        kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)
     return all_of(kept)
 
 
@@ -329,8 +345,7 @@ def space_log10(request: Request) -> float:
         for op in space.graph.ops:
             name = template_name(op.repeats or op.name, op.layer)
             if name not in options:
-                kept = (space.keep(op, signature) for signature in op_signatures(space.graph, op, space.mesh))
-                options[name] = sum(kept)
+                options[name] = len(space.options(op))
         sizes.append(sum(math.log10(count) for count in options.values() if count))
     largest = max(sizes, default=0.0)
     return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0

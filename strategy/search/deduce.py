@@ -54,14 +54,20 @@ def pick(fits: Sequence[Fit], rule: Deduction) -> int:
 
 
 def deduce(
-    graph: Graph, stages: Stages, converter: Converter, keep: Keep, *, rule: Deduction = Deduction.MATCH_ALL
+    graph: Graph,
+    stages: Stages,
+    converter: Converter,
+    keep: Keep,
+    *,
+    rule: Deduction = Deduction.MATCH_ALL,
+    owned: bool = False,
 ) -> dict[str, Signature]:
-    """A signature for every op.
+    """A signature for every op; with `owned`, tensors may be with one rank of the first axis.
 
     Raises:
         InfeasibleError: the constraints leave an op none, or none that its inputs can be converted for.
     """
-    return _Deducer(graph, stages, converter, keep, rule).run()
+    return _Deducer(graph, stages, converter, keep, rule, owned).run()
 
 
 @dataclass(slots=True)
@@ -71,6 +77,7 @@ class _Deducer:
     converter: Converter
     keep: Keep
     rule: Deduction
+    owned: bool
     homes: dict[str, Home] = field(default_factory=dict)
 
     def run(self) -> dict[str, Signature]:
@@ -92,7 +99,7 @@ class _Deducer:
 
     def _options(self, op: Op) -> list[Signature]:
         mesh = self.stages.placement(op.name).mesh
-        return [signature for signature in op_signatures(self.graph, op, mesh) if self.keep(op, signature)]
+        return [s for s in op_signatures(self.graph, op, mesh, owned=self.owned) if self.keep(op, s)]
 
     def _is_frozen(self, name: str) -> bool:
         return self.graph.values[name].role is Role.VARIABLE and name not in self.graph.updater

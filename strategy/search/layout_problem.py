@@ -9,7 +9,8 @@ many readers share the copy, so a copy is a node of its own:
 Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one op alone can
 want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it comes
 from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice is the
-weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_peak`.
+weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_peak`. Except that what an owner holds counts as
+the share of every rank, for owners are chosen so that ranks are about equally full.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from strategy.lowering.memory import aligned
 from strategy.objective import load_features, rate_weight
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
-from strategy.sbp import NdSbp
+from strategy.sbp import NdSbp, Owner
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import Rate, TensorSpec
 from strategy.units import to_ns
@@ -50,6 +51,12 @@ class SearchSpace:
     converter: Converter
     weights: tuple[int, ...]
     keep: Keep
+    owned: bool = False
+    """Whether tensors may be with one rank of the data axis."""
+
+    def options(self, op: Op) -> tuple[Signature, ...]:
+        """The signatures that an op may have."""
+        return tuple(s for s in op_signatures(self.graph, op, self.mesh, owned=self.owned) if self.keep(op, s))
 
     @property
     def mesh(self) -> tuple[int, ...]:
@@ -160,10 +167,9 @@ class _Builder:
         return LayoutProblem(Problem("layout", nodes, edges, self.limit), classes)
 
     def _classify(self) -> None:
-        mesh = self.space.mesh
         by_template: dict[str, list[_Class]] = {}
         for op in self.graph.ops:
-            options = tuple(s for s in op_signatures(self.graph, op, mesh) if self.space.keep(op, s))
+            options = self.space.options(op)
             if not options:
                 raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
             known = by_template.setdefault(template_name(op.repeats or op.name, op.layer), [])
@@ -229,7 +235,9 @@ class _Builder:
         if layout is None:
             return 0
         if (spec, layout) not in self.sizes:
-            self.sizes[spec, layout] = aligned(piece_specs([spec], [layout], self.space.mesh)[0].nbytes)
+            owned = (parts for sbp, parts in zip(layout, self.space.mesh, strict=True) if isinstance(sbp, Owner))
+            nbytes = piece_specs([spec], [layout], self.space.mesh)[0].nbytes
+            self.sizes[spec, layout] = aligned(-(-nbytes // math.prod(owned)))
         return self.sizes[spec, layout]
 
     def _bundles(self) -> list[_Bundle]:

@@ -77,7 +77,7 @@ def matches(pattern: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if fnmatchcase(name, pattern)]
 
 
-def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape) -> Keep:
+def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape, *, owned: bool = False) -> Keep:
     """Keep the signatures that give every pinned value its layout, wherever it is written or read.
 
     Raises:
@@ -91,7 +91,7 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape) -> Keep:
         return all(wanted.get(name, nd_sbp) == nd_sbp for name, nd_sbp in _held(op, signature, wanted))
 
     too_fine = _too_fine(graph, wanted, mesh)
-    problems = [*too_fine.values(), *_unsatisfied(graph, wanted, mesh, keep, skip=too_fine)]
+    problems = [*too_fine.values(), *_unsatisfied(graph, wanted, mesh, keep, skip=too_fine, owned=owned)]
     if problems:
         lines = "".join(f"\n  - {problem}" for problem in problems)
         raise InfeasibleError(f"no layout satisfies the pins on a mesh of {mesh}{lines}")
@@ -181,12 +181,12 @@ def _too_fine(graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape) -> dict[st
 
 
 def _unsatisfied(
-    graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep, *, skip: Container[str]
+    graph: Graph, wanted: Mapping[str, NdSbp], mesh: Shape, keep: Keep, *, skip: Container[str], owned: bool
 ) -> Iterator[str]:
     for op in graph.ops:
         touched = [name for name in dict.fromkeys((*op.inputs, *op.outputs, *op.updates)) if name in wanted]
         if not touched or any(name in skip for name in touched):
             continue
-        if not any(keep(op, signature) for signature in op_signatures(graph, op, mesh)):
+        if not any(keep(op, signature) for signature in op_signatures(graph, op, mesh, owned=owned)):
             pins = ", ".join(f"{name} as {format_nd(wanted[name])}" for name in touched)
             yield f"no legal signature of op {op.name} ({op.kind}) has {pins}"

@@ -113,6 +113,8 @@ def examine(
             proved_worse = cutoff_ns is not None and bound >= cutoff_ns
             return Verdict(free_bound, bound if proved_worse else None, None)
         found = _evaluate(config, space, signatures, bound)
+        if max(found.peaks) > request.memory_limit_bytes:
+            return Verdict(free_bound, None, None)
     if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
         found = _focus_on_slowest(request.memory_limit_bytes, space, found, deadline, cutoff_ns, fits=fits)
         found = _no_worse_than_deduced(request.memory_limit_bytes, space, found)
@@ -125,7 +127,7 @@ def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_lim
     Raises:
         InfeasibleError: the pins leave an op without signature, or the layout needs more memory than there is.
     """
-    signatures = deduce(space.graph, space.stages, space.converter, space.keep, rule=rule)
+    signatures = deduce(space.graph, space.stages, space.converter, space.keep, rule=rule, owned=space.owned)
     found = _evaluate(config, space, signatures, bound_ns)
     if max(found.peaks) > memory_limit_bytes:
         needed = f"{max(found.peaks)} bytes per device needed, {memory_limit_bytes} are there"

@@ -29,13 +29,13 @@ from strategy.levels import PARTS, nodes_of
 from strategy.ops.base import Workspace
 from strategy.placement import Placement
 from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import B, NdSbp, Partial, Reduce, Sbp, Split, format_nd, local_boxes, reductions
+from strategy.sbp import B, NdSbp, Owner, Partial, Reduce, Sbp, Split, format_nd, local_boxes, owners, reductions
 from strategy.tensor import DType, Shape, TensorSpec, box_shape
 from tests.campaigns.outcome import Outcome
 from tests.executor.cases import on_threads
 from tests.oracle import close, gather, scatter
 
-SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, *map(Partial, Reduce))
+SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, Owner(1), *map(Partial, Reduce))
 EVEN, UNEVEN = (12, 24), (7, 5)
 PER_NODE = (2, 3, 4)
 _DEVICE = Device("core", "numpy", 2**30, 1e10, 1e10, 1e-6)
@@ -118,8 +118,9 @@ QUOTAS = {
     "uneven": 0.3,
     "several axes at once": 0.1,
     "two levels": 0.04,
-    "maximum or minimum": 0.3,
+    "maximum or minimum": 0.25,
     "rotated": 0.1,
+    "owner": 0.1,
     "same": 0.2,
     "regrouped": 0.1,
     "disjoint": 0.1,
@@ -159,15 +160,18 @@ def random_case(rng: random.Random) -> Case:
     dtype = DType.INT64 if reduces == (Reduce.MIN,) and rng.random() < 0.5 else DType.FLOAT64
     spec = TensorSpec(shape, dtype)
     source, target = (
-        rng.choice(layouts_of(spec, p.mesh, reduces=reduces, rotated=_rotated(rng, p.mesh)))
+        rng.choice(layouts_of(spec, p.mesh, reduces=reduces, special=_special(rng, p.mesh)))
         for p in (pair.here, pair.there)
     )
     return Case(spec, pair, source, target, rng.choice((0, *PER_NODE)))
 
 
-def _rotated(rng: random.Random, mesh: Shape) -> list[list[Split]]:
-    """Of two axes, one along which a dim may be rotated, now and then."""
+def _special(rng: random.Random, mesh: Shape) -> list[list[Sbp]]:
+    """Of two axes, one along which a dim may be rotated, now and then; else, now and then, owners."""
     turning = rng.choice((None, 0, 1)) if len(mesh) == 2 else None
+    if turning is None:
+        owned: list[Sbp] = [Owner(0), Owner(1)]
+        return [owned if rng.random() < 0.4 else [] for _ in mesh]
     return [
         [Split(rng.randrange(2), rng.randrange(1, parts))] if axis == turning else [] for axis, parts in enumerate(mesh)
     ]
@@ -186,6 +190,8 @@ def exercised(case: Case, acts: list[Act]) -> Iterator[str]:
         yield "uneven"
     if any(reductions(nd) - {Reduce.SUM} for nd in case.ends):
         yield "maximum or minimum"
+    if any(map(owners, case.ends)):
+        yield "owner"
     if any(isinstance(sbp, Split) and sbp.shift for nd in case.ends for sbp in nd):
         yield "rotated"
     tasks = [next(iter(act.tasks.values())) for act in acts]

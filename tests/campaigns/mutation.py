@@ -116,7 +116,7 @@ def _layouts(plan: Plan, entry: dict[str, Any]) -> list[list[str]]:
     spec = plan.graph.values[entry["value"]].spec
     mesh = plan.layout.stages.placements[0].mesh
     turned = [[Split(0, 1), *(Split(1, shift) for shift in range(1, parts))] if parts > 1 else [] for parts in mesh]
-    return [format_nd(nd) for nd in layouts_of(spec, mesh, rotated=turned)]
+    return [format_nd(nd) for nd in layouts_of(spec, mesh, special=turned)]
 
 
 def _step(source: list[str], target: list[str]) -> Step | None:

@@ -58,6 +58,7 @@ QUOTAS = {
     "offload of all": 0.05,
     **{str(optimizer): 0.08 for optimizer in Optimizer},
     **{f"zero {stage}": 0.06 for stage in (1, 2, 3)},
+    "owner": 0.05,
     **{str(schedule): 0.03 for schedule in Schedule},
 }
 STEPS = 3
@@ -111,8 +112,7 @@ def random_plan_case(seed: int, *, pipeline: bool = False, backend: str = "numpy
     )
     more = _random_context(random.Random(f"context {seed}"), model, dp)
     dp = 1 if more else dp
-    zero = random.Random(f"zero {seed}").choice((0, 1, 2, 3)) if dp > 1 else 0
-    more |= {"zero_stage": zero, "zero_min_size": SHARED, **_random_memory(random.Random(seed), model)}
+    more |= {**_random_zero(seed, dp), **_random_memory(random.Random(seed), model)}
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
     asked = request(math.prod(config.mesh) * pp, training, model=model, backend=backend)
     draw = rng.random()
@@ -123,6 +123,12 @@ def random_plan_case(seed: int, *, pipeline: bool = False, backend: str = "numpy
         except InfeasibleError:  # three heads on two ranks, one sample on two: only a random layout is legal
             pass
     return PlanCase(random_plan(asked, config, rng), "random layout")
+
+
+def _random_zero(seed: int, dp: int) -> dict[str, Any]:
+    rng = random.Random(f"zero {seed}")
+    stage = rng.choice((0, 1, 2, 3)) if dp > 1 else 0
+    return {"zero_stage": stage, "zero_owner": stage > 0 and rng.random() < 0.3, "zero_min_size": SHARED}
 
 
 def _random_context(rng: random.Random, model: Model, ranks: int) -> dict[str, Any]:
@@ -191,6 +197,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["pipeline", str(plan.config.schedule)] * (plan.config.pp > 1)
     yield from ["micro-batches"] * (plan.config.num_micro_batches > 1)
     yield str(plan.training.optimizer)
+    yield from ["owner"] * plan.config.zero_owner
     yield from [f"zero {plan.config.zero_stage}"] * (plan.config.zero_stage > 0)
     yield from ["frozen"] * bool(plan.training.frozen)
     yield from [f"{plan.config.recompute} recompute"] * (plan.config.recompute is not Recompute.NONE)
@@ -289,7 +296,7 @@ def _values(plan: Plan, trained: Trained, wanted: dict[str, Array], losses: list
         for name, index in _pieces(plan, trainer.rank):
             found, reference = trainer.worker.read(name), wanted[name][index]
             fits = found.shape == reference.shape
-            error = float(np.max(np.abs(found - reference))) if fits else math.inf
+            error = float(np.max(np.abs(found - reference), initial=0.0)) if fits else math.inf
             if not error <= 1e-9 * max(1.0, float(np.max(np.abs(wanted[name])))):
                 yield f"{name} on rank {trainer.rank}: off by {error}"
 

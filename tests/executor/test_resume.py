@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,8 @@ TEXT = corpus(MODEL.vocabulary)
 TRAINING = Training(4, 2, dtype=DType.FLOAT64, decay=Decay.COSINE, decay_steps=6, warm_up=2)
 
 
-def plan_of(training: Training, **degrees: int) -> Plan:
-    ranks = int(np.prod(list(degrees.values()), initial=1))
-    return plan_by_rules(request(ranks, training), config_of(training, **degrees), ("data", "tensor"))
+def plan_of(training: Training, *, dp: int = 1, tp: int = 1, **zero: Any) -> Plan:
+    return plan_by_rules(request(dp * tp, training), config_of(training, dp=dp, tp=tp, **zero), ("data", "tensor"))
 
 
 def keep(folder: Path, plan: Plan, trained: Trained) -> None:
@@ -34,11 +34,15 @@ def keep(folder: Path, plan: Plan, trained: Trained) -> None:
     save(folder, trained.trainers[0].step, pieces, checkpoint_meta(plan, TEXT))
 
 
+OWNED = {"zero_stage": 2, "zero_owner": True, "zero_min_size": 9}
+
+
+@pytest.mark.parametrize("zero", [{}, OWNED], ids=["whole", "owned"])
 @pytest.mark.parametrize("optimizer", Optimizer)
-def test_two_steps_and_two_are_four(optimizer: Optimizer, tmp_path: Path) -> None:
+def test_two_steps_and_two_are_four(optimizer: Optimizer, zero: dict[str, Any], tmp_path: Path) -> None:
     """The act numbers count on, and with them the learning rate and the correction of Adam's moments."""
     training = replace(TRAINING, optimizer=optimizer)
-    first, second = plan_of(training, dp=2), plan_of(training, tp=2)
+    first, second = plan_of(training, dp=2, **zero), plan_of(training, tp=2)
     keep(tmp_path / "half", first, train(first, TEXT, steps=2))
     half = latest(tmp_path / "half")
     assert half is not None

@@ -42,6 +42,9 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
     offload = "activations"
     offload_values = ["*.norm1.*"]
     zero_stage = 3
+    zero_owner = true
+    tiles = 4
+    tiled = ["*.fc1.matmul"]
     zero_min_size = 64
     [sbp]
     "*.mlp.fc1.weight" = ["B", "B", "S(1)"]
@@ -61,6 +64,9 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         offload=Offload.ACTIVATIONS,
         offload_values=("*.norm1.*",),
         zero_stage=3,
+        zero_owner=True,
+        tiles=4,
+        tiled=("*.fc1.matmul",),
         zero_min_size=64,
         cp=2,
         context=Context.ALL_TO_ALL,
@@ -82,6 +88,8 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
         ("[config]\nschedule = 1", "[config] schedule: unknown schedule (got 1)"),
         ("[config]\nzero_stage = true", "[config] zero_stage: not a count (got True, expected a whole number >= 0 and"),
         ("[config]\nzero_stage = 4", "[config] zero_stage: not a count (got 4, expected a whole number >= 0 and <= 3)"),
+        ("[config]\nzero_owner = 1", "[config] zero_owner: a wrong type (got 1, expected true or false)"),
+        ("[config]\ntiles = 0", "[config] tiles: not a count (got 0, expected a whole number >= 1)"),
         ("[config]\nzero_min_size = 0", "[config] zero_min_size: not a count (got 0, expected a whole number >= 1)"),
         ("[config]\ncp = true", "[config] cp: not a count (got True, expected a whole number >= 1)"),
         ("[config]\nep = true", "[config] ep: a wrong type (got True, expected int)"),

@@ -26,7 +26,20 @@ from strategy.boxing import (
 from strategy.errors import SbpError
 from strategy.placement import Placement
 from strategy.program import ActKind, Message
-from strategy.sbp import B, Broadcast, NdSbp, P, Partial, Reduce, Sbp, Split, has_partial, is_legal_layout, local_box
+from strategy.sbp import (
+    B,
+    Broadcast,
+    NdSbp,
+    Owner,
+    P,
+    Partial,
+    Reduce,
+    Sbp,
+    Split,
+    has_partial,
+    is_legal_layout,
+    local_box,
+)
 from strategy.tensor import Box, DType, Shape, TensorSpec, box_shape, intersect
 from tests.oracle import box_step, close, gather, scatter, transfer
 
@@ -55,10 +68,15 @@ def one_each(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
 
 
 def every_step(
-    spec: TensorSpec, mesh: Shape, reduces: Iterable[Reduce] = (Reduce.SUM,), shifts: Iterable[int] = (1,)
+    spec: TensorSpec,
+    mesh: Shape,
+    reduces: Iterable[Reduce] = (Reduce.SUM,),
+    shifts: Iterable[int] = (1,),
+    owners: Iterable[Owner] = (),
 ) -> Iterator[tuple[NdSbp, BoxingStep]]:
-    """Among the layouts in order, and those that are rotated along dim 0."""
-    layouts = layouts_of(spec, mesh, reduces=reduces, rotated=[[Split(0, shift) for shift in shifts]] * len(mesh))
+    """Among the layouts in order, those that are rotated along dim 0, and those of owners."""
+    special = [*(Split(0, shift) for shift in shifts), *owners]
+    layouts = layouts_of(spec, mesh, reduces=reduces, special=[special] * len(mesh))
     for source, target in itertools.product(layouts, repeat=2):
         step = step_between(source, target)
         if step is not None:
@@ -83,7 +101,7 @@ def carry_out(
 def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape, dtype: DType) -> None:
     spec, placement, rng = TensorSpec(shape, dtype), mesh_of(mesh, first=4), np.random.default_rng(0)
     whole = np.asarray(rng.integers(-99, 99, shape), str(dtype))
-    steps = list(every_step(spec, mesh, Reduce))
+    steps = list(every_step(spec, mesh, Reduce, owners=[Owner(1)]))
     for source, step in steps:
         pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
         after = carry_out(pieces, spec, source, step, placement)
@@ -264,7 +282,7 @@ def test_a_rotation_is_one_step_from_any_other() -> None:
         source, target = (Split(1, one),), (Split(1, other),)
         assert step_between(source, target) == BoxingStep(ActKind.ROTATE, (0,), target)
         task = boxing_task(TensorSpec((4, 7)), source, BoxingStep(ActKind.ROTATE, (0,), target), mesh_of((3,)), 0)
-        assert sum(sent_nbytes(ActKind.ROTATE, task, rank, 4) for rank in range(3)) == 4 * 7 * 4
+        assert sum(sent_nbytes(ActKind.ROTATE, task, rank, TensorSpec((4, 7))) for rank in range(3)) == 4 * 7 * 4
     both = (Split(0, 1), Split(0))
     assert step_between(both, (Split(0), Split(0))) == BoxingStep(ActKind.ALL_TO_ALL, (0, 1), (Split(0), Split(0)))
 
@@ -277,7 +295,7 @@ def test_rotated_splits_are_joined_with_all_layouts(mesh: Shape) -> None:
     whole = rng.standard_normal(spec.shape)
     ordered = layouts_of(spec, mesh)
     turned = [
-        nd for nd in layouts_of(spec, mesh, rotated=[(Split(0, 2),)] + [()] * (len(mesh) - 1)) if nd not in ordered
+        nd for nd in layouts_of(spec, mesh, special=[(Split(0, 2),)] + [()] * (len(mesh) - 1)) if nd not in ordered
     ]
     pairs = [
         *itertools.product(turned, ordered),
@@ -464,3 +482,38 @@ def test_chains_hold_on_random_meshes_and_shapes(data: st.DataObject) -> None:
         pieces = carry_out(pieces, spec, here, step, placement)
         here = step.target
     assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kind", "nbytes"),
+    [
+        (P, Owner(1), ActKind.REDUCE_SCATTER, 2),
+        (Owner(1), B, ActKind.ALL_GATHER, 2),
+        (Split(0), Owner(1), ActKind.ALL_TO_ALL, 2 / 3),
+        (Owner(1), Split(1), ActKind.ALL_TO_ALL, 2 / 3),
+        (Owner(1), Owner(2), ActKind.ALL_TO_ALL, 1),
+        (B, Owner(1), ActKind.SLICE, 0),
+        (Owner(1), P, ActKind.SLICE, 0),
+    ],
+)
+def test_what_an_owner_gives_and_gets(source: Sbp, target: Sbp, kind: ActKind, nbytes: float) -> None:
+    """In tensors of T bytes over three ranks: reduce and broadcast 2 T, gather and scatter 2/3 T, a message T."""
+    spec, placement = TensorSpec((6, 9)), mesh_of((3,))
+    step = step_between((source,), (target,))
+    assert step == BoxingStep(kind, (0,), (target,))
+    task = boxing_task(spec, (source,), step, placement, 0)
+    sent = [sent_nbytes(kind, task, rank, spec) for rank in range(3)]
+    assert sum(sent) == nbytes * spec.nbytes
+    assert most_sent_nbytes(kind, task, spec) == max(sent)
+    if source == Owner(1):
+        assert sent[0] == sent[2] == 0
+
+
+def test_tables_know_owners_only_where_they_are_asked_for() -> None:
+    boxing = Boxing(mesh_of((2, 2)), one_each)
+    boxing.chain(TensorSpec((4, 4)), (B, B), (Split(0), B))
+    assert all(not owned for _, _, owned in boxing.tables)
+    chain = boxing.chain(TensorSpec((4, 4)), (P, Split(1)), (Owner(1), B))
+    assert len(chain) == 2
+    with pytest.raises(SbpError, match="not a legal layout"):
+        boxing.chain(TensorSpec((4, 4)), (B, B), (Owner(2), B))

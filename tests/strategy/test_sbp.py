@@ -16,6 +16,7 @@ from strategy.errors import SbpError
 from strategy.sbp import (
     B,
     NdSbp,
+    Owner,
     P,
     Partial,
     Reduce,
@@ -27,7 +28,9 @@ from strategy.sbp import (
     format_nd,
     has_partial,
     is_legal_layout,
+    largest_position,
     local_box,
+    local_boxes,
     local_shape,
     parse_nd,
     parse_sbp,
@@ -36,7 +39,10 @@ from strategy.tensor import Shape, box_shape
 from tests.oracle import scatter
 
 SBPS = st.one_of(
-    st.builds(Split, st.integers(0, 30), st.integers(0, 12)), st.just(B), st.builds(Partial, st.sampled_from(Reduce))
+    st.builds(Split, st.integers(0, 30), st.integers(0, 12)),
+    st.just(B),
+    st.builds(Partial, st.sampled_from(Reduce)),
+    st.builds(Owner, st.integers(0, 30)),
 )
 
 
@@ -214,3 +220,33 @@ def test_nested_splits_are_not_the_split_of_the_flat_axis() -> None:
 def test_partial_is_seen() -> None:
     assert has_partial((B, P))
     assert not has_partial((B, Split(0)))
+
+
+def test_an_owner_holds_the_whole_and_others_nothing() -> None:
+    assert local_boxes((5, 4), (Owner(1),), (3,)) == (((0, 0), (0, 0)), ((0, 5), (0, 4)), ((0, 0), (0, 0)))
+    assert local_shape((5, 4), (Owner(1), Split(0)), (2, 2), (1, 0)) == (3, 4)
+    assert local_shape((5, 4), (Split(0), Owner(1)), (2, 2), (1, 0)) == (0, 0)
+    assert adjoint((Owner(2), B)) == (Owner(2), P)
+    for mesh in ((3,), (2, 3)):
+        nd_sbp = (Split(1), Owner(2))[-len(mesh) :]
+        boxes = local_boxes((5, 4), nd_sbp, mesh)
+        sizes = [math.prod(box_shape(box)) for box in boxes]
+        assert sizes[largest_position(nd_sbp, mesh)] == max(sizes)
+        coords = itertools.product(*map(range, mesh))
+        assert boxes == tuple(local_box((5, 4), nd_sbp, mesh, at) for at in coords)
+
+
+@pytest.mark.parametrize(
+    ("shape", "nd_sbp", "message"),
+    [((4,), (Owner(2),), "no such owner"), ((), (Owner(0),), "a scalar has no owner")],
+)
+def test_owners_that_cannot_be(shape: Shape, nd_sbp: NdSbp, message: str) -> None:
+    with pytest.raises(SbpError, match=message):
+        check_layout(shape, nd_sbp, (2,))
+
+
+def test_a_negative_owner_is_refused() -> None:
+    with pytest.raises(SbpError, match="a coordinate is negative"):
+        Owner(-1)
+    with pytest.raises(SbpError, match="not an SBP"):
+        parse_sbp("O(-1)")

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from strategy.config import PlanConfig
 from strategy.errors import InputError
-from strategy.layout import home_of
+from strategy.graph import Role
+from strategy.layout import assign_stages, home_of
 from strategy.lowering.schedule import Schedule
+from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
+from strategy.placement import Placement
 from strategy.plan import Plan
-from strategy.sbp import B, P, Sbp, Split
-from strategy.sharing import shared_dim
+from strategy.sbp import B, NdSbp, Owner, P, Sbp, Split
+from strategy.sharing import owners_of, shared_dim
 from strategy.verify import verify
-from tests.small_plans import config_of, plan_by_rules, request
+from tests.small_plans import MODEL, config_of, plan_by_rules, request
 
 MATRIX, VECTOR = "layers.0.mlp.fc1.weight", "layers.0.norm1.bias"
 
 
-def config(*, dp: int = 4, tp: int = 1, **zero: int) -> PlanConfig:
+def config(*, dp: int = 4, tp: int = 1, **zero: Any) -> PlanConfig:
     return PlanConfig(dp, tp, 1, 1, 1, Schedule.GPIPE, **zero)
 
 
-def plan(stage: int, optimizer: Optimizer = Optimizer.ADAMW) -> Plan:
+def plan(stage: int, optimizer: Optimizer = Optimizer.ADAMW, *, owner: bool = False) -> Plan:
     training = Training(global_batch=4, num_micro_batches=2, optimizer=optimizer)
-    config = config_of(training, dp=2, zero_stage=stage, zero_min_size=9)
+    config = config_of(training, dp=2, zero_stage=stage, zero_min_size=9, zero_owner=owner)
     return plan_by_rules(request(2, training), config, ("samples split", "tensor"))
 
 
@@ -63,10 +67,11 @@ def test_only_what_an_update_can_split_is_taken() -> None:
         ({"zero_stage": 4}, "config: zero_stage: no such stage of ZeRO (got 4, expected 0 to 3)"),
         ({"zero_stage": -1}, "config: zero_stage: no such stage of ZeRO (got -1"),
         ({"zero_stage": 1, "dp": 1}, "config: zero_stage: nobody to share with (got 'zero_stage 1 with dp 1')"),
+        ({"zero_owner": True}, "config: zero_owner: nothing is shared out (got 'zero_stage 0'); set zero_stage too"),
         ({"zero_min_size": 0}, "config: zero_min_size: not possible (got 0"),
     ],
 )
-def test_what_is_impossible_is_refused(changes: dict[str, int], message: str) -> None:
+def test_what_is_impossible_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         config(**changes)
     assert message in str(caught.value)
@@ -117,3 +122,53 @@ def test_another_stage_is_not_what_the_plan_says() -> None:
     assert problems
     assert all("is not how stage 2 of ZeRO shares out" in problem for problem in problems)
     assert any("layers.0.mlp.fc1.matmul:dw:sum" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer.ADAMW, Optimizer.LAMB, Optimizer.MUON])
+def test_an_owner_has_a_tensor_with_all_its_state(optimizer: Optimizer) -> None:
+    found = plan(1, optimizer, owner=True)
+    homes = {
+        value.name: home_of(found.graph, found.layout.stages, found.layout.signatures, value.name)
+        for value in found.graph.with_role(Role.VARIABLE)
+    }
+    for name, home in homes.items():
+        assert home is not None
+        large = found.graph.values[name].spec.size >= 9
+        assert isinstance(home.layout[0], Owner) == large
+        parameter = homes[name.split(":")[0]]
+        assert parameter is not None
+        assert not large or home == parameter
+    assert verify(found) == []
+
+
+def test_owners_are_about_equally_full() -> None:
+    """No rank holds more than another by more than the largest tensor with its state, on any pipeline stage."""
+    training = Training(global_batch=4)
+    config = config_of(training, dp=4, pp=2, zero_stage=1, zero_min_size=9, zero_owner=True)
+    graph = planned_graph(MODEL, training, config)
+    placements = tuple(Placement(tuple(range(4 * s, 4 * s + 4)), (4, 1), ("data", "tensor")) for s in range(2))
+    stage_of = assign_stages(graph, placements).stage_of
+    owners = owners_of(graph, config, stage_of)
+    held = {stage: [0] * 4 for stage in range(2)}
+    for name, op in graph.updater.items():
+        owner = owners.get(name.split(":")[0])
+        if owner is not None:
+            held[stage_of[op.name]][owner.coordinate] += graph.values[name].spec.nbytes
+    largest = 3 * max(graph.values[name].spec.nbytes for name in owners)
+    assert all(max(found) - min(found) <= largest and min(found) > 0 for found in held.values())
+    assert owners_of(graph, config_of(training, dp=4, zero_stage=1), stage_of) == {}
+
+
+def test_a_tensor_with_another_owner_is_not_what_the_plan_says() -> None:
+    found = plan(1, owner=True)
+    op = f"{MATRIX}:adamw"
+    signature = found.layout.signatures[op]
+
+    def other(nd_sbp: NdSbp) -> NdSbp:
+        return tuple(Owner(1 - sbp.coordinate) if isinstance(sbp, Owner) else sbp for sbp in nd_sbp)
+
+    inputs, updates = (tuple(map(other, layouts)) for layouts in (signature.inputs, signature.updates))
+    changed = {**found.layout.signatures, op: replace(signature, inputs=inputs, updates=updates)}
+    problems = verify(replace(found, layout=replace(found.layout, signatures=changed)))
+    assert len(problems) == 1
+    assert problems[0].startswith(f"op {op}: ")

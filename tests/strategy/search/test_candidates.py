@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.config import Recompute
+from strategy.errors import InputError
 from strategy.passes.training import Training
 from strategy.search.candidates import (
     Pins,
@@ -63,6 +64,9 @@ def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
     found = list(candidates_of(replace(asked, pins=Pins(zero_stage=2, zero_min_size=7))))
     assert {(c.dp, c.zero_stage, c.zero_min_size) for c in found} == {(2, 2, 7)}
     assert list(candidates_of(replace(asked, pins=Pins(dp=1, zero_stage=1)))) == []
+    assert all(c.zero_owner for c in candidates_of(replace(asked, pins=Pins(zero_stage=2, zero_owner=True))))
+    with pytest.raises(InputError, match=r"zero_owner: nothing is shared out.*pin zero_stage"):
+        list(candidates_of(replace(asked, pins=Pins(zero_owner=True))))
     assert list(candidates_of(replace(asked, pins=Pins(zero_stage=0)))) == list(candidates_of(asked))
 
 

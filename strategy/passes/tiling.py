@@ -1,0 +1,135 @@
+"""Tiling: a linear map cut into column tiles that run one after the other (ZeRO-Infinity's memory-centric tiling).
+
+    y = x w   w:tile0, w:tile1 are columns of w          pieces of what the rank holds of w
+              y:tile0 = x w:tile0, y:tile1 = x w:tile1   y joins them
+    dx        the sum of dy:tile0 w:tile0', ...          one after the other
+    dw        dw:tile0 = x' dy:tile0, ...                each reduced by itself, then joined
+
+The results are the same, and a rank needs one tile of the weight at a time and of its gradient: where parameters are
+gathered per use (stage 3 of ZeRO), a tile is let go before the next is gathered (Rajbhandari et al. 2021,
+arXiv:2104.07857, section 5.1.3). The logical weight stays one variable, so checkpoints know nothing of tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from strategy.errors import InputError, did_you_mean
+from strategy.graph import Graph, Op, Value, check_graph
+from strategy.sbp import balanced_split
+from strategy.sharing import persistent
+from strategy.tensor import TensorSpec
+
+
+def tile(graph: Graph, tiles: int, patterns: Sequence[str]) -> Graph:
+    """The training graph with the linear maps whose names match cut into `tiles`.
+
+    Raises:
+        InputError: a pattern matches no linear map, or a map has fewer columns than tiles.
+    """
+    if tiles == 1:
+        return graph
+    weights = persistent(graph, frozen=True) | {op.outputs[0] for op in graph.ops if op.kind == "repeat"}
+    linear = {op.name: op for op in graph.ops if op.kind == "matmul" and op.inputs[1] in weights}
+    found = {name for pattern in patterns for name in linear if fnmatchcase(name, pattern)}
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in linear):
+            hint = did_you_mean(pattern, linear)
+            raise InputError("a pattern matches no linear map", where="config: tiled", got=pattern, hint=hint)
+    for name in sorted(found):
+        columns = graph.values[name].spec.shape[-1]
+        if columns < tiles:
+            expected = f"at most {columns} for {name}"
+            raise InputError("more tiles than columns", where="config: tiles", got=tiles, expected=expected)
+    tiled = _Tiler(graph, tiles, frozenset(found)).run()
+    check_graph(tiled)
+    return tiled
+
+
+@dataclass(slots=True)
+class _Tiler:
+    """Copies a graph op by op, tiles in place of what is cut."""
+
+    graph: Graph
+    tiles: int
+    maps: frozenset[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+
+    def run(self) -> Graph:
+        """The graph with tiles."""
+        self.values.update(self.graph.values)
+        for op in self.graph.ops:
+            origin, _, part = op.name.partition(":")
+            if op.name in self.maps:
+                self._map(op)
+            elif origin in self.maps and (op.kind, part) == ("matmul_nt", "dx"):
+                self._input_gradient(op)
+            elif origin in self.maps and (op.kind, part) == ("matmul_tn", "dw"):
+                self._weight_gradient(op)
+            else:
+                self.ops.append(op)
+        return replace(self.graph, values=self.values, ops=tuple(self.ops))
+
+    def _cuts(self, columns: int) -> Iterator[tuple[str, int, int]]:
+        yield from ((f"tile{i}", *cut) for i, cut in enumerate(balanced_split(0, columns, self.tiles)))
+
+    def _add(self, like: Op, name: str, kind: str, inputs: Sequence[str], spec: TensorSpec, source: str) -> str:
+        """An op beside `like`, whose value lives at the rate of `source`."""
+        self.values[name] = Value(name, spec, self.graph.values[source].rate)
+        self.ops.append(replace(like, name=name, kind=kind, inputs=tuple(inputs), outputs=(name,), attrs={}))
+        return name
+
+    def _slice(self, like: Op, source: str, name: str, low: int, high: int) -> str:
+        """Columns of a value."""
+        spec = self.graph.values[source].spec
+        begin, end = (*(0 for _ in spec.shape[:-1]), low), (*spec.shape[:-1], high)
+        self._add(like, name, "slice", (source,), _columns(spec, high - low), source)
+        self.ops[-1] = replace(self.ops[-1], attrs={"begin": begin, "end": end})
+        return name
+
+    def _weight(self, like: Op, w: str, tile_name: str, low: int, high: int) -> str:
+        """A tile of a weight, cut where it is first used."""
+        name = f"{w}:{tile_name}"
+        return name if name in self.values else self._slice(like, w, name, low, high)
+
+    def _map(self, op: Op) -> None:
+        x, w = op.inputs
+        spec, parts = self.graph.values[op.name].spec, []
+        for tile_name, low, high in self._cuts(spec.shape[-1]):
+            operands = x, self._weight(op, w, tile_name, low, high)
+            part = f"{op.name}:{tile_name}"
+            parts.append(self._add(op, part, "matmul", operands, _columns(spec, high - low), op.name))
+        self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": len(spec.shape) - 1}))
+
+    def _input_gradient(self, op: Op) -> None:
+        """Tile by tile onto a running sum."""
+        (grad, w), spec = op.inputs, self.graph.values[op.name].spec
+        total = ""
+        for tile_name, low, high in self._cuts(self.graph.values[grad].spec.shape[-1]):
+            piece = self._slice(op, grad, f"{op.name}:{tile_name}.dy", low, high)
+            operands = piece, self._weight(op, w, tile_name, low, high)
+            term = self._add(op, f"{op.name}:{tile_name}", "matmul_nt", operands, spec, op.name)
+            total = (
+                self._add(op, f"{op.name}:{tile_name}.sum", "add_n", (total, term), spec, op.name) if total else term
+            )
+        last = self.ops.pop()
+        del self.values[last.name]
+        self.ops.append(replace(last, name=op.name, outputs=op.outputs))
+
+    def _weight_gradient(self, op: Op) -> None:
+        """Each tile is copied once it is there: so its terms are free when they are reduced, before the next tile."""
+        x, grad = op.inputs
+        spec, parts = self.graph.values[op.name].spec, []
+        for tile_name, low, high in self._cuts(spec.shape[-1]):
+            piece = self._slice(op, grad, f"{op.name}:{tile_name}.dy", low, high)
+            shape, name = _columns(spec, high - low), f"{op.name}:{tile_name}"
+            term = self._add(op, name, "matmul_tn", (x, piece), shape, op.name)
+            parts.append(self._add(op, f"{name}.reduced", "copy", (term,), shape, op.name))
+        self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": 1}))
+
+
+def _columns(spec: TensorSpec, count: int) -> TensorSpec:
+    return replace(spec, shape=(*spec.shape[:-1], count))
