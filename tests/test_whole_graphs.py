@@ -16,6 +16,7 @@ from strategy.lowering.lower import lower
 from strategy.ops import REGISTRY
 from strategy.program import Register
 from strategy.tensor import DType
+from tests.apart import apart
 from tests.campaigns.layouts import (
     MPI_EVERY,
     check,
@@ -95,7 +96,7 @@ def test_another_batch_is_noticed() -> None:
 
 def test_a_register_that_holds_more_than_its_shard_is_noticed() -> None:
     case = wide_case()
-    program = lower(case.graph, case.layout, case.pipeline, case.cost)
+    program = apart(lower(case.graph, case.layout, case.pipeline, case.cost))
     assert list(local_shapes(case, program)) == []
     first: Register = next(register for register in program.registers if register.shape)
     larger = replace(first, shape=(first.shape[0] + 1, *first.shape[1:]))

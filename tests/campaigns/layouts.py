@@ -24,6 +24,7 @@ from strategy.program import ActKind, LoadTask, Program
 from strategy.protocol import admit
 from strategy.sbp import Broadcast, NdSbp, Partial, Reduce, Sbp, Split, local_box, local_shape
 from strategy.tensor import DType, Rate
+from tests.apart import apart
 from tests.campaigns.outcome import Outcome
 from tests.mpi.launch import run_ranks
 from tests.reference import run_graph
@@ -112,7 +113,7 @@ def check(case: WholeCase) -> Iterator[str]:
 
 def program_of(case: WholeCase) -> Program:
     """The admitted program."""
-    program = lower(case.graph, case.layout, case.pipeline, case.cost)
+    program = apart(lower(case.graph, case.layout, case.pipeline, case.cost))
     admit(program)
     return program
 
