@@ -264,7 +264,7 @@ def test_a_rotation_is_one_step_from_any_other() -> None:
         source, target = (Split(1, one),), (Split(1, other),)
         assert step_between(source, target) == BoxingStep(ActKind.ROTATE, (0,), target)
         task = boxing_task(TensorSpec((4, 7)), source, BoxingStep(ActKind.ROTATE, (0,), target), mesh_of((3,)), 0)
-        assert sum(sent_nbytes(ActKind.ROTATE, task, rank, 4) for rank in range(3)) == 4 * 7 * 4
+        assert sum(sent_nbytes(ActKind.ROTATE, task, rank, TensorSpec((4, 7))) for rank in range(3)) == 4 * 7 * 4
     both = (Split(0, 1), Split(0))
     assert step_between(both, (Split(0), Split(0))) == BoxingStep(ActKind.ALL_TO_ALL, (0, 1), (Split(0), Split(0)))
 
