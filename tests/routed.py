@@ -52,9 +52,10 @@ def dense_bytes(program: Program) -> tuple[int, ...]:
     totals = [0] * program.ranks
     for actor in program.actors:
         if isinstance(actor.task, BoxingTask | TransferTask):
-            spec = _register(program, actor).spec
-            if spec.ragged is None:
-                totals[actor.rank] += actor.acts_per_step * sent_nbytes(actor.kind, actor.task, actor.rank, spec)
+            held = _register(program, actor)
+            if held.ragged is None and held.nbytes:
+                sent = sent_nbytes(actor.kind, actor.task, actor.rank, held.spec)
+                totals[actor.rank] += actor.acts_per_step * sent
     return tuple(totals)
 
 
