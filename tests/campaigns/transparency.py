@@ -173,13 +173,13 @@ def _random_memory(rng: random.Random, model: Model) -> dict[str, Any]:
     values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.1.*norm*", "*.gelu", "*residual*")
     offload = rng.choice((*[Offload.NONE] * 5, *Offload))
     patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
-    named = offload in (Offload.ACTIVATIONS, Offload.ALL) and rng.random() < 0.3
-    return {
-        "offload": offload,
-        "offload_values": (rng.choice(patterns),) if named else (),
+    recomputed = {
         "recompute": rng.choice(kinds) if rng.random() < 0.45 else Recompute.NONE,
         "recompute_values": (rng.choice(values),) if rng.random() < 0.25 else (),
     }
+    waits = recomputed == {"recompute": Recompute.NONE, "recompute_values": ()}
+    named = waits and offload in (Offload.ACTIVATIONS, Offload.ALL) and rng.random() < 0.6
+    return {"offload": offload, "offload_values": (rng.choice(patterns),) if named else (), **recomputed}
 
 
 def _degrees(most: int) -> list[tuple[int, int, int]]:
