@@ -78,12 +78,12 @@ def test_the_op_of_the_guide_is_clean(house: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-ROWS = [*(f"A{i}" for i in range(1, 14)), *(f"A{i}" for i in range(16, 23)), *(f"P{i}" for i in range(1, 14))]
+ROWS = [*(f"A{i}" for i in range(1, 38)), *(f"C{i}" for i in range(7, 17)), *(f"P{i}" for i in range(1, 26))]
 
 
 def rows() -> dict[str, list[str]]:
     """Row -> its cells."""
-    cells = (line.strip("| ").split(" | ") for line in COVERAGE.splitlines() if re.match(r"\| [AP]\d+ ", line))
+    cells = (line.strip("| ").split(" | ") for line in COVERAGE.splitlines() if re.match(r"\| [ACP]\d+ ", line))
     return {row[0].strip(): [cell.strip() for cell in row[1:]] for row in cells}
 
 
