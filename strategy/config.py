@@ -102,6 +102,11 @@ class PlanConfig:
     context: Context = Context.RING
 
     def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "num_micro_batches", "tiles"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    "not possible", where=f"config: {name}", got=getattr(self, name), expected="at least 1"
+                )
         if not 0 <= self.zero_stage <= 3:
             raise InputError(
                 "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"
@@ -112,8 +117,6 @@ class PlanConfig:
         if self.zero_owner and not self.zero_stage:
             hint = "set zero_stage too"
             raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
-        if self.tiles < 1:
-            raise InputError("not possible", where="config: tiles", got=self.tiles, expected="a number of tiles >= 1")
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)

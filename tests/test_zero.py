@@ -9,11 +9,11 @@ import pytest
 
 from strategy.graph import Graph, Role
 from strategy.lowering.arrangement import arrange
-from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan
-from strategy.tensor import Rate
+from strategy.sbp import local_box
+from strategy.tensor import Rate, box_shape
 from tests.small_plans import config_of, corpus, plan_by_rules, request, train
 
 MODEL = GptConfig(layers=2, width=32, heads=2, sequence=64, vocabulary=64)
@@ -83,7 +83,9 @@ def state_of(plan: Plan, rank: int = 0) -> tuple[int, int, int]:
     graph, stages = plan.graph, plan.layout.stages
     variables = copies = sums = 0
     for tensor in arrange(graph, plan.layout, plan.pipeline).tensors:
-        value, nbytes = graph.values[tensor.value], held_nbytes(graph, stages, tensor, rank)
+        value, placement = graph.values[tensor.value], stages.placements[tensor.stage]
+        box = local_box(value.spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
+        nbytes = math.prod(box_shape(box)) * value.spec.dtype.nbytes * tensor.lifetime.blocks
         if value.role is Role.VARIABLE:
             variables += nbytes * (tensor.name == tensor.value)
             copies += nbytes * (tensor.name != tensor.value)

@@ -9,6 +9,7 @@ before it leave; it needs no rule of its own, because a piece of an op is again 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -51,11 +52,11 @@ class Workspace:
     arrays: dict[str, Array] = field(default_factory=dict)
 
     def get(self, name: str, shape: Shape, dtype: Any) -> Array:
-        """An uninitialised array of this shape and dtype, the same one on every call."""
-        found = self.arrays.get(name)
-        if found is None or found.shape != tuple(shape) or found.dtype != dtype:
+        """An uninitialised array of this shape and dtype, in the same memory on every call."""
+        found, size = self.arrays.get(name), math.prod(shape)
+        if found is None or found.size < size or found.dtype != dtype:
             found = self.arrays[name] = self.xp.empty(shape, dtype)
-        return found
+        return found if found.shape == tuple(shape) else found.reshape(-1)[:size].reshape(shape)
 
     def constant(self, name: str, shape: Shape, dtype: Any, make: Callable[[], Array]) -> Array:
         """An array that `make` computes on first use and that nobody writes."""

@@ -173,7 +173,7 @@ class _Known:
 
 def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
     """What candidates share that differ in nothing but their micro-batches."""
-    return replace(config, micro_batch=0, num_micro_batches=0)
+    return replace(config, micro_batch=1, num_micro_batches=1)
 
 
 def _best_bound_first(request: Request) -> list[PlanConfig]:

@@ -13,6 +13,7 @@ from executor.threads import run_loopback
 from executor.worker import Hooks
 from simulator.engine import run as simulate
 from strategy.graph import Graph
+from strategy.lowering.memory import placed
 from strategy.lowering.schedule import Schedule
 from strategy.program import Program
 from strategy.timeline import Timeline, Turn, stream_sequences
@@ -45,7 +46,7 @@ def random_pipeline(seed: int) -> Program:
     rng = random.Random(seed)
     schedule, stages = list(Schedule)[seed % len(Schedule)], rng.randint(2, 4)
     count = stages * rng.randint(1, 2) if schedule is Schedule.INTERLEAVED else rng.randint(1, 6)
-    return pipeline(stages, count, schedule)
+    return placed(pipeline(stages, count, schedule))
 
 
 def exercised(program: Program) -> Iterator[str]:

@@ -55,6 +55,7 @@ CONFIG = [
     "tiles",
     "tiled",
     "recompute_values",
+    "context",
     "offload",
     "offload_values",
 ]
@@ -209,7 +210,7 @@ def test_deduced_plans_are_legal_and_no_better(command: Command, tmp_path: Path,
         ),
         ('[config]\ntp = 2\n[sbp]\n"ids" = ["B", "S(0)"]', 3, "value ids: a dim is split into more parts than it has"),
         ('[config]\ntp = 2\n[sbp]\n"*.gelu" = ["B", "P"]', 3, "no legal signature of op layers.0.mlp.gelu (gelu)"),
-        ("[config]\ncp = 2", 5, "is not there yet"),
+        ("[config]\nep = 2", 5, "is not there yet"),
     ],
 )
 def test_pins_that_cannot_be_satisfied(

@@ -8,6 +8,7 @@ import pytest
 
 from strategy.config import Recompute
 from strategy.errors import InfeasibleError
+from strategy.graph import Space
 from strategy.lowering.memory import memory_nbytes
 from strategy.passes.training import Training
 from strategy.program import Program
@@ -33,8 +34,8 @@ def solved(asked: Request) -> Solved:
 def waste(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     """Let every layout have gaps of so many bytes."""
 
-    def with_gaps(program: Program) -> tuple[int, ...]:
-        return tuple(found + nbytes for found in memory_nbytes(program))
+    def with_gaps(program: Program, space: Space = Space.DEVICE) -> tuple[int, ...]:
+        return tuple(found + nbytes for found in memory_nbytes(program, space))
 
     for module in (simulated_plan, infeasibility):
         monkeypatch.setattr(module, "memory_nbytes", with_gaps)
