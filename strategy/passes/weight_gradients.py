@@ -18,7 +18,7 @@ def set_apart(graph: Graph) -> Graph:
     """The graph with `Phase.WEIGHT` for these ops, which stand after all other backward ops."""
     apart: set[str] = set()
     for op in reversed(graph.ops):
-        readers = [reader for name in op.outputs for reader in graph.consumers[name]]
+        readers = [r for name in op.outputs for r in (*graph.consumers[name], *graph.followers.get(name, ()))]
         if op.phase is Phase.BACKWARD and op.kind != "accumulate" and not any(_awaits(r, op, apart) for r in readers):
             apart.add(op.name)
     written = {name for op in graph.ops if op.name in apart for name in op.outputs}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from strategy.config import Recompute
 from strategy.graph import Graph, Phase, check_graph
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
+from strategy.passes.offload import offload_activations
+from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.weight_gradients import set_apart
 from strategy.tensor import DType
@@ -35,6 +38,18 @@ def test_the_graph_is_sound_and_the_backward_pass_waits_for_none(model: Model, n
         if op.phase is Phase.WEIGHT:
             readers = {reader.phase for name in op.outputs for reader in after.consumers[name]}
             assert readers <= {Phase.WEIGHT, Phase.UPDATE}
+
+
+def test_what_comes_back_from_the_host_waits_for_no_weight_gradient() -> None:
+    """An op that a copy of the backward pass waits for stays there, though no op reads what it writes."""
+    before = offload_activations(recompute(graph_of(MODELS[1], 2), Recompute.NONE, ("*.bias_add",)), ())
+    after = set_apart(before)
+    check_graph(after)
+    waits = {name for op in after.ops if op.phase is Phase.BACKWARD for name in (*op.inputs, *op.after)}
+    apart = {name for op in after.ops if op.phase is Phase.WEIGHT for name in op.outputs}
+    assert any(op.after for op in after.ops)
+    assert apart
+    assert not waits & apart
 
 
 def test_what_is_set_apart_from_a_layer() -> None:
