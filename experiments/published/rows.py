@@ -219,6 +219,7 @@ def known(cells: Mapping[str, str]) -> Job:
         global_batch=count(cells, "global_batch"), micro_batch=1, tp=tp, pp=pp, cp=cp, ep=count(cells, "ep", 1),
         zero=zero, sequence_parallel=cells["seq_parallel"] == "yes",
         flash=cells["attention_impl"].startswith("flash") or cells["framework"].startswith("Megatron-Bridge"),
+        wide_gradients=cells["framework"].startswith("Megatron-DeepSpeed") and cells["dtype"].startswith("bf16"),
         release=age_years(cells["framework_version"]),
     )  # fmt: skip
 
@@ -229,7 +230,7 @@ def shapes_of(cells: Mapping[str, str], tp: int) -> list[Shape]:
     if not cells["hidden"]:
         if name not in MODELS:
             raise Unsupported(f"model: no dimensions given and no public configuration known of {cells['model']!r}")
-        return [MODELS[name]]
+        return [replace(MODELS[name], capped="tokendrop" in cells["model"])]
     hidden = count(cells, "hidden")
     vocab = count(cells, "vocab", VOCABULARY.get(name))
     gated = "llama" in name

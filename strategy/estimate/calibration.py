@@ -14,14 +14,14 @@ from importlib import resources
 from pathlib import Path
 
 from strategy.errors import InputError
-from strategy.estimate import collectives, frameworks, memory, price
+from strategy.estimate import collectives, exchange, frameworks, kernels, memory, price
 from strategy.estimate.constants import Constants, nominal, parse_constants
 from strategy.estimate.fit import Fit
 from strategy.estimate.interval import Stratum
 from strategy.files import read_json, write_atomic
 
 FORMAT = 1
-TIME = (*price.CONSTANTS, *frameworks.CONSTANTS)
+TIME = (*kernels.CONSTANTS, *exchange.CONSTANTS, *price.CONSTANTS, *frameworks.CONSTANTS)
 DECLARED = (*collectives.CONSTANTS, *TIME, *memory.CONSTANTS)
 """Every fitted figure; there are at most `constants.MAXIMUM`."""
 _SHIPPED = "published.json"

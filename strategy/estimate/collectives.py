@@ -87,14 +87,19 @@ def bus_bandwidth(group: Group, constants: Constants) -> Floats:
     return np.where(group.nodes > 1, np.minimum(np.where(local > 1, inside, np.inf), across), inside)
 
 
-def all_reduce(nbytes: Floats, group: Group, constants: Constants) -> Floats:
-    """Seconds of an all-reduce of `nbytes` per GPU; 0 for a group of one."""
-    return _cheapest(nbytes, group, constants, rounds=2.0)
+def all_reduce(nbytes: Floats, group: Group, constants: Constants, *, levels: bool = False) -> Floats:
+    """Seconds of an all-reduce of `nbytes` per GPU; 0 for a group of one.
+
+    `levels` allows to scatter inside each node, reduce across and gather inside, which NCCL by itself does not do.
+    """
+    return _cheapest(nbytes, group, constants, rounds=2.0, levels=levels)
 
 
 def reduce_scatter(nbytes: Floats, group: Group, constants: Constants) -> Floats:
     """Seconds of a reduce-scatter, or an all-gather, of `nbytes` in all; never dearer than the all-reduce."""
-    return np.minimum(_cheapest(nbytes, group, constants, rounds=1.0), all_reduce(nbytes, group, constants))
+    return np.minimum(
+        _cheapest(nbytes, group, constants, rounds=1.0, levels=False), all_reduce(nbytes, group, constants)
+    )
 
 
 def all_to_all(nbytes: Floats, group: Group, constants: Constants) -> Floats:
@@ -141,7 +146,7 @@ def _far(group: Group, constants: Constants) -> Floats:
     return np.where(group.efa, constants["nccl.latency.efa"], 1.0)
 
 
-def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: float) -> Floats:
+def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: float, levels: bool) -> Floats:
     """Minimum over the ways; `rounds` is 2 for an all-reduce, 1 for its halves."""
     n, nodes = np.maximum(group.ranks, 2), group.nodes
     local = np.minimum(group.local, n)
@@ -167,14 +172,14 @@ def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: flo
         nvls = group.link * np.maximum(_pick(group, list(_NVLS_RATE)), 1e-9)
         able = (group.family >= 2) & (nodes == 1) & (n > 4)
         best = np.minimum(best, np.where(able, scale * _NVLS_S + nbytes / nvls, np.inf))
-    # Two levels: scatter inside each node, the rings of equals across, gather inside.
-    inside = bus_bandwidth(
-        Group(local, local, group.link, group.nic, group.family, group.switched, group.efa), constants
-    )
-    within = rounds * (local - 1) / local * nbytes / inside
-    over = rounds * (nodes - 1) / nodes * nbytes / local / (group.nic * constants["nccl.network"])
-    latency = scale * (_BASE["ring"][2] + rounds * (local - 1) * _HOP["ring"][2])
-    latency = latency + far * 2 * np.log2(nodes) * _NET_HOP["tree"][2]
-    two = latency + within + over
-    best = np.minimum(best, np.where((nodes > 1) & (local > 1), two, np.inf))
+    if levels:
+        inside = bus_bandwidth(
+            Group(local, local, group.link, group.nic, group.family, group.switched, group.efa), constants
+        )
+        within = rounds * (local - 1) / local * nbytes / inside
+        over = rounds * (nodes - 1) / nodes * nbytes / local / (group.nic * constants["nccl.network"])
+        latency = scale * (_BASE["ring"][2] + rounds * (local - 1) * _HOP["ring"][2])
+        latency = latency + far * 2 * np.log2(nodes) * _NET_HOP["tree"][2]
+        two = latency + within + over
+        best = np.minimum(best, np.where((nodes > 1) & (local > 1), two, np.inf))
     return np.where((group.ranks > 1) & (np.asarray(nbytes) > 0), best, 0.0)

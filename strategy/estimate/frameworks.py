@@ -20,7 +20,8 @@ class Profile:
     per kernel, memory-bound traffic, exposed shares of tensor- and data-parallel communication, seconds per step.
     `gradient_bytes` per parameter are reduced; `sharded` systems gather parameters for every micro-batch where
     ZeRO stage 3 is on; `even` ones deal out layers, embedding and head so that no stage is longer than the others;
-    `scattered` ones send a boundary tensor between stages once, not once per tensor-parallel rank.
+    `scattered` ones send a boundary tensor between stages once, not once per tensor-parallel rank; `casting` ones run
+    memory-bound kernels in single precision when products run in half.
     """
 
     name: str
@@ -33,34 +34,45 @@ class Profile:
     gradient_bytes: float = 2.0
     even: bool = False
     scattered: bool = False
+    casting: bool = False
+
+
+REFERENCE = "reference"
+"""No constant: Megatron-LM's compute is the measure of the others', and eager systems hide no tensor parallelism."""
 
 
 def _vision(name: str) -> Profile:
     moved = {"tensorflow": "moved.tensorflow", "paddle": "moved.paddle"}.get(name, "moved.eager")
     kernels = name if name.endswith("xla") else name.removesuffix("2").partition("-")[0]
     return Profile(
-        name, f"slack.{kernels}", "host.graph", moved, "tp.exposed.eager", "dp.exposed.ring", "step.graph", 4.0
+        name,
+        f"slack.{kernels}",
+        "host.graph",
+        moved,
+        REFERENCE,
+        "dp.exposed.ring",
+        "step.graph",
+        4.0,
+        casting=moved != "moved.eager",
     )
 
 
-REFERENCE = "reference"
-"""No constant: Megatron-LM's compute is what the others' is measured against."""
 VISION = ("mxnet-ngc", "mxnet", "tensorflow", "tensorflow-xla", "tensorflow2", "pytorch-ngc", "pytorch", "paddle",
            "paddle-dali")  # fmt: skip
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("megatron", REFERENCE, "host.eager", "moved.eager", "tp.exposed.eager", "dp.exposed.eager",
-                "step.eager", 4.0, scattered=True),
-        Profile("megatron-deepspeed", "slack.deepspeed", "host.deepspeed", "moved.eager", "tp.exposed.eager",
+        Profile("megatron", REFERENCE, "host.graph", "moved.eager", REFERENCE, "dp.exposed.eager",
+                "step.eager", 4.0),
+        Profile("megatron-deepspeed", "slack.deepspeed", "host.deepspeed", "moved.eager", REFERENCE,
                 "dp.exposed.deepspeed", "step.deepspeed", 2.0),
-        Profile("deepspeed-zero", "slack.deepspeed", "host.deepspeed", "moved.eager", "tp.exposed.eager",
+        Profile("deepspeed-zero", "slack.deepspeed", "host.deepspeed", "moved.eager", REFERENCE,
                 "dp.exposed.zero", "step.deepspeed", 2.0),
-        Profile("oneflow", "slack.oneflow", "host.graph", "moved.oneflow", "tp.exposed.eager", "dp.exposed.ring",
+        Profile("oneflow", "slack.oneflow", "host.graph", "moved.oneflow", REFERENCE, "dp.exposed.ring",
                 "step.graph", 2.0),
         Profile("torchtitan", "slack.torchtitan", "host.graph", "moved.compiled", "tp.exposed.titan",
                 "dp.exposed.sharded", "step.graph", 2.0),
-        Profile("llm-foundry", "slack.foundry", "host.eager", "moved.foundry", "tp.exposed.eager",
+        Profile("llm-foundry", "slack.foundry", "host.graph", "moved.foundry", REFERENCE,
                 "dp.exposed.sharded", "step.eager", 2.0),
         Profile("megatron-core", "slack.bridge", "host.graph", "moved.compiled", "tp.exposed.core", "dp.exposed.core",
                 "step.graph", 4.0, even=True, scattered=True),
@@ -93,8 +105,7 @@ CONSTANTS = (
         Constant(f"slack.{name}", 1.0, 0.2, f"compute of {name} over its kernels")
         for name in ("mxnet", "tensorflow", "tensorflow-xla", "pytorch", "paddle")
     ),
-    Constant("host.graph", 1e-5, 0.8, "host seconds per kernel of systems that compile a graph"),
-    Constant("host.eager", 1e-5, 0.5, "host seconds per kernel of Megatron-LM and llm-foundry"),
+    Constant("host.graph", 1e-5, 0.8, "host seconds per kernel of all systems but DeepSpeed"),
     Constant("host.deepspeed", 2e-5, 0.5, "host seconds per kernel of Megatron-DeepSpeed"),
     Constant("moved.eager", 3.0, 0.4, "traffic of memory-bound kernels over one read and write, eager"),
     Constant("moved.tensorflow", 3.0, 0.6, "the same of TensorFlow 1 without XLA"),
@@ -102,8 +113,7 @@ CONSTANTS = (
     Constant("moved.oneflow", 2.5, 0.4, "the same of OneFlow"),
     Constant("moved.compiled", 1.5, 0.4, "the same of compiled and fused systems"),
     Constant("moved.foundry", 3.0, 0.4, "the same of llm-foundry"),
-    Constant("tp.exposed.eager", 1.0, 0.05, "share of tensor-parallel communication that is not hidden, eager"),
-    Constant("tp.exposed.titan", 0.6, 0.4, "the same of torchtitan"),
+    Constant("tp.exposed.titan", 0.6, 0.4, "share of tensor-parallel communication that is not hidden, torchtitan"),
     Constant("tp.exposed.core", 0.5, 0.4, "the same of Megatron-Core"),
     Constant("dp.exposed.eager", 1.0, 0.2, "share of gradient communication that is not hidden, Megatron-LM"),
     Constant("dp.exposed.deepspeed", 1.0, 0.3, "the same of Megatron-DeepSpeed"),

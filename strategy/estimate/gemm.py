@@ -27,7 +27,7 @@ class Product:
 
     `ideal` counts multiply-adds (or what moving the operands takes, if that is longer), `quantised` includes idle
     tiles and waves, `shallow` is `quantised` over K (the prologue of every tile), `odd` and `ragged` are the
-    `ideal` FLOPs with a dim that is no multiple of 64, or of 8 elements.
+    `ideal` FLOPs with a dim that is no multiple of 64, or of 2 elements.
     """
 
     ideal: Floats
@@ -76,7 +76,7 @@ def product(
     moved = (m * k + k * n + m * n) * count * nbytes / (bandwidth * _NOMINAL_BANDWIDTH) * peak * _NOMINAL_RATE
     ideal, quantised = np.maximum(flop, moved), np.maximum(np.maximum(best, flop), moved)
     odd = np.any([np.mod(value, 64) != 0 for value in (n, k)], axis=0)
-    ragged = np.any([np.mod(value, 8) != 0 for value in (m, n, k)], axis=0)
+    ragged = np.any([np.mod(value, 2) != 0 for value in (m, n, k)], axis=0)
     parts = (ideal, quantised, quantised / k, ideal * odd, ideal * ragged)
     return Product(*(np.where(there, part, 0.0) for part in parts))
 

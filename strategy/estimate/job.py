@@ -26,7 +26,8 @@ class Shape:
 
     A block is attention (`attention_layers`), a state-space mixer (`mamba_layers`), or a feed-forward (`dense_layers`,
     `moe_layers`); a plain transformer has as many attention as dense layers. `q_rank` and `kv_rank` are those of latent
-    attention; `attended` is the share of positions before it that a query of a windowed model looks at. `conv_flop`,
+    attention; `capped` experts drop the tokens above a capacity;
+    `attended` is the share of positions before it that a query of a windowed model looks at. `conv_flop`,
     `conv_elements` and `conv_kernels` are an image model's forward pass per image; `parameters` is given for it alone.
     """
 
@@ -51,6 +52,7 @@ class Shape:
     expert_ffn: int = 0
     shared_ffn: int = 0
     latent: int = 0
+    capped: bool = False
     mamba_layers: int = 0
     mamba_inner: int = 0
     mamba_state: int = 0
@@ -122,6 +124,8 @@ class Job:
     recompute: str = "none"
     sequence_parallel: bool = False
     flash: bool = False
+    wide_gradients: bool = False
+    """Gradients are accumulated in single precision though the framework by itself keeps them in half."""
     release: float = 0.0
     """Age of the software in years before 2026-08, for frameworks whose releases differ."""
 
@@ -202,3 +206,9 @@ class Jobs:
         """The place in `names` of every job's text field."""
         places = {text: place for place, text in enumerate(names)}
         return np.array([places[getattr(job, name)] for job in self.jobs], dtype=np.intp)
+
+
+def gradient_bytes(jobs: Jobs) -> Floats:
+    """Bytes of a parameter's gradient as it is accumulated and reduced."""
+    own = np.array([PROFILES[job.framework].gradient_bytes for job in jobs.jobs])
+    return np.where((jobs.wide_gradients > 0) | (jobs.bits == 32), 4.0, own)

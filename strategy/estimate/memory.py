@@ -16,24 +16,24 @@ from strategy.estimate.constants import Constant, Constants
 from strategy.estimate.devices import GIB
 from strategy.estimate.frameworks import PROFILES
 from strategy.estimate.gemm import Floats
-from strategy.estimate.job import Jobs
+from strategy.estimate.job import Jobs, gradient_bytes
 from strategy.estimate.work import Work
 
 CONSTANTS = (
-    Constant("memory.reserved", 1.1, 0.08, "activations that the allocator reserves over what is allocated"),
+    Constant("memory.reserved", 1.25, 0.1, "activations that the allocator reserves over what is allocated"),
     Constant("memory.reserved.deepspeed", 1.05, 0.05, "the same of Megatron-DeepSpeed, whose buffers are contiguous"),
     Constant("memory.context", 1.2, 0.3, "GiB of contexts, NCCL and workspaces that only the driver sees"),
-    Constant("memory.context.deepspeed", 5.0, 0.3, "the same of Megatron-DeepSpeed, whose buckets it contains"),
+    Constant("memory.context.deepspeed", 7.0, 0.3, "the same of Megatron-DeepSpeed, whose buckets it contains"),
     Constant(
         "memory.optimiser.deepspeed", 16.0, 0.2, "bytes of optimiser and copies of gradients per parameter, DeepSpeed"
     ),
-    Constant("memory.working", 1.5, 0.3, "temporaries of a layer over what it keeps for its backward pass"),
-    Constant("memory.logits", 6.0, 0.3, "bytes per logit: in half, in single, their gradient, temporaries"),
-    Constant("memory.logits.planned", 4.0, 0.3, "the same where memory is planned before the run, OneFlow"),
+    Constant("memory.working", 1.0, 0.3, "temporaries of a layer over what it keeps for its backward pass"),
+    Constant("memory.logits", 10.0, 0.2, "bytes per logit: in half, in single, their gradient, temporaries"),
+    Constant("memory.logits.planned", 3.0, 0.3, "the same where memory is planned before the run, OneFlow"),
     Constant(
-        "memory.pipeline.planned", 2.0, 0.5, "blocks of OneFlow's registers between stages over micro-batches in flight"
+        "memory.pipeline.planned", 3.0, 0.4, "blocks of OneFlow's registers between stages over micro-batches in flight"
     ),
-    Constant("memory.selective", 0.5, 0.3, "share of a layer that selective recompute of torchtitan keeps"),
+    Constant("memory.selective", 0.35, 0.2, "share of a layer that selective recompute of torchtitan keeps"),
 )
 
 
@@ -62,13 +62,16 @@ def footprint(jobs: Jobs, work: Work, constants: Constants) -> Footprint:
     held = (work.parameters + work.expert_parameters) * per_stage + work.edge_parameters * edges
     replicas = j.dp * j.cp
     width = np.where(j.bits == 32, 4.0, 2.0)
-    gradient = np.array([profile.gradient_bytes for profile in profiles])
+    gradient = gradient_bytes(jobs)
     deepspeed = np.array(["deepspeed" in profile.name for profile in profiles])
     master = np.where(j.bits == 32, 8.0, np.where(deepspeed, c["memory.optimiser.deepspeed"], 12.0))
     layer = (work.parameters + work.expert_parameters) * j.pp / np.maximum(j.layers, 1)
-    parameters = width * np.where(j.zero >= 3, held / replicas + 2 * layer, held)
-    gradients = gradient * np.where(j.zero >= 2, held / replicas + layer, held)
-    optimiser = master * held / np.where((j.zero >= 1) | even, replicas, 1.0)
+    experts = work.expert_parameters * per_stage
+    of_experts = np.maximum(replicas * j.tp / j.ep, 1)
+    spread = (held - experts) / replicas + experts / of_experts
+    parameters = width * np.where(j.zero >= 3, spread + 2 * layer, held)
+    gradients = gradient * np.where(j.zero >= 2, spread + layer, held)
+    optimiser = master * np.where((j.zero >= 1) | even, spread, held)
 
     planned = np.array([profile.name == "oneflow" for profile in profiles])
     per_logit = np.where(planned, c["memory.logits.planned"], c["memory.logits"])

@@ -19,7 +19,8 @@ class Pass:
     """One pass over something: products, batched products of unfused attention, fused attention, bytes, kernels.
 
     `scores` are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space
-    scans, `routed` those of permuting tokens to experts, `convolved` FLOPs and `images` bytes of convolution nets.
+    scans, `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved`
+    FLOPs and `images` bytes of convolution nets.
     """
 
     products: Product
@@ -29,6 +30,7 @@ class Pass:
     scores: Floats
     moved: Floats
     scanned: Floats
+    cast: Floats
     routed: Floats
     convolved: Floats
     images: Floats
@@ -41,7 +43,8 @@ class Work:
 
     `logits` is forward and backward of the head. Sizes in bytes: `activation` is one boundary tensor (T x h),
     `dispatched` what a GPU sends to experts in one direction of one pass, `parameters` and `expert_parameters`
-    the parameters that one GPU of one stage computes with. `passes` counts forward-equivalent passes with collectives.
+    the parameters that one GPU of one stage computes with. `collectives` are tensor-parallel ones of
+    one pass, `routed_kernels` those of experts in a forward pass, `recompute` the share of it that is done again.
     """
 
     forward: Pass
@@ -89,18 +92,23 @@ def measure(jobs: Jobs) -> Work:
         (tokens, (2 * j.mamba_inner + 2 * 8 * j.mamba_state) / j.tp, j.hidden, j.mamba_layers),
         (tokens, j.hidden, j.mamba_inner / j.tp, j.mamba_layers),
     ]
-    forward, backward = _sum([(m, n, k, one, layers) for m, n, k, layers in per_layer], wide)
+    weights = [(m, n, k, one, layers) for m, n, k, layers in per_layer]
+    forward, backward = _sum(weights, wide)
     experts = np.maximum(j.experts, 1)
     local = np.maximum(experts / j.ep, 1)
     rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep / experts
     width = np.where(j.latent > 0, j.latent, j.hidden)
     routed = np.where(j.moe_layers > 0, local, 0.0)
-    grouped, grouped_back = _sum(
-        [
-            (rows, j.expert_ffn * (1 + j.gated), width, routed, j.moe_layers),
-            (rows, width, j.expert_ffn, routed, j.moe_layers),
-        ],
-        wide,
+    of_experts = [
+        (rows, j.expert_ffn * (1 + j.gated), width, routed, j.moe_layers),
+        (rows, width, j.expert_ffn, routed, j.moe_layers),
+    ]
+    grouped, grouped_back = _sum(of_experts, wide)
+    # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
+    casts = j.bits < 16
+    narrow = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
+    narrow_back = (
+        sum((2 * m * n * count * layers for m, n, _, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
     )
     span = j.seq / j.cp
     unfused = np.array([not job.flash for job in jobs.jobs]) & (j.heads > 0)
@@ -139,9 +147,9 @@ def measure(jobs: Jobs) -> Work:
     conv = j.micro_batch * j.conv_flop
     convolved = nbytes * j.micro_batch * j.conv_elements
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
-    ahead = Pass(forward, grouped, batched, flash_flop, scores, moved, scanned, sent, conv, convolved, kernels)
+    ahead = Pass(forward, grouped, batched, flash_flop, scores, moved, scanned, narrow, sent, conv, convolved, kernels)
     back = Pass(
-        backward, grouped_back, batched_back, 2.5 * flash_flop, 2 * scores, 1.6 * moved, 2 * scanned, sent,
+        backward, grouped_back, batched_back, 2.5 * flash_flop, 2 * scores, 1.6 * moved, 2 * scanned, narrow_back, sent,
         2 * conv, 2 * convolved, 1.9 * kernels,
     )  # fmt: skip
     # A vocabulary that is cut is padded to whole tiles; one that is not stays as ragged as it is.
@@ -175,7 +183,7 @@ def measure(jobs: Jobs) -> Work:
         micro_batches=micro_batches,
         tokens=tokens,
         recompute=again,
-        collectives=np.where(images, 0.0, 2 * j.attention_layers),
+        collectives=np.where(images, 0.0, j.attention_layers + j.mamba_layers + _feeds(jobs)),
         routed_kernels=22 * j.moe_layers,
     )
 

@@ -1,0 +1,96 @@
+"""`sbplan validate`: the figures that the models must reach on runs that their fits have not seen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.published.fitting import read_all_reduces, read_runs, reference
+from experiments.published.predictions import Prediction
+from experiments.published.scores import score
+from experiments.published.validation import FOLDS, folds_of
+from strategy.estimate.calibration import read_calibration, shipped
+from tests.experiments.conftest import Command
+
+Row = dict[str, str]
+OPEN = reference("training_measurements.csv")
+
+
+def row(name: str, seconds: str, **cells: str) -> Row:
+    columns = (
+        "source", "framework", "framework_version", "date", "model", "gpu", "num_gpus", "layers", "hidden", "heads",
+        "ffn", "seq", "vocab", "dtype", "global_batch", "recompute", "mem_gib_per_gpu", "oom",
+    )  # fmt: skip
+    return dict.fromkeys(columns, "") | {"row_id": name, "iter_time_s": seconds} | cells
+
+
+def guess(name: str, seconds: float, spread: float = 1.1, **more: Any) -> Prediction:
+    return Prediction(name, "ok", seconds, seconds / spread, seconds * spread, **more)
+
+
+def test_scores_are_those_of_the_hand() -> None:
+    rows = [row("a_1", "1"), row("a_2", "2"), row("a_3", "4", mem_gib_per_gpu="10"), row("a_4", "8"), row("a_5", "9"),
+            row("a_6", "", oom="yes")]  # fmt: skip
+    predictions = [
+        guess("a_1", 1.05), guess("a_2", 2.0), guess("a_3", 6.0, memory_gib=12.0), guess("a_4", 5.0),
+        Prediction("a_5", "unsupported: why"), guess("a_6", 1.0, out_of_memory=True),
+    ]  # fmt: skip
+    found = score(rows, predictions)["a"]
+    assert (found.rows, found.predicted) == (6, 4)
+    assert found.error == pytest.approx((0.05 + 0 + 0.5 + 0.375 + 1) / 5)
+    assert found.error_p90 == 1.0
+    assert found.covered == pytest.approx(2 / 5)
+    assert found.width == pytest.approx(1.21 - 1)
+    assert found.tau == pytest.approx((5 - 1) / 6)
+    assert found.regret == 0
+    assert found.memory_error == pytest.approx(0.2)
+    assert (found.out_of_memory, found.out_of_memory_found, found.false_alarms) == (1, 1, 0)
+
+
+def test_groups_are_kept_whole_and_every_large_family_is_in_several_folds() -> None:
+    runs = read_runs(OPEN, shipped().constants)
+    folds = folds_of(runs)
+    assert set(folds.tolist()) == set(range(FOLDS))
+    seen: dict[tuple[str, ...], int] = {}
+    for item, family, fold in zip(runs.rows, runs.families, folds.tolist(), strict=True):
+        key = (family, item.cells["model"], item.cells["gpu"], item.cells["num_gpus"])
+        assert seen.setdefault(key, fold) == fold
+    for family in set(runs.families) - {"mtnlg"}:
+        assert len(set(folds[runs.family(family)].tolist())) >= 2, family
+
+
+def test_all_reduces_between_gpus_without_a_sheet_are_left_out() -> None:
+    measured = read_all_reduces(reference("collective_measurements.csv"))
+    assert not any(setup.startswith("H800") for setup in measured.setups)
+    assert np.isfinite(measured.seconds).all()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_held_out_runs_are_predicted_as_well_as_promised(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "constants.json"
+    said = command("validate", "--json", "--out", out)
+    assert said.code == 0, said.err
+    found: Mapping[str, Any] = json.loads(said.out)
+    within, across = found["within_macro"], found["across_macro"]
+    assert found["parameters"] <= 100
+    assert within["error"] <= 0.08
+    assert within["error_p90"] <= 0.18
+    assert across["error"] <= 0.15
+    assert within["memory_error"] <= 0.10
+    assert 0.85 <= within["covered"] <= 0.95
+    assert within["width"] <= 0.5
+    assert within["tau"] >= 0.8
+    assert within["regret"] <= 0.03
+    rows = sum(item["rows"] for item in found["within"].values())
+    assert sum(item["predicted"] for item in found["within"].values()) >= 0.95 * rows
+    assert sum(item["false_alarms"] for item in found["within"].values()) <= 0.03 * rows
+    assert all(item["out_of_memory_found"] == item["out_of_memory"] for item in found["within"].values())
+    assert max(found["collectives"].values()) < 0.12
+    again, kept = read_calibration(out).constants, shipped().constants
+    assert again == pytest.approx(kept, rel=0.02), "the shipped constants are not those of this code"
