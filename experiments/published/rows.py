@@ -211,8 +211,11 @@ def known(cells: Mapping[str, str]) -> Job:
     zero = 0 if cells["zero_stage"] == "0" else count(cells, "zero_stage", 0 if not cells["zero_stage"] else None)
     if cells["fsdp_shard"] not in ("", "0", "1"):
         zero = max(zero, 3) if zero != 2 else 2
+    framework = first(cells["framework"], "framework", FRAMEWORKS)
+    if framework == "megatron-deepspeed" and not cells["zero_stage"]:
+        framework = "megatron-fork"
     return Job(
-        shape=Shape(layers=1), device=device, framework=first(cells["framework"], "framework", FRAMEWORKS),
+        shape=Shape(layers=1), device=device, framework=framework,
         precision=first(cells["dtype"], "dtype", PRECISIONS), gpus=gpus, gpus_per_node=per_node,
         nic_bytes_per_s=figure(cells, "inter_bw_Gbps_per_node", default) * 1e9 / 8 / per_node, fabric=fabric,
         seq=count(cells, "seq", 1 if plain(cells["model"]) == "resnet50v15" else None),

@@ -64,6 +64,9 @@ PROFILES = {
     for profile in (
         Profile("megatron", REFERENCE, "host.graph", "moved.eager", REFERENCE, "dp.exposed.eager",
                 "step.eager", 4.0),
+        # Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
+        Profile("megatron-fork", REFERENCE, "host.deepspeed", "moved.eager", REFERENCE,
+                "dp.exposed.deepspeed", "step.deepspeed", 2.0),
         Profile("megatron-deepspeed", "slack.deepspeed", "host.deepspeed", "moved.eager", REFERENCE,
                 "dp.exposed.deepspeed", "step.deepspeed", 2.0),
         Profile("deepspeed-zero", "slack.deepspeed", "host.deepspeed", "moved.eager", REFERENCE,
@@ -96,7 +99,7 @@ def profile(name: str) -> Profile:
 
 
 CONSTANTS = (
-    Constant("slack.deepspeed", 1.0, 0.1, "compute of Megatron-DeepSpeed over its kernels"),
+    Constant("slack.deepspeed", 1.0, 0.1, "compute under DeepSpeed's engine over its kernels"),
     Constant("slack.oneflow", 0.95, 0.1, "compute of OneFlow over its kernels"),
     Constant("slack.torchtitan", 1.0, 0.1, "compute of torchtitan over its kernels"),
     Constant("slack.foundry", 1.0, 0.1, "compute of llm-foundry over its kernels"),

@@ -37,7 +37,7 @@ def stratum_of(job: Job) -> str:
     kind = "images" if shape.conv_flop else "routed" if shape.moe_layers else "dense"
     framework = "graph" if job.framework in _VISION_LIKE else job.framework
     where = "node" if job.gpus <= job.gpus_per_node else "cluster"
-    return f"{framework}/{kind}/{where}" if framework in ("megatron-deepspeed", "graph") else f"{framework}/{kind}"
+    return f"{framework}/{kind}/{where}" if framework in ("megatron-fork", "graph") else f"{framework}/{kind}"
 
 
 _VISION_LIKE = frozenset(

@@ -24,10 +24,9 @@ _NEW_ROUTING = 0.2
 CONSTANTS = (
     Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
-    Constant("fabric.onload", 1.08, 0.06, "compute beside a network that the host's cores drive, Omni-Path"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
-    Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that small runs of Megatron-DeepSpeed do"),
+    Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
     Constant("host.capped", 2e-5, 0.7, "the same of one that drops tokens above a capacity"),
     Constant("release.yearly", 1.1, 0.1, "time of Megatron-Bridge a year before its newest release over today's"),
@@ -54,13 +53,10 @@ class Pricing:
             Lookup([getattr(profile, part) for profile in profiles]) for part in ("slack", "host", "tp", "dp", "step")
         )
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
-        self._onload = jobs.where(fabric="omnipath") & (jobs.gpus > jobs.gpus_per_node)
         self._even = np.array([profile.even for profile in profiles])
         self._gradient = gradient_bytes(jobs)
         self._sharded = jobs.zero >= 3
-        states = 18 * (self.work.parameters + self.work.edge_parameters)
-        small = (jobs.gpus <= jobs.gpus_per_node) & (states < 0.4 * jobs.memory_bytes)
-        self._doubtful = jobs.where(framework="megatron-deepspeed") & small
+        self._doubtful = jobs.where(framework="megatron-fork") & (jobs.gpus <= jobs.gpus_per_node)
         self._bridge = jobs.where(framework="megatron-bridge")
         self._vision = np.array([name in VISION for name in frameworks])
         self._fed = np.array([name in ("mxnet", "pytorch-ngc") for name in frameworks]) & (jobs.conv_flop > 0)
@@ -76,7 +72,7 @@ class Pricing:
         added = np.where(self._sharded, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
         stages = Stages(
             body=self._blocks(c) * per_stage + added,
-            head=self._compute_slack(c) * self._kernels.head(work, c),
+            head=self._slack.of(c) * self._kernels.head(work, c),
             message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,
             even=self._even,
         )
@@ -94,7 +90,7 @@ class Pricing:
         again = work.recompute * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
         kernels = work.forward.kernels * (1 + again) + work.backward.kernels
         forward, backward = self._kernels.seconds(work.forward, c), self._kernels.seconds(work.backward, c)
-        compute = self._compute_slack(c) * (forward * (1 + again) + backward) + c["kernel.floor"] * kernels
+        compute = self._slack.of(c) * (forward * (1 + again) + backward) + c["kernel.floor"] * kernels
         tensor = moves.tp * self._over(moves.tp_far, c) * work.collectives * (2 + again)
         expert = moves.ep * self._over(moves.ep_far, c) * 2 * (2 + again) * c["ep.skew"]
         context = moves.cp * j.attention_layers * 3 * c["pp.exposed"]
@@ -103,9 +99,6 @@ class Pricing:
         routed = work.routed_kernels * (2.9 + again)
         host = self._host.of(c) * (issued - routed) + self._host_routed(c) * routed
         return _soft_maximum(compute + self._tp.of(c) * tensor + exposed, host, c["host.sharpness"])
-
-    def _compute_slack(self, c: Constants) -> Floats:
-        return self._slack.of(c) * np.where(self._onload, c["fabric.onload"], 1.0)
 
     def _over(self, far: Mask, c: Constants) -> Floats:
         """What an exchange takes over its time at the data sheet's rate: more where it leaves the node."""
