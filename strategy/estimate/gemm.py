@@ -72,7 +72,8 @@ def product(
         tiles = np.ceil(m / rows) * np.ceil(n / columns) * count
         for pieces, share in _SPLITS:
             waves = np.ceil(tiles * pieces / multiprocessors) / pieces
-            best = np.minimum(best, waves * multiprocessors * 2 * rows * columns * k / (rate * share))
+            cost = waves * multiprocessors * 2 * rows * columns * k / (rate * share)
+            best = np.minimum(best, np.where((pieces == 1) | (tiles < multiprocessors), cost, np.inf))
     moved = (m * k + k * n + m * n) * count * nbytes / (bandwidth * _NOMINAL_BANDWIDTH) * peak * _NOMINAL_RATE
     ideal, quantised = np.maximum(flop, moved), np.maximum(np.maximum(best, flop), moved)
     odd = np.any([np.mod(value, 64) != 0 for value in (n, k)], axis=0)

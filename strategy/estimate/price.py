@@ -25,6 +25,7 @@ CONSTANTS = (
     Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
+    Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
@@ -57,6 +58,7 @@ class Pricing:
         self._gradient = gradient_bytes(jobs)
         self._sharded = jobs.zero >= 3
         self._doubtful = jobs.where(framework="megatron-fork") & (jobs.gpus <= jobs.gpus_per_node)
+        self._engine = jobs.where(framework="megatron-deepspeed")
         self._bridge = jobs.where(framework="megatron-bridge")
         self._vision = np.array([name in VISION for name in frameworks])
         self._fed = np.array([name in ("mxnet", "pytorch-ngc") for name in frameworks]) & (jobs.conv_flop > 0)
@@ -71,7 +73,7 @@ class Pricing:
         held = (work.parameters + work.expert_parameters) * per_stage * j.pp
         added = np.where(self._sharded, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
         stages = Stages(
-            body=self._blocks(c) * per_stage + added,
+            body=self._blocks(c) * per_stage + added + np.where(self._engine, c["engine.micro"], 0.0),
             head=self._slack.of(c) * self._kernels.head(work, c),
             message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,
             even=self._even,
