@@ -171,7 +171,9 @@ def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: flo
             best = np.minimum(best, inside_s + across_s + nbytes / rate)
         nvls = group.link * np.maximum(_pick(group, list(_NVLS_RATE)), 1e-9)
         able = (group.family >= 2) & (nodes == 1) & (n > 4)
-        best = np.minimum(best, np.where(able, scale * _NVLS_S + nbytes / nvls, np.inf))
+        best = np.minimum(
+            best, np.where(able, scale * _NVLS_S + nbytes / nvls + np.sqrt(_NVLS_S * nbytes / nvls), np.inf)
+        )
     if levels:
         inside = bus_bandwidth(
             Group(local, local, group.link, group.nic, group.family, group.switched, group.efa), constants
