@@ -53,6 +53,8 @@ class SearchSpace:
     keep: Keep
     owned: bool = False
     """Whether tensors may be with one rank of the data axis."""
+    folded: bool = True
+    """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
 
     def options(self, op: Op) -> tuple[Signature, ...]:
         """The signatures that an op may have."""
@@ -172,7 +174,7 @@ class _Builder:
             options = self.space.options(op)
             if not options:
                 raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
-            known = by_template.setdefault(template_name(op.repeats or op.name, op.layer), [])
+            known = by_template.setdefault(self._template(op), [])
             found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
             if found is None:
                 found = _Class(len(self.classes), [], options)
@@ -180,6 +182,11 @@ class _Builder:
                 self.classes.append(found)
             found.ops.append(op)
             self.class_of[op.name] = found
+
+    def _template(self, op: Op) -> str:
+        """Ops of one template, if they are alike, are one decision: an op and its repetition at least."""
+        name = op.repeats or op.name
+        return template_name(name, op.layer) if self.space.folded else name
 
     def _alike(self, one: Op, other: Op) -> bool:
         """Whether two ops of a template cost the same under every signature; layers may differ in width.
