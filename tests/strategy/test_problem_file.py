@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from strategy.errors import InputError
-from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.problem import Edge, Node, Problem, Usage
 from strategy.problem_file import read_problem, write_problem
 
 EXAMPLE: dict[str, Any] = {
