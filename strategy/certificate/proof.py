@@ -65,7 +65,7 @@ Bound: TypeAlias = Passed | Eliminated
 
 @dataclass(frozen=True, slots=True)
 class Normalise:
-    """Row minima of the tables (`ones[k]`, `others[k]`) move to `ones[k]`, then column minima of the rest to `others[k]`.
+    """Row minima of the tables (`ones[k]`, `others[k]`) move to `ones[k]`, then column minima to `others[k]`.
 
     A line without a legal entry is left alone. A table of zeros is gone.
     """
