@@ -121,20 +121,21 @@ def _check_impossible(work: Working, node: int, choices: IntArray) -> None:
 
 
 def _check_beaten(work: Working, node: int, choices: IntArray, by: IntArray) -> None:
-    """Refuses unless each of the choices costs and holds at least as much as what beats it."""
+    """Refuses unless each of the choices costs and holds at least as much as what beats it, or cannot be taken."""
     cost = work.costs[node]
-    refused = legal(cost[choices]) & ~legal(cost[by])
+    possible = legal(cost[choices])
+    refused = ~legal(cost[by])
     # Python integers: there may be many tables.
-    regret = np.where(refused, 0, cost[by] - cost[choices]).astype(object)
+    regret = (cost[by] - cost[choices]).astype(object)
     for amounts in work.spans[node].values():
         refused |= amounts[by] > amounts[choices]
     for table in work.tables[node].values():
         mine, winner = table[choices], table[by]
         beside = legal(mine)
+        possible &= beside.any(axis=1)
         refused |= (beside & ~legal(winner)).any(axis=1)
-        worst = np.where(beside, winner - mine, -FORBIDDEN).max(axis=1, initial=-FORBIDDEN)
-        regret = regret + np.where(refused, 0, worst)
-    refused |= np.asarray(regret > 0, np.bool_) & legal(cost[choices])
+        regret = regret + np.where(beside, winner - mine, -FORBIDDEN).max(axis=1, initial=-FORBIDDEN)
+    refused = (refused | np.asarray(regret > 0, np.bool_)) & possible
     if refused.any():
         k = int(refused.argmax())
         raise CertificateError(f"choice {choices[k]} of node {node} is dropped, but choice {by[k]} does not beat it")
