@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, seconds
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, say
 from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -37,11 +37,14 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started = time.perf_counter()
-    from experiments.outputs import clean_stdout
+    from experiments.outputs import check_place, clean_stdout
+    from strategy.certificate.digest import problem_digest
     from strategy.problem_file import read_problem
     from strategy.solve import solve
 
+    check_place(args.certificate, "--certificate")
     problem = read_problem(args.problem)
+    digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started
     limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
     with clean_stdout():
@@ -64,25 +67,12 @@ def run(args: argparse.Namespace) -> int:
         )
     print(list(solution.choice or ()), flush=True)
     if args.certificate is not None:
-        write_proof(args.certificate, problem, solution)
+        write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
         raise infeasible(problem)
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
     return EXIT_LIMIT if solution.status == "limit" else 0
-
-
-def write_proof(path: Path, problem: Problem, solution: Solution) -> None:
-    """Write the certificate of an answer, for `sbplan verify --certificate`."""
-    from strategy.certificate.digest import problem_digest
-    from strategy.certificate.file import write_certificate
-    from strategy.certificate.proof import Certificate
-
-    if solution.proof is None:
-        raise not_there_yet(f"a certificate of a bound by {solution.method}")
-    bound = None if solution.status == "infeasible" else solution.lower_bound
-    claim = Certificate(problem_digest(problem), solution.choice, solution.cost, bound, solution.proof)
-    write_certificate(path, claim)
 
 
 def infeasible(problem: Problem) -> InfeasibleError:
@@ -105,3 +95,16 @@ def peak_rss_bytes() -> int:
     """The most memory that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def write_proof(path: Path, digest: str, solution: Solution) -> None:
+    """Write the certificate of an answer to the problem of that digest, for `sbplan verify --certificate`."""
+    from strategy.certificate.file import write_certificate
+    from strategy.certificate.proof import Certificate
+
+    if solution.proof is None:
+        say(f"{path}: not written, since no bound was proved")
+        return
+    bound = None if solution.status == "infeasible" else solution.lower_bound
+    claim = Certificate(digest, solution.choice, solution.cost, bound, solution.proof)
+    write_certificate(path, claim)
