@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.train import program_of
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan
@@ -25,9 +26,12 @@ from tests.campaigns.transparency import (
     batches,
     check,
     check_under_mpi,
+    compare,
     exercised,
     mpi_ranks,
     on_one_device,
+    pieces_of,
+    ran,
 )
 from tests.plan_features import features_of
 from tests.random_plans import random_plan_case, turn
@@ -89,6 +93,20 @@ def test_another_training_is_noticed() -> None:
     trained = train(other, corpus(MODEL.vocabulary), steps=2)
     gathered = np.concatenate([trainer.worker.read(weight) for trainer in trained.trainers], axis=1)
     assert np.max(np.abs(gathered - wanted[weight])) > 1e-9
+
+
+def test_a_wrong_gradient_is_noticed_in_float32() -> None:
+    """Adam's first moment is the gradient after the first step; a thousandth of it is too much."""
+    plan, first = two_ranks(dtype=DType.FLOAT32), {}
+    trained = train(
+        plan, corpus(MODEL.vocabulary), steps=1, after_step=lambda one: first.update({one.rank: pieces_of(one)})
+    )
+    ranks = [ran(trainer, trained.reports, first[trainer.rank]) for trainer in trained.trainers]
+    assert list(compare(plan, program_of(plan), ranks, steps=1)) == []
+    name = max((n for n in first[0] if n.endswith(":m")), key=lambda n: np.max(np.abs(first[0][n])))
+    spoilt = [replace(ranks[0], first={**first[0], name: first[0][name] * (1 + 1e-3)}), *ranks[1:]]
+    found = list(compare(plan, program_of(plan), spoilt, steps=1))
+    assert [problem.split(": off by")[0] for problem in found] == [f"{name} on rank 0"]
 
 
 def test_one_device_computes_the_gpt() -> None:
