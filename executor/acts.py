@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from executor.collectives import Requests, Start, prepare
+from executor.collectives import prepare
 from executor.kernels.base import Kernels
 from executor.neutral import neutral_element
+from executor.pieces import Requests, Start
 from executor.registers import Registers
 from executor.transport.base import Group, HostArray, Request, Transport
 from strategy.errors import PlanError

@@ -15,6 +15,7 @@ from executor.traced import Traced, mapped
 from executor.transport.base import lanes_of
 from executor.worker import Hooks, Reports, Worker
 from executor.world import World
+from strategy.errors import present
 from strategy.graph import Role
 from strategy.layout import Home, Layout, home_of
 from strategy.lowering.lower import lower
@@ -89,8 +90,7 @@ class Compiled:
 
     def _output(self, tensor: Tensor) -> GlobalTensor:
         name = self.traced.step_values[tensor.name]
-        home = self._home(name)
-        assert home is not None, "outputs are computed"
+        home = present(self._home(name), f"the op that computes {name}")
         placement = self.layout.stages.placements[home.stage]
         return GlobalTensor(
             self.traced.graph.values[name].spec, placement, home.layout, self.told.get(name), self.world

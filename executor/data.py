@@ -106,6 +106,18 @@ def sample_batch(text: Bytes, *, seed: int, step: int, rows: tuple[int, int], se
     return ids, labels
 
 
+def check_vocabulary(text: Bytes, below: int) -> None:
+    """Raise InputError if a token of the text is not in [0, below); looks only where a byte could be."""
+    if below < VOCABULARY and (highest := int(text.max())) >= below:
+        raise InputError(
+            "the text has tokens that are not in the model's vocabulary",
+            where="data",
+            got=f"byte {highest}",
+            expected=f"bytes below {below}",
+            hint=f"search a plan of a model with a vocabulary of at least {VOCABULARY}",
+        )
+
+
 class TextLoader:
     """Fills the registers of a loader actor with its part of each micro-batch.
 

@@ -12,22 +12,23 @@ worst case and refuses more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from executor.pieces import Requests, Start
 from executor.transport.base import HostArray, Request, Transport, TransportError
 from strategy.boxing import incoming, outgoing
+from strategy.errors import present
 from strategy.program import ActKind, BoxingTask, TransferTask
 from strategy.rows import Rows
 from strategy.sbp import balanced_split
 from strategy.tensor import INDEX_NBYTES, Box, intersect
 
-Requests = Iterator[Request]
 Width = tuple[int, int]
 """[begin, end) of the last dim, in logical indices."""
-Part = tuple[HostArray, HostArray, Width]
+Chunk = tuple[HostArray, HostArray, Width]
 """Cells, rows, and which part of the width the rows have."""
 Move = Callable[[Sequence[HostArray | None], Sequence[HostArray | None]], Sequence[Request]]
 """Starts to send and receive arrays, one or None per peer."""
@@ -41,13 +42,11 @@ def prepare_rows(
     transport: Transport,
     source: Rows | None,
     target: Rows | None,
-) -> Callable[[], Requests]:
+) -> Start:
     """The act of `rank` in a boxing step or transfer of a ragged tensor; see `executor.collectives.prepare`."""
     if isinstance(task, TransferTask):
         return lambda: _transfer(task, rank, number, transport, source, target)
-    assert source is not None
-    assert target is not None
-    part = _Part(task, task.group.index(rank), number, transport, source, target)
+    part = _Part(task, task.group.index(rank), number, transport, _full(source), _full(target))
     return lambda: _STEPS[kind](part)
 
 
@@ -63,8 +62,8 @@ class _Part:
     target: Rows
 
     def swap(
-        self, given: Sequence[Part | None], widths: Sequence[Width | None]
-    ) -> Generator[Request, None, list[Part]]:
+        self, given: Sequence[Chunk | None], widths: Sequence[Width | None]
+    ) -> Generator[Request, None, list[Chunk]]:
         """Exchange parts with the group; returns what everyone gave, in rank order, the own part included."""
 
         def move(send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Sequence[Request]:
@@ -137,7 +136,7 @@ def _transfer(
     """Messages that leave or reach this rank, in the task's order."""
     leaving = [m for m in task.messages if m.source == rank != m.target]
     coming = [m for m in task.messages if m.target == rank != m.source]
-    given: list[Part | None] = [*(_cut(_full(source), m.box) for m in leaving), *(None for _ in coming)]
+    given: list[Chunk | None] = [*(_cut(_full(source), m.box) for m in leaving), *(None for _ in coming)]
     widths: list[Width | None] = [*(None for _ in leaving), *(m.box[-1] for m in coming)]
 
     def move(send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Sequence[Request]:
@@ -154,8 +153,8 @@ def _transfer(
 
 
 def _swap(
-    move: Move, given: Sequence[Part | None], widths: Sequence[Width | None], target: Rows | None
-) -> Generator[Request, None, list[Part | None]]:
+    move: Move, given: Sequence[Chunk | None], widths: Sequence[Width | None], target: Rows | None
+) -> Generator[Request, None, list[Chunk | None]]:
     """Send parts, and receive some of these widths; None is none. Counts go first. Returns what came."""
     counts = [None if part is None else np.array([len(part[0])], np.int64) for part in given]
     told = [None if width is None else np.zeros(1, np.int64) for width in widths]
@@ -166,11 +165,11 @@ def _swap(
     return [None if room is None else room[1] for room in rooms]
 
 
-def _room(count: HostArray | None, width: Width | None, target: Rows | None) -> tuple[HostArray, Part] | None:
+def _room(count: HostArray | None, width: Width | None, target: Rows | None) -> tuple[HostArray, Chunk] | None:
     """Memory for a message of so many rows, and the part that it will hold; none where no message comes."""
     if count is None or width is None or not count[0]:
         return None
-    assert target is not None
+    target = _full(target)
     rows, cells = int(count[0]), int(count[0]) * INDEX_NBYTES
     if rows > target.spec.most_rows:
         raise TransportError(f"{rows} rows are to come where there is room for {target.spec.most_rows}")
@@ -178,21 +177,20 @@ def _room(count: HostArray | None, width: Width | None, target: Rows | None) -> 
     return memory, (memory[:cells].view(np.int64), memory[cells:].view(target.dtype).reshape(rows, -1), width)
 
 
-def _whole(rows: Rows) -> Part:
+def _whole(rows: Rows) -> Chunk:
     return rows.cells, rows.rows, rows.box[-1]
 
 
-def _cut(rows: Rows, box: Box) -> Part:
+def _cut(rows: Rows, box: Box) -> Chunk:
     """The rows of a box, and of each the part that lies in its width."""
     chosen, (begin, end), origin = rows.inside(box), box[-1], rows.box[-1][0]
     return rows.cells[chosen], rows.rows[chosen, begin - origin : end - origin], (begin, end)
 
 
-def _pack(part: Part) -> HostArray:
+def _pack(part: Chunk) -> HostArray:
     cells, rows, _ = part
     return np.concatenate([cells.view(np.uint8), np.ascontiguousarray(rows).reshape(-1).view(np.uint8)])
 
 
 def _full(rows: Rows | None) -> Rows:
-    assert rows is not None
-    return rows
+    return present(rows, "the rows of a rank that takes part")

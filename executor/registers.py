@@ -6,13 +6,12 @@ or, where it is state, in one of its own. Nothing else is allocated here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import numpy as np
 
 from executor.kernels.base import Kernels
-from strategy.errors import PlanError, did_you_mean
+from strategy.errors import InternalError, PlanError, did_you_mean
 from strategy.graph import Space
 from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
 from strategy.ops.base import Array
@@ -55,7 +54,8 @@ class Registers:
                 self._blocks.append(tuple(_shaped(array, register, kernels) for array in own))
                 self._allocated[register.space] += nbytes * register.blocks
             else:
-                assert len(register.offsets) == register.blocks, "the program has been placed"
+                if len(register.offsets) != register.blocks:
+                    raise InternalError(f"{register.name} has no place in memory")
                 pool = pools[register.space]
                 self._blocks.append(tuple(_shaped(pool[offset:], register, kernels) for offset in register.offsets))
 
@@ -119,5 +119,4 @@ def _shaped(raw: Array, register: Register, kernels: Kernels) -> Array:
     if register.ragged is not None:
         xp = np if register.space is Space.HOST else kernels.xp
         return Rows(xp, raw[: register.block_nbytes], register.spec, register.box)
-    assert math.prod(register.shape) * register.dtype.nbytes == register.block_nbytes
     return raw[: register.block_nbytes].view(register.dtype.numpy).reshape(register.shape)

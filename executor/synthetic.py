@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.data import Corpus, TextLoader
+from executor.data import VOCABULARY, Corpus, TextLoader, check_vocabulary
 from strategy.models import Features, Integers, Source, Tokens
 from strategy.program import LoadTask
 from strategy.tensor import Box, Shape
@@ -37,7 +37,7 @@ class BatchLoader:
         num_micro_batches: per step.
 
     Raises:
-        InputError: an input of tokens is not [rows, seq], or the text is too short for it.
+        InputError: an input of tokens is not [rows, seq], or the text is too short for it or has other tokens.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class BatchLoader:
         num_micro_batches: int,
     ) -> None:
         tokens = {name: source for name, source in batch.items() if isinstance(source, Tokens)}
+        check_vocabulary(corpus.train, min((source.below for source in tokens.values()), default=VOCABULARY))
         self._text = TextLoader(
             corpus.train,
             seed,

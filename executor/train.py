@@ -21,7 +21,7 @@ from executor.kernels.base import Kernels
 from executor.synthetic import BatchLoader
 from executor.transport.base import Transport
 from executor.worker import Hooks, Worker
-from strategy.errors import InputError, PlanError
+from strategy.errors import InputError, PlanError, present
 from strategy.graph import Role, Value, deciding_op
 from strategy.layout import Home, home_of
 from strategy.lowering.lower import lower
@@ -149,8 +149,7 @@ class Trainer:
     def _home(self, name: str) -> Home:
         layout = self.plan.layout
         home = home_of(self.plan.graph, layout.stages, layout.signatures, name)
-        assert home is not None, "only graph inputs have no home"
-        return home
+        return present(home, f"the op that computes {name}")
 
     def _boxes(self, value: Value) -> dict[int, Box]:
         home = self._home(value.name)

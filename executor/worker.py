@@ -14,11 +14,11 @@ from time import perf_counter_ns, sleep
 import numpy as np
 
 from executor.acts import Acts, Load, Run, host_piece, memory
-from executor.collectives import Requests
 from executor.kernels.base import Kernels
+from executor.pieces import Requests
 from executor.registers import Registers
 from executor.transport.base import HostArray, PeerError, Request, Transport
-from strategy.errors import EnvironmentLacks, PlanError, RankFault
+from strategy.errors import EnvironmentLacks, PlanError, RankFault, present
 from strategy.graph import Graph
 from strategy.ops.base import Array, OpDef
 from strategy.program import Program
@@ -202,10 +202,8 @@ class Worker:
 
     def _begin(self, stream: int) -> None:
         """Issue the act at the head of a stream and run it, or start its movements."""
-        actor = self._heads[stream]
-        if self.program.streams[stream].dynamic:
-            actor = self._protocol.head(stream)
-        assert actor is not None
+        head = self._protocol.head(stream) if self.program.streams[stream].dynamic else self._heads[stream]
+        actor = present(head, f"a ready actor of stream {stream}")
         self._heads[stream] = None
         act = self._protocol.issue(stream, actor)
         self._current = (actor, act.number)

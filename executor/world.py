@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from executor.calls import Calls
-from executor.collectives import Requests
+from executor.pieces import Requests
 from executor.transport.base import Group, Lane, Transport, wait
 from strategy.cluster import Cluster, Device, Link
 from strategy.convert import Converter

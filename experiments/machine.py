@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from strategy.errors import InputError
+from strategy.errors import InputError, present
 
 if TYPE_CHECKING:
     from strategy.cluster import Cluster
@@ -113,9 +113,7 @@ def _seconds(job: Callable[[], object], *, calls: int, trials: int = 7) -> float
 def _message_s() -> float:
     """Seconds until another process has a byte that we sent: half of a round trip through `cat`."""
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as echo:
-        assert echo.stdin is not None
-        assert echo.stdout is not None
-        there, back = echo.stdin, echo.stdout
+        there, back = present(echo.stdin, "a pipe"), present(echo.stdout, "a pipe")
 
         def round_trip() -> None:
             there.write(b"x")

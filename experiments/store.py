@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from strategy.errors import InputError, RunError
+from strategy.errors import InputError, RunError, present
 from strategy.files import held, write_atomic
 
 SCHEMA_VERSION = 1
@@ -80,8 +80,7 @@ class RunStore:
                 "INSERT INTO runs (verb, started, status, folder, summary) VALUES (?, ?, ?, '', '{}')",
                 (verb, started, RunStatus.RUNNING),
             )
-            number = cursor.lastrowid
-            assert number is not None
+            number = present(cursor.lastrowid, "the number of the row")
             folder = self.root / (name or f"{number:04d}-{verb}")
             folder.mkdir(exist_ok=True)  # left by a writer that died before its row was kept
             write_atomic(folder / "inputs.json", resolved)

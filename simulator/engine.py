@@ -88,7 +88,6 @@ def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
 
 class _Engine:
     def __init__(self, program: Program, steps: int, jitter: Jitter | None) -> None:
-        assert steps >= 1
         self.program = program
         self.protocol = Protocol(program, steps=steps)
         self.members = rendezvous_members(program)

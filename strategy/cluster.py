@@ -319,5 +319,4 @@ def _quoted(text: str) -> str:
 
 
 def _exact(figure: float) -> str:
-    assert math.isfinite(figure)
     return repr(float(figure))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, transfer_task
 from strategy.cluster import Cluster, Host
+from strategy.errors import present
 from strategy.graph import Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
@@ -226,5 +227,4 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
 
 
 def _host(cluster: Cluster) -> Host:
-    assert cluster.host is not None, "what is offloaded needs a host"
-    return cluster.host
+    return present(cluster.host, "a host for what is offloaded")

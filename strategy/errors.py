@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
+
+_Value = TypeVar("_Value")
 
 
 class SbplanError(Exception):
@@ -72,6 +75,10 @@ class PlanError(InputError):
     """A plan that is illegal, inconsistent, or not the plan of this run."""
 
 
+class CertificateError(InputError):
+    """A certificate that does not show what it claims: which step or leaf, and why."""
+
+
 class DeadlockError(PlanError):
     """A program that cannot finish: `cycle` names who waits for whom, the last for the first."""
 
@@ -117,6 +124,17 @@ class RankFault(RunError):
 
 class InternalError(SbplanError):
     """A bug in sbplan: a state that should not be reachable. Please report it."""
+
+
+def present(value: _Value | None, what: str) -> _Value:
+    """`value`, which cannot be missing here.
+
+    Raises:
+        InternalError: it is.
+    """
+    if value is None:
+        raise InternalError(f"missing: {what}")
+    return value
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -108,8 +108,7 @@ class Rows:
     @property
     def logical(self) -> Shape:
         """Sizes of the dims that cells are counted in."""
-        assert self.spec.ragged is not None
-        return self.spec.ragged.dims
+        return self.spec.rows.dims
 
     def inside(self, box: Box) -> Array:
         """Positions of the rows that lie in a box."""

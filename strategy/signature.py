@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from strategy.errors import present
 from strategy.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.ops import op_definition
 from strategy.ops.base import AxisSignature, OpDef, axis_signatures, local_spec, owner_signatures
@@ -122,8 +123,6 @@ def piece_specs(specs: Sequence[TensorSpec], layouts: Sequence[NdSbp], mesh: Sha
     for spec, nd_sbp in zip(specs, layouts, strict=True):
         piece = spec
         for sbp, parts in zip(nd_sbp, mesh, strict=True):
-            smaller = local_spec(piece, sbp, parts)
-            assert smaller is not None, "layouts are checked before pieces are taken"
-            piece = smaller
+            piece = present(local_spec(piece, sbp, parts), f"a piece of {piece.shape} by {sbp} over {parts}")
         found.append(piece)
     return tuple(found)

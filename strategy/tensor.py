@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from strategy.errors import InputError
+from strategy.errors import InputError, InternalError
 
 Shape = tuple[int, ...]
 Box = tuple[tuple[int, int], ...]
@@ -124,17 +124,27 @@ class TensorSpec:
         return replace(self, shape=shape)
 
     @property
+    def rows(self) -> Ragged:
+        """What is known of the rows of a ragged tensor.
+
+        Raises:
+            InternalError: all rows are there.
+        """
+        if self.ragged is None:
+            raise InternalError(f"{self.dtype}{self.shape} is not ragged")
+        return self.ragged
+
+    @property
     def most_rows(self) -> int:
         """Of a ragged tensor: rows in the worst case, in which every token chose experts that are all in the piece."""
-        assert self.ragged is not None
-        return min(self.ragged.most, self.shape[0]) * math.prod(self.shape[1:-1])
+        return min(self.rows.most, self.shape[0]) * math.prod(self.shape[1:-1])
 
     @property
     def expected_rows(self) -> int:
         """Of a ragged tensor: rows if the demand is as uneven as `imbalance` says."""
-        assert self.ragged is not None
-        experts, skew = self.ragged.dims[0], self.ragged.imbalance if self.shape[0] < self.ragged.dims[0] else 1.0
-        even = self.ragged.most * self.shape[0] * math.prod(self.shape[1:-1]) / experts
+        rows = self.rows
+        experts, skew = rows.dims[0], rows.imbalance if self.shape[0] < rows.dims[0] else 1.0
+        even = rows.most * self.shape[0] * math.prod(self.shape[1:-1]) / experts
         return min(math.ceil(even * skew), self.most_rows)
 
     @property

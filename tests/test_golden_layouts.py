@@ -188,7 +188,7 @@ def test_expert_parallelism_is_two_all_to_alls_each_way() -> None:
     tiny = find_model("mixtral-tiny")
     assert isinstance(tiny, MixtralConfig)
     model = replace(tiny, capacity_factor=1.0)
-    pins = {**EXPERTS, "layers.*.moe.combine:dbuffer": ("S(1)", "B")}
+    pins = {**EXPERTS, "layers.*.moe.combine:drows": ("S(1)", "B")}
     plan = plan_of(model, pins, dp=2, rules=("samples split", "tensor"), deduction=Deduction.MATCH_ALL)
     two = [f"layers.{layer}.moe.{name}" for layer in range(model.layers) for name in ("reshape", "reshape_2")]
     one = [ActKind.ALL_TO_ALL]

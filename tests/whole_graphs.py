@@ -45,7 +45,7 @@ Array = npt.NDArray[Any]
 ADAPTER = "matmul"
 KINKED = frozenset(("reduce_max", "reduce_min", "max_pool", "maximum", "minimum", "top_k", "argmax"))
 """Their result jumps where operands tie, so each operand gets noise of its own."""
-COMMON = frozenset(("binary", "elementwise", "loss", "matmul", "optimizer", "reduction", "shape"))
+COMMON = frozenset(("binary", "elementwise", "linear", "loss", "matmul", "optimizer", "reduction", "shape"))
 """Families that are in every graph anyway."""
 MESHES: tuple[tuple[Shape, ...], ...] = (
     *(((2, 2),), ((2, 2),), ((2, 3),), ((3, 2),), ((2, 2), (2,)), ((2, 2), (1, 2))),

@@ -10,6 +10,7 @@ import numpy as np
 from executor.collectives import prepare
 from executor.global_tensor.laid import Laid, empty_piece
 from strategy.boxing import boxing_task, transfer_task
+from strategy.errors import present
 from strategy.layout import Home
 from strategy.ops.base import Workspace
 from strategy.placement import Placement
@@ -30,11 +31,11 @@ def converted(tensor: L, placement: Placement, layout: NdSbp) -> L:
             piece = _moved(tensor, piece, (here, before), (placement, step.target))
             here = placement
         elif world.rank in here.devices:
-            assert piece is not None
+            held = present(piece, f"the piece of rank {world.rank}")
             task = boxing_task(tensor.spec, before, step, here, world.rank)
             number = world.lane(task.group) if step.kind.is_communication else -1
             target = empty_piece(tensor.spec, here, step.target, world.rank)
-            act = prepare(step.kind, task, world.rank, number, world.transport, piece, target, Workspace(np))
+            act = prepare(step.kind, task, world.rank, number, world.transport, held, target, Workspace(np))
             world.finish(act())
             piece = target
         before = step.target

@@ -13,7 +13,7 @@ from executor.global_tensor.boxing import converted
 from executor.global_tensor.laid import Laid, Layouts, legal_layout, placement
 from executor.global_tensor.running import run_op
 from executor.world import World
-from strategy.errors import GraphError
+from strategy.errors import GraphError, present
 from strategy.graph import Attrs
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators
@@ -81,8 +81,8 @@ class GlobalTensor(Laid, Operators):
     def numpy(self) -> NDArray[Any]:
         """A copy of the whole, a ragged one written out, on every rank of the world."""
         whole = self.to_global(placement=placement(range(self.world.size)), sbp=B)
-        assert whole.piece is not None, "every rank is in it"
-        array: NDArray[Any] = whole.piece.dense() if isinstance(whole.piece, Rows) else whole.piece.copy()
+        piece = present(whole.piece, f"the copy of rank {self.world.rank}")
+        array: NDArray[Any] = piece.dense() if isinstance(piece, Rows) else piece.copy()
         return array
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from strategy.errors import RunError
+from strategy.errors import InternalError, RunError
 from strategy.program import BoxingTask, Program, TransferTask
 from strategy.protocol import Protocol as ActorProtocol
 from strategy.protocol import rendezvous_members
@@ -183,4 +183,5 @@ def bytes_of(array: HostArray) -> npt.NDArray[np.uint8]:
 
 def check_contiguous(arrays: Sequence[HostArray | None]) -> None:
     """Transports move flat memory: packing is their caller's business."""
-    assert all(a is None or (isinstance(a, np.ndarray) and a.flags.c_contiguous) for a in arrays), "pack it first"
+    if not all(a is None or (isinstance(a, np.ndarray) and a.flags.c_contiguous) for a in arrays):
+        raise InternalError("an array that does not lie together in memory: it is to be packed first")

@@ -15,6 +15,7 @@ from executor.trial.pieces import Array
 from executor.trial.subject import OneRank, Subject, as_piece, whole_box
 from executor.trial.unlisted import read_reasons, reason_for
 from strategy.builder import GraphBuilder
+from strategy.errors import present
 from strategy.graph import Graph, Op, Role, Value
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
@@ -79,9 +80,7 @@ def backward_of(subject: Subject) -> tuple[Graph, dict[str, str]]:
     builder.declare(Value("seed", subject.graph.values[op.outputs[0]].spec, Rate.MICRO_BATCH, Role.INPUT))
     floats = frozenset(name for name in op.inputs if subject.graph.values[name].spec.dtype.is_float)
     state = GradientBuilder(builder, builder.ops[0], floats, {op.outputs[0]: ["seed"]})
-    rule = op_definition(op.kind).gradient
-    assert rule is not None
-    rule(state)
+    present(op_definition(op.kind).gradient, f"a gradient of {op.kind}")(state)
     return builder.build(), {name: state.summed(name) for name in op.inputs if name in state.gradients}
 
 

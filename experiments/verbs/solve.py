@@ -18,6 +18,7 @@ from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from strategy.problem import Problem
+    from strategy.solve import Solution
 
 EXIT_LIMIT = 4
 
@@ -36,9 +37,6 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started = time.perf_counter()
-    if args.certificate is not None:
-        raise not_there_yet("'sbplan solve --certificate'")
-
     from experiments.outputs import clean_stdout
     from strategy.problem_file import read_problem
     from strategy.solve import solve
@@ -65,11 +63,26 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     print(list(solution.choice or ()), flush=True)
+    if args.certificate is not None:
+        write_proof(args.certificate, problem, solution)
     if solution.status == "infeasible":
         raise infeasible(problem)
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
     return EXIT_LIMIT if solution.status == "limit" else 0
+
+
+def write_proof(path: Path, problem: Problem, solution: Solution) -> None:
+    """Write the certificate of an answer, for `sbplan verify --certificate`."""
+    from strategy.certificate.digest import problem_digest
+    from strategy.certificate.file import write_certificate
+    from strategy.certificate.proof import Certificate
+
+    if solution.proof is None:
+        raise not_there_yet(f"a certificate of a bound by {solution.method}")
+    bound = None if solution.status == "infeasible" else solution.lower_bound
+    claim = Certificate(problem_digest(problem), solution.choice, solution.cost, bound, solution.proof)
+    write_certificate(path, claim)
 
 
 def infeasible(problem: Problem) -> InfeasibleError:

@@ -88,7 +88,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Eliminate:
-    """`node` has no memory and at most two neighbours, or a single choice: its minimum moves to its neighbours."""
+    """`node` has no memory and at most two neighbours, or a single choice: its minimum moves to its neighbours.
+
+    Between two neighbours, the least of its costs moves to the constant first.
+    """
 
     node: int
 

@@ -8,6 +8,7 @@ arena is smaller than what is in use at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,16 +35,16 @@ class Span:
 def place(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets in bytes, in the order of `spans`, and the size of the arena."""
     least = max(usage(spans), default=0)
-    best: tuple[list[int], int] | None = None
+    best: list[int] = []
+    size = math.inf
     for order in _orders(spans):
         offsets = _first_fit(spans, order)
-        size = max((o + s.nbytes for o, s in zip(offsets, spans, strict=True)), default=0)
-        if best is None or size < best[1]:
-            best = offsets, size
-        if best[1] == least:
+        needed = max((o + s.nbytes for o, s in zip(offsets, spans, strict=True)), default=0)
+        if needed < size:
+            best, size = offsets, needed
+        if size == least:
             break
-    assert best is not None
-    return best
+    return best, int(size)
 
 
 def usage(spans: Sequence[Span]) -> list[int]:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from strategy.errors import InternalError
 from strategy.graph import Phase
 from strategy.lowering.schedule import Chunk, Schedule, chunk_order, position_of
 
@@ -119,6 +120,7 @@ def unit_run(schedule: Schedule, stages: int, num_micro_batches: int, laps: int 
                 begins.setdefault(Leg(chunk.phase, stage, chunk.lap), []).append(begin)
                 ends.setdefault((chunk.phase, place), []).append(begin + 1)
                 free[stage] = begin + 1
-        assert sum(map(len, waiting)) < left, f"{schedule} hangs"
+        if sum(map(len, waiting)) == left:
+            raise InternalError(f"{schedule} hangs with {left} acts left")
     found = {leg: tuple(times) for leg, times in begins.items()}
     return UnitRun(schedule, stages, num_micro_batches, found, max(free))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.cost import FLOP_BOUND, CostModel, expected, port_rates
+from strategy.errors import present
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
 from strategy.levels import nodes_of
@@ -144,8 +145,8 @@ class _Lowering:
             task = self._task(action, features, rank)
             number = None
             if action.kind.is_communication:
-                assert action.step is not None
-                number = groups.setdefault(placement.group(rank, *action.step.axes), self.rendezvous + len(groups))
+                axes = present(action.step, "a boxing step").axes
+                number = groups.setdefault(placement.group(rank, *axes), self.rendezvous + len(groups))
             yield self._stream_name(action), self._add_actor(action, rank, features, task, number)
         self.rendezvous += len(groups)
 

@@ -12,8 +12,12 @@ from strategy.tensor import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Ids of consecutive tokens of a text, from `shift` places after where the sample begins: labels have 1."""
+    """Ids of consecutive tokens of a text, all in [0, below); `shift` places after where the sample begins.
 
+    Labels have a shift of 1.
+    """
+
+    below: int
     shift: int = 0
 
 

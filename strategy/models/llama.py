@@ -95,7 +95,7 @@ FAMILY = Family(
     "llama",
     LlamaConfig,
     {
-        "llama-tiny": Preset(LlamaConfig(2, 16, 4, 2, 24, 8, 32), 8),
+        "llama-tiny": Preset(LlamaConfig(2, 16, 4, 2, 24, 8, 256), 8),
         "llama2-7b": Preset(LlamaConfig(32, 4096, 32, 32, 11008, 4096, 32000), 1024),
         "llama2-70b": Preset(LlamaConfig(80, 8192, 64, 8, 28672, 4096, 32000), 1024),
         "llama3-8b": Preset(LlamaConfig(32, 4096, 32, 8, 14336, 8192, 128256, 500000.0), 1024),

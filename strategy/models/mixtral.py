@@ -130,7 +130,7 @@ FAMILY = Family(
     "mixtral",
     MixtralConfig,
     {
-        "mixtral-tiny": Preset(MixtralConfig(2, 8, 2, 1, 12, 4, 2, 6, 24), 8),
+        "mixtral-tiny": Preset(MixtralConfig(2, 8, 2, 1, 12, 4, 2, 6, 256), 8),
         "mixtral-8x7b": Preset(MixtralConfig(32, 4096, 32, 8, 14336, 8, 2, 32768, 32000), 256),
         "mixtral-8x22b": Preset(MixtralConfig(56, 6144, 48, 8, 16384, 8, 2, 65536, 32768), 256),
     },

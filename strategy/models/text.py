@@ -14,6 +14,7 @@ class TextBatches:
     __slots__ = ()
 
     sequence: int
+    vocabulary: int
 
     @property
     def tokens_per_sample(self) -> int:
@@ -23,7 +24,7 @@ class TextBatches:
     @property
     def batch(self) -> Mapping[str, Source]:
         """Tokens of a text, and as labels the token after each."""
-        return {"ids": Tokens(), "labels": Tokens(1)}
+        return {"ids": Tokens(self.vocabulary), "labels": Tokens(self.vocabulary, 1)}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
         """ids[b, s] and labels[b, s]."""

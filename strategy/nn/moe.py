@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.errors import InputError, present
 from strategy.graph import Attrs
 from strategy.nn.layers import swiglu
 from strategy.nn.module import Module, Parameter
@@ -108,8 +108,8 @@ class Moe(Module):
 
     def _capacity(self, x: Tensor) -> int:
         """Slots per expert and group."""
-        assert self.capacity_factor is not None
-        return max(1, math.ceil(self.choices * x.shape[1] * self.capacity_factor / self.router.shape[1]))
+        factor = present(self.capacity_factor, "a capacity factor")
+        return max(1, math.ceil(self.choices * x.shape[1] * factor / self.router.shape[1]))
 
     def _capped(self, x: Tensor, routes: Routes) -> Tensor:
         """[g, s, width] -> [g, s, width] by way of [e, g, c, width]."""

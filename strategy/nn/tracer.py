@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import final, overload
 
 from strategy.builder import GraphBuilder
-from strategy.errors import GraphError, did_you_mean
+from strategy.errors import GraphError, did_you_mean, present
 from strategy.graph import Attrs, Role, Value
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators, filled
@@ -214,8 +214,7 @@ class Tensor(Operators):
     def reshape(self, first: str | Shape, second: Shape | None = None, /) -> Tensor:
         """The same elements under another shape, the op perhaps with a label; one dim may be -1."""
         if isinstance(first, str):
-            assert second is not None
-            return self.apply(first, "reshape", attrs={"shape": filled(second, self.shape)})
+            return self.apply(first, "reshape", attrs={"shape": filled(present(second, "a shape"), self.shape)})
         return Operators.reshape(self, first)
 
     @overload
@@ -227,6 +226,5 @@ class Tensor(Operators):
     def transpose(self, first: str | tuple[int, ...], second: tuple[int, ...] | None = None, /) -> Tensor:
         """Dims in the order `perm`, the op perhaps with a label."""
         if isinstance(first, str):
-            assert second is not None
-            return self.apply(first, "transpose", attrs={"perm": second})
+            return self.apply(first, "transpose", attrs={"perm": present(second, "the order of dims")})
         return Operators.transpose(self, first)

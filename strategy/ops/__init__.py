@@ -15,13 +15,13 @@ from strategy.ops import (
     copy,
     dropless,
     dropout,
-    elementwise,
     gather,
     group_norm,
     grouped_matmul,
     indexing,
     lamb,
     learning_rate,
+    linear,
     loss,
     margin,
     matmul,
@@ -38,13 +38,15 @@ from strategy.ops import (
     skip,
     slicing,
     softmax,
+    unary,
 )
 from strategy.ops.base import OpDef
 
 _FAMILIES = (
     matmul,
     batch_matmul,
-    elementwise,
+    unary,
+    linear,
     copy,
     binary,
     shift,

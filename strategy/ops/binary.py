@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from strategy.errors import present
 from strategy.graph import Attrs
 from strategy.ops.base import (
     MAX,
@@ -168,8 +169,7 @@ def _infer(row: _Binary) -> Callable[[Specs, Specs, Attrs], tuple[TensorSpec, ..
         shape = broadcast_shape((x.shape, y.shape))
         rule = "dims that are equal or 1, counted from the last"
         expect(shape is not None, f"{row.kind} shapes do not compose", got=shapes(inputs), expected=rule)
-        assert shape is not None
-        return (TensorSpec(shape, DType.INT32 if row.compares else x.dtype),)
+        return (TensorSpec(present(shape, rule), DType.INT32 if row.compares else x.dtype),)
 
     return infer
 
@@ -227,8 +227,7 @@ def _infer_where(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
     expect(x.dtype == y.dtype, "where mixes dtypes", got=(x.dtype, y.dtype), expected="one dtype")
     rule = "dims that are equal or 1, counted from the last"
     expect(shape is not None, "where shapes do not compose", got=shapes(inputs), expected=rule)
-    assert shape is not None
-    return (TensorSpec(shape, x.dtype),)
+    return (TensorSpec(present(shape, rule), x.dtype),)
 
 
 def _signatures_where(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from strategy.graph import Attrs
 from strategy.ops.base import (
     Array,
-    AxisSignature,
     Call,
     Example,
     OpDef,
@@ -25,12 +24,11 @@ from strategy.ops.base import (
     expect,
     float_attr,
     int_attr,
-    linear_in,
     shapes,
-    split_letters,
 )
 from strategy.ops.gradient import GradientBuilder
 from strategy.ops.on_rows import ragged_spec
+from strategy.ops.routing import gradients, routed
 from strategy.rows import Rows
 from strategy.tensor import DType, Ragged, TensorSpec
 
@@ -77,24 +75,6 @@ def _infer_inner(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
     tokens = _tokens_of("dropless_inner", inputs)
     _check("dropless_inner", tokens, inputs, third=tokens)
     return (_weights(inputs),)
-
-
-def _signatures_dispatch(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    operands = [_TOKENS, _CHOICES, _CHOICES][: len(inputs)]
-    return [*split_letters(operands, [_ROWS]), *_linear(len(inputs))]
-
-
-def _signatures_combine(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    operands = [_ROWS, _CHOICES, _CHOICES][: len(inputs)]
-    return [*split_letters(operands, [_TOKENS]), *_linear(len(inputs))]
-
-
-def _signatures_inner(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [*split_letters([_ROWS, _CHOICES, _TOKENS], [_CHOICES]), *_linear(3)]
-
-
-def _linear(arity: int) -> list[AxisSignature]:
-    return [linear_in([position], arity) for position in (0, 2)[: arity - 1]]
 
 
 def _cells(call: Call, chosen: Array, rows: Rows) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -145,41 +125,6 @@ def _run_inner(call: Call) -> None:
     out[group, token, choice] = (rows.rows[place] * tokens[group, token]).sum(axis=-1)
 
 
-def _emit_dispatch(builder: GradientBuilder, label: str, inputs: tuple[str, ...]) -> str:
-    """Rows like those that the op reads."""
-    (rows,) = builder.specs(builder.op.inputs[:1])
-    assert rows.ragged is not None
-    attrs = {"experts": rows.shape[0], "imbalance": rows.ragged.imbalance}
-    return builder.emit(label, "dropless_dispatch", inputs, attrs)
-
-
-def _gradient_dispatch(builder: GradientBuilder) -> None:
-    op, dy = builder.op, builder.output_gradient()
-    tokens, chosen, weights = op.inputs[0], op.inputs[1], op.inputs[2:]
-    if builder.wants(0):
-        builder.give(0, builder.emit("dx", "dropless_combine", (dy, chosen, *weights)))
-    if weights and builder.wants(2):
-        builder.give(2, builder.emit("dweights", "dropless_inner", (dy, chosen, tokens)))
-
-
-def _gradient_combine(builder: GradientBuilder) -> None:
-    op, dy = builder.op, builder.output_gradient()
-    rows, chosen, weights = op.inputs[0], op.inputs[1], op.inputs[2:]
-    if builder.wants(0):
-        builder.give(0, _emit_dispatch(builder, "drows", (dy, chosen, *weights)))
-    if weights and builder.wants(2):
-        builder.give(2, builder.emit("dweights", "dropless_inner", (rows, chosen, dy)))
-
-
-def _gradient_inner(builder: GradientBuilder) -> None:
-    op, dy = builder.op, builder.output_gradient()
-    rows, chosen, tokens = op.inputs
-    if builder.wants(0):
-        builder.give(0, _emit_dispatch(builder, "drows", (tokens, chosen, dy)))
-    if builder.wants(2):
-        builder.give(2, builder.emit("dx", "dropless_combine", (rows, chosen, dy)))
-
-
 def _flop_dispatch(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     """Per element of a row a product, where there are weights."""
     return outputs[0].size * (len(inputs) - 2)
@@ -216,12 +161,23 @@ def _examples(dispatches: bool, third: str) -> tuple[Example, ...]:
     return tuple(found)
 
 
+def _attrs_of(builder: GradientBuilder, kind: str) -> Attrs:
+    """Rows come like those that the op reads."""
+    if kind != "dropless_dispatch":
+        return {}
+    (rows,) = builder.specs(builder.op.inputs[:1])
+    return {"experts": rows.shape[0], "imbalance": rows.rows.imbalance}
+
+
+_gradient_dispatch, _gradient_combine, _gradient_inner = gradients("dropless", _attrs_of)
+
+
 OPS = (
     OpDef(
         "dropless_dispatch",
         _infer_dispatch,
         _flop_dispatch,
-        _signatures_dispatch,
+        routed((_TOKENS, _CHOICES, _CHOICES), _ROWS),
         _run_dispatch,
         _gradient_dispatch,
         examples=(*_examples(dispatches=True, third=""), *_examples(dispatches=True, third="weights")),
@@ -230,7 +186,7 @@ OPS = (
         "dropless_combine",
         _infer_combine,
         _flop,
-        _signatures_combine,
+        routed((_ROWS, _CHOICES, _CHOICES), _TOKENS),
         _run_combine,
         _gradient_combine,
         nbytes=_nbytes_combine,
@@ -241,7 +197,7 @@ OPS = (
         "dropless_inner",
         _infer_inner,
         _flop,
-        _signatures_inner,
+        routed((_ROWS, _CHOICES, _TOKENS), _CHOICES),
         _run_inner,
         _gradient_inner,
         ragged=True,

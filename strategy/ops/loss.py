@@ -196,6 +196,8 @@ def _nbytes_per_row(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
 
 
 _LOGITS, _ROW = TensorSpec((7, 5)), TensorSpec((7,))
+_NEAR = (-2.0, 2.0)
+"""Where a logit and the largest of its row lie: their difference is raised."""
 _LABELS = TensorSpec((7,), DType.INT32)
 _CHOICES: tuple[tuple[float, int, tuple[float, float]], ...] = ((0.0, -100, (0, 5)), (0.1, 2, (0, 5)))
 _ATTRS = tuple(
@@ -215,7 +217,10 @@ OPS = (
         _signatures_sum_exp,
         _run_sum_exp,
         _gradient_sum_exp,
-        examples=(Example((_LOGITS, _ROW)), Example((TensorSpec((4, 6, 5)), TensorSpec((4, 6))))),
+        examples=tuple(
+            Example(specs, ranges={0: _NEAR, 1: _NEAR})
+            for specs in ((_LOGITS, _ROW), (TensorSpec((4, 6, 5)), TensorSpec((4, 6))))
+        ),
     ),
     OpDef(
         "sum_exp_grad",

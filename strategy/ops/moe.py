@@ -27,11 +27,9 @@ from strategy.ops.base import (
     Specs,
     expect,
     int_attr,
-    linear_in,
     shapes,
-    split_letters,
 )
-from strategy.ops.gradient import GradientBuilder
+from strategy.ops.routing import gradients, routed
 from strategy.sbp import Split
 from strategy.tensor import Box, DType, Shape, TensorSpec
 
@@ -126,24 +124,6 @@ def _infer_inner(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpe
     return (TensorSpec(inputs[1].shape, tokens.dtype),)
 
 
-def _signatures_dispatch(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    operands = [_TOKENS, _SLOTS, _SLOTS][: len(inputs)]
-    return [*split_letters(operands, [_BUFFER]), *_linear(len(inputs))]
-
-
-def _signatures_combine(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    operands = [_BUFFER, _SLOTS, _SLOTS][: len(inputs)]
-    return [*split_letters(operands, [_TOKENS]), *_linear(len(inputs))]
-
-
-def _signatures_inner(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    return [*split_letters([_BUFFER, _SLOTS, _TOKENS], [_SLOTS]), *_linear(3)]
-
-
-def _linear(arity: int) -> list[AxisSignature]:
-    return [linear_in([position], arity) for position in (0, 2)[: arity - 1]]
-
-
 def _cells(xp: ArrayModule, slots: Array, box: Box, attrs: Attrs) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """Where the choices that fall into a rank's box of the buffer are: in the buffer, and among the slots."""
     capacity = int_attr(attrs, "capacity")
@@ -187,33 +167,6 @@ def _run_inner(call: Call) -> None:
     out[own] = (buffer[cells] * tokens[own[:2]]).sum(axis=-1)
 
 
-def _gradient_dispatch(builder: GradientBuilder) -> None:
-    op, dy = builder.op, builder.output_gradient()
-    tokens, slots, weights = op.inputs[0], op.inputs[1], op.inputs[2:]
-    if builder.wants(0):
-        builder.give(0, builder.emit("dx", "moe_combine", (dy, slots, *weights), op.attrs))
-    if weights and builder.wants(2):
-        builder.give(2, builder.emit("dweights", "moe_inner", (dy, slots, tokens), op.attrs))
-
-
-def _gradient_combine(builder: GradientBuilder) -> None:
-    op, dy = builder.op, builder.output_gradient()
-    buffer, slots, weights = op.inputs[0], op.inputs[1], op.inputs[2:]
-    if builder.wants(0):
-        builder.give(0, builder.emit("dbuffer", "moe_dispatch", (dy, slots, *weights), op.attrs))
-    if weights and builder.wants(2):
-        builder.give(2, builder.emit("dweights", "moe_inner", (buffer, slots, dy), op.attrs))
-
-
-def _gradient_inner(builder: GradientBuilder) -> None:
-    op, dy = builder.op, builder.output_gradient()
-    buffer, slots, tokens = op.inputs
-    if builder.wants(0):
-        builder.give(0, builder.emit("dbuffer", "moe_dispatch", (tokens, slots, dy), op.attrs))
-    if builder.wants(2):
-        builder.give(2, builder.emit("dx", "moe_combine", (buffer, slots, dy), op.attrs))
-
-
 def _flop_slots(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     return 0
 
@@ -242,6 +195,9 @@ def _examples(dispatches: bool, third: str) -> tuple[Example, ...]:
     return tuple(found)
 
 
+_gradient_dispatch, _gradient_combine, _gradient_inner = gradients("moe", lambda builder, kind: builder.op.attrs)
+
+
 OPS = (
     OpDef(
         "moe_demand",
@@ -268,7 +224,7 @@ OPS = (
         "moe_dispatch",
         _infer_dispatch,
         _flop_move,
-        _signatures_dispatch,
+        routed((_TOKENS, _SLOTS, _SLOTS), _BUFFER),
         _run_dispatch,
         _gradient_dispatch,
         examples=(*_examples(dispatches=True, third=""), *_examples(dispatches=True, third="weights")),
@@ -277,7 +233,7 @@ OPS = (
         "moe_combine",
         _infer_combine,
         _flop_move,
-        _signatures_combine,
+        routed((_BUFFER, _SLOTS, _SLOTS), _TOKENS),
         _run_combine,
         _gradient_combine,
         nbytes=_nbytes_combine,
@@ -287,7 +243,7 @@ OPS = (
         "moe_inner",
         _infer_inner,
         _flop_move,
-        _signatures_inner,
+        routed((_BUFFER, _SLOTS, _TOKENS), _SLOTS),
         _run_inner,
         _gradient_inner,
         examples=_examples(dispatches=False, third="tokens"),

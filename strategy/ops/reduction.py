@@ -89,8 +89,8 @@ def _run_sum(call: Call) -> None:
 def _run_mean(call: Call) -> None:
     _run_sum(call)
     x = call.inputs[0]
-    count = call.attrs.get("count", math.prod(x.shape[d] for d in ints_attr(call.attrs, "axes")))
-    assert isinstance(count, int)
+    given = "count" in call.attrs
+    count = int_attr(call.attrs, "count") if given else math.prod(x.shape[d] for d in ints_attr(call.attrs, "axes"))
     call.outputs[0][...] *= 1.0 / count
 
 

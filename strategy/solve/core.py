@@ -216,9 +216,9 @@ class Core:
                 break
             table = self.tables[one][other]
             rows = _least(table, axis=1)
-            rest = _less(table, rows[:, None]) if rows.any() else table
+            rest = less(table, rows[:, None]) if rows.any() else table
             columns = _least(rest, axis=0)
-            rest = _less(rest, columns[None, :]) if columns.any() else rest
+            rest = less(rest, columns[None, :]) if columns.any() else rest
             if rest is not table:
                 self.costs[one] = add(self.costs[one], rows)
                 self.costs[other] = add(self.costs[other], columns)
@@ -246,9 +246,9 @@ class Core:
             mine = messages[place : place + table.shape[0]]
             theirs = messages[place + table.shape[0] : place + sum(table.shape)]
             place += sum(table.shape)
-            self.costs[one] = _less(self.costs[one], -mine)
-            self.costs[other] = _less(self.costs[other], -theirs)
-            self.set_table(one, other, _less(table, mine[:, None] + theirs[None, :]))
+            self.costs[one] = less(self.costs[one], -mine)
+            self.costs[other] = less(self.costs[other], -theirs)
+            self.set_table(one, other, less(table, mine[:, None] + theirs[None, :]))
         self.steps.append(Move(messages))
         self.settle()
 
@@ -263,7 +263,7 @@ class Core:
             if least >= FORBIDDEN:
                 raise NoChoiceError
             if least:
-                self.costs[node] = _less(cost, np.int64(least))
+                self.costs[node] = less(cost, np.int64(least))
                 self.constant += least
 
     def load(self, picks: dict[int, int]) -> IntArray:
@@ -296,7 +296,7 @@ def _least(table: IntArray, *, axis: int) -> IntArray:
     return least
 
 
-def _less(table: IntArray, amount: IntArray | np.int64) -> IntArray:
+def less(table: IntArray, amount: IntArray | np.int64) -> IntArray:
     """`table - amount`, forbidden entries staying forbidden."""
     rest = table - amount
     rest[table >= FORBIDDEN] = FORBIDDEN

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from strategy.certificate.proof import IMPOSSIBLE, Eliminate, Merge
 from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, add
+from strategy.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, add, less
 from strategy.solve.rows import drop_oversized, drop_slack_rows
 
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
@@ -175,13 +175,15 @@ def eliminate_links(core: Core, nodes: Iterable[int] | None = None) -> None:
     """Eliminates nodes without memory between two neighbours, by the min-plus product of the two tables."""
     for node in _ordered(core, nodes):
         core.check_time()
-        if core.spans[node] or len(core.tables[node]) != 2:
+        if core.costs[node].size == 1 or core.spans[node] or len(core.tables[node]) != 2:
             continue
         one, other = core.tables[node]
         sizes = core.costs[one].size, core.costs[other].size
         if sizes[0] * sizes[1] > TABLE_CELLS:
             continue
-        left = add(core.tables[one][node], core.costs[node])
+        least = _legal(int(core.costs[node].min()))
+        core.constant += least
+        left = add(core.tables[one][node], less(core.costs[node], np.int64(least)))
         joint = add(left[:, None, :], core.tables[other][node][None, :, :])
         core.add_table(one, other, joint.min(axis=2))
         core.drop_node(node, (one, other), joint.argmin(axis=2), Eliminate(node))

@@ -9,7 +9,10 @@ from strategy.solve.core import Core, IntArray, NoChoiceError
 
 
 def drop_slack_rows(core: Core) -> None:
-    """Forgets the rows that can no longer bind, and rows that another one with the same items implies.
+    """Forgets the rows that can no longer bind, and rows that another one implies.
+
+    Between rows r and s the load grows by at most the largest amounts of what begins in between, and shrinks by at
+    most those of what ends: where that is no more than the rooms differ, the one row implies the other.
 
     Raises:
         NoChoiceError: even the least amounts exceed a row.
@@ -20,17 +23,17 @@ def drop_slack_rows(core: Core) -> None:
     if core.room.min() < 0:
         raise NoChoiceError
     _, first, last, largest = _spans(core)
-    most = np.zeros(rows + 1, np.int64)
-    np.add.at(most, first, largest)
-    np.subtract.at(most, last, largest)
-    starts = np.unique(np.concatenate(([0], first, last)))
-    starts = starts[starts < rows]
-    stretch = np.searchsorted(starts, np.arange(rows), side="right") - 1
-    # The tightest row of every stretch with the same items, the earlier one of equals.
-    order = np.lexsort((core.room, stretch))
-    kept = np.zeros(rows, np.bool_)
-    kept[order[np.searchsorted(stretch, np.arange(starts.size))]] = True
-    kept &= np.cumsum(most)[:-1] > core.room
+    begun, ended = np.zeros(rows + 1, np.int64), np.zeros(rows + 1, np.int64)
+    np.add.at(begun, first, largest)
+    np.add.at(ended, last, largest)
+    begun, ended = begun.cumsum()[:-1], ended.cumsum()[:-1]
+    kept = begun - ended > core.room
+    # Implied by an earlier row: not a new height of what begins, less the room.
+    height = begun - core.room
+    kept[1:] &= height[1:] > np.maximum.accumulate(height)[:-1]
+    # Implied by a later row.
+    depth = ended + core.room
+    kept[:-1] &= depth[:-1] <= np.minimum.accumulate(depth[::-1])[::-1][1:]
     core.keep_rows(kept)
 
 

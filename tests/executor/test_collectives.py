@@ -7,7 +7,8 @@ import functools
 import numpy as np
 import pytest
 
-from executor.collectives import cut, prepare
+from executor.collectives import prepare
+from executor.pieces import cut
 from executor.transport.base import Transport, wait
 from strategy.ops.base import Workspace
 from strategy.program import ActKind, BoxingTask

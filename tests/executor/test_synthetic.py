@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from executor.data import Corpus, sample_batch
+from executor.data import VOCABULARY, Corpus, sample_batch
 from executor.synthetic import BatchLoader, features, integers
-from strategy.models import Features, Integers, Source, Tokens
+from strategy.errors import InputError
+from strategy.models import PRESETS, Features, Integers, Source, Tokens
 from strategy.program import LoadTask
 from strategy.tensor import Box
 
@@ -21,8 +22,8 @@ BATCH: dict[str, Source] = {
     "images": Features("labels"),
     "noise": Features(),
     "labels": Integers(10),
-    "ids": Tokens(),
-    "next": Tokens(1),
+    "ids": Tokens(200),
+    "next": Tokens(200, 1),
 }
 SHAPES = {"images": (4, 3, 5, 7), "noise": (4, 6), "labels": (4,), "ids": (4, 8), "next": (4, 8)}
 DTYPES = {"images": np.float32, "noise": np.float64, "labels": np.int32, "ids": np.int32, "next": np.int32}
@@ -70,6 +71,24 @@ def test_tokens_come_from_the_text() -> None:
     ids, following = sample_batch(TEXT, seed=1, step=2, rows=(4, 8), seq=8)
     np.testing.assert_array_equal(draw(loader(), "ids", 7, whole("ids")), ids)
     np.testing.assert_array_equal(draw(loader(), "next", 7, whole("next")), following)
+
+
+@pytest.mark.parametrize("vocabulary", [128, 199])
+def test_a_text_of_other_tokens_is_refused_at_once(vocabulary: int) -> None:
+    batch: dict[str, Source] = {"ids": Tokens(200), "next": Tokens(vocabulary, 1)}
+    shapes = {name: SHAPES[name] for name in batch}
+    said = (
+        rf"data: the text has .* \(got 'byte 199', expected bytes below {vocabulary}\); search a plan of a model with"
+    )
+    with pytest.raises(InputError, match=said):
+        BatchLoader(batch, shapes, CORPUS, seed=1, num_micro_batches=1)
+
+
+def test_every_preset_of_text_knows_its_bytes() -> None:
+    read = {name: preset.model.batch.values() for name, preset in PRESETS.items()}
+    below = {n: source.below for n, sources in read.items() for source in sources if isinstance(source, Tokens)}
+    assert below.keys() >= {"gpt-tiny", "llama-tiny", "mixtral-tiny"}
+    assert min(below.values()) >= VOCABULARY
 
 
 def splitmix64(state: int, steps: int) -> int:

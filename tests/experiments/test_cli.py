@@ -37,7 +37,7 @@ NOT_THERE_YET = {
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --out --json",
-    "verify": "PLAN --json",
+    "verify": "PLAN --certificate --json",
     "explain": "PLAN --op --why-not --diff",
     "export": "PLAN --to megatron torchtitan deepspeed dtensor jax --lossy",
     "simulate": "PLAN --calibration --trace --figure --json",
@@ -429,11 +429,6 @@ def test_solve_names_the_smallest_limit(monkeypatch: pytest.MonkeyPatch, capsys:
     assert said.err == (
         "sbplan: infeasible: small: no choice fits in 100 bytes; the smallest limit that works is 123 bytes\n"
     )
-
-
-def test_solve_has_no_certificate_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert solve_verb(["p.json", "--certificate", "c.json"]) == 5
-    assert "'sbplan solve --certificate' is not there yet" in capsys.readouterr().err
 
 
 def test_every_error_class_has_a_code_of_the_contract() -> None:

@@ -14,8 +14,8 @@ from tests.reference import run_graph, start_variables
 LOSSES = {
     "bert-tiny": 4.479754240414234,
     "vit-tiny": 2.180766767109378,
-    "llama-tiny": 3.529452891327755,
-    "mixtral-tiny": 3.0906468859315908,
+    "llama-tiny": 5.642290157803727,
+    "mixtral-tiny": 5.862351732301182,
 }
 """What `python -m tests.pytorch.families` printed with torch 2.15.0 and transformers 5.23.0."""
 

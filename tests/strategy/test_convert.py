@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 
-from strategy.boxing import Boxing, layouts_of
+from strategy.boxing import Boxing, layouts_of, transfer_task
 from strategy.cluster import find_cluster
 from strategy.convert import Converter, cross
 from strategy.cost import CostModel
 from strategy.layout import Home
+from strategy.levels import box_size
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import B, NdSbp, P, Partial, Reduce, Split, format_nd, has_partial, is_legal_layout
-from strategy.tensor import TensorSpec
+from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
 from tests.random_graphs import random_case
 
 SPEC = TensorSpec((6, 4))
+NODES_OF_FOUR = replace(find_cluster("dgx-a100:4"), devices_per_node=4)
 
 
 def converter(mesh: tuple[int, int], seed: int) -> Converter:
@@ -63,8 +66,7 @@ def test_staying_costs_nothing() -> None:
 
 def crossing(source: NdSbp, target: NdSbp, here: Placement, there: Placement) -> tuple[list[ActKind], float]:
     """Kinds of the steps between two placements on a cluster of nodes of four, and their price in seconds."""
-    boxes = replace(find_cluster("dgx-a100:4"), devices_per_node=4)
-    cost = CostModel(boxes, {})
+    cost = CostModel(NODES_OF_FOUR, {})
     spec = TensorSpec((1 << 12, 1 << 10))
 
     def moving(left: NdSbp, right: NdSbp) -> float:
@@ -73,6 +75,37 @@ def crossing(source: NdSbp, target: NdSbp, here: Placement, there: Placement) ->
     home, away = (Boxing(placement, cost.step_price(placement)) for placement in (here, there))
     found = cross(spec, source, home, target, away, moving)
     return [step.kind for step in found.steps], found.leaving + found.arriving
+
+
+MESHES: list[tuple[Shape, Shape]] = [
+    *(((4,), (4,)), ((2,), (4,)), ((4,), (2,))),
+    *(((2, 2), (4,)), ((2, 2), (2, 2)), ((3,), (2, 2))),
+]
+
+
+@pytest.mark.parametrize(("here", "there"), MESHES)
+def test_a_tensor_goes_over_slow_links_once_and_every_rank_sends_its_share(here: Shape, there: Shape) -> None:
+    """Whatever the layouts on both sides, terms and copies included, and however many ranks there are."""
+    spec, cost = TensorSpec((1 << 12, 3 << 10)), CostModel(NODES_OF_FOUR, {})
+    sender, receiver = mesh_of(0, here), mesh_of(4, there)
+    home, away = (Boxing(placement, cost.step_price(placement)) for placement in (sender, receiver))
+
+    def moving(left: NdSbp, right: NdSbp) -> float:
+        return cost.transfer_seconds(spec, left, sender, right, receiver)
+
+    for source, target in itertools.product(layouts_of(spec, here), layouts_of(spec, there)):
+        layout, sent = source, dict.fromkeys(sender.devices, 0)
+        for step in cross(spec, source, home, target, away, moving).steps:
+            if step.kind is ActKind.TRANSFER:
+                for message in transfer_task(spec, layout, sender, step.target, receiver).messages:
+                    sent[message.source] += spec.sent_nbytes(box_size(message.box))
+            layout = step.target
+        assert sum(sent.values()) == spec.nbytes, (format_nd(source), format_nd(target))
+        assert max(sent.values()) <= 1.01 * spec.nbytes / len(sent), (format_nd(source), format_nd(target))
+
+
+def mesh_of(first: int, mesh: Shape) -> Placement:
+    return Placement(tuple(range(first, first + math.prod(mesh))), mesh, ("data", "tensor")[: len(mesh)])
 
 
 def line(first: int, ranks: int) -> Placement:

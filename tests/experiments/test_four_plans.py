@@ -1,0 +1,108 @@
+"""A Llama and a Mixtral on four real ranks: plans of many techniques at once learn what one device learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strategy.config import Offload, Recompute
+from strategy.models import find_model
+from strategy.passes.training import Training
+from strategy.plan import Plan, write_plan
+from strategy.sbp import NdSbp, Split
+from strategy.search.candidates import Pins
+from strategy.search.deduce import Deduction
+from strategy.tensor import DType
+from tests.mpi.jobs import run_well
+from tests.small_plans import config_of, plan_by_rules, request
+
+STEPS, RANKS = 20, 4
+TRAINING = Training(global_batch=8, num_micro_batches=2, lr=1e-2, dtype=DType.FLOAT64)
+BY_SAMPLES = ("samples split", "tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Degrees and techniques, a rule per mesh axis, and pinned layouts."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    rules: tuple[str, ...] = ("data", "tensor")
+    pins: Mapping[str, NdSbp] = field(default_factory=dict)
+
+
+def shared_out(stage: int, **more: Any) -> dict[str, Any]:
+    """ZeRO, of tensors as small as these models have."""
+    return {"zero_stage": stage, "zero_min_size": 64, **more}
+
+
+WAYS: Mapping[str, Way] = {
+    "alone": Way(),
+    "1F1B of tensor-parallel stages, recomputed": Way({"tp": 2, "pp": 2, "recompute": Recompute.FULL}),
+    "ZeRO-3 and Megatron, attention recomputed, the head in tiles": Way(
+        shared_out(3, dp=2, tp=2, recompute=Recompute.SELECTIVE, tiles=2, tiled=("head.*",)), BY_SAMPLES
+    ),
+    "a ring, ZeRO-2 by owners": Way(shared_out(2, dp=2, cp=2, zero_owner=True), ("samples split", "context", "tensor")),
+    "experts apart, ZeRO-2 by owners": Way(
+        shared_out(2, dp=2, tp=2, zero_owner=True),
+        ("samples split", "samples shared"),
+        dict.fromkeys(("layers.*.moe.up_matmul", "layers.*.moe.gate_matmul"), (Split(1), Split(0))),
+    ),
+    "zero bubble, ZeRO-1, on the host what can be": Way(
+        shared_out(1, dp=2, pp=2, schedule="zb-h1", offload=Offload.ALL), BY_SAMPLES
+    ),
+}
+OF_BOTH = (
+    "1F1B of tensor-parallel stages, recomputed",
+    "ZeRO-3 and Megatron, attention recomputed, the head in tiles",
+    "zero bubble, ZeRO-1, on the host what can be",
+)
+CASES = {
+    "llama-tiny": (*OF_BOTH, "a ring, ZeRO-2 by owners"),
+    "mixtral-tiny": (*OF_BOTH, "experts apart, ZeRO-2 by owners"),
+}
+
+
+@cache
+def plan_of(model: str, name: str) -> Plan:
+    """The plan of a way; what its rules leave open is deduced op by op."""
+    way = WAYS[name]
+    config = config_of(TRAINING, **way.config)
+    asked = request(math.prod(config.mesh) * config.pp, TRAINING, model=find_model(model))
+    asked = replace(asked, deduction=Deduction.LEAST_COST, pins=Pins(layouts=way.pins))
+    return plan_by_rules(asked, config, way.rules)
+
+
+@cache
+def losses_of(folder: Path, model: str, name: str) -> list[float]:
+    """Of a training on real text, under mpiexec where there are several ranks."""
+    plan = plan_of(model, name)
+    path = folder / f"{model} {plan.plan_hash}.json"
+    write_plan(plan, path)
+    ranks = plan.ranks if plan.ranks > 1 else None
+    ended = run_well(folder, "train", path, "--steps", STEPS, "--json", ranks=ranks)
+    assert ended.documents[-1]["register_bytes"] == list(plan.claims.peak_memory_bytes)
+    return [document["loss"] for document in ended.documents[:-1]]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(("model", "name"), [(model, name) for model, names in CASES.items() for name in names])
+def test_four_ranks_learn_what_one_learns(model: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    assert plan_of(model, name).ranks == RANKS
+    alone, found = losses_of(folder, model, "alone"), losses_of(folder, model, name)
+    assert len(alone) == STEPS
+    assert alone[-1] < 0.8 * alone[0]
+    assert found == pytest.approx(alone, rel=1e-9)
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_the_plans_differ_in_all_that_a_plan_decides(model: str) -> None:
+    configs = [plan_of(model, name).config for name in CASES[model]]
+    for differs in ("dp", "tp", "pp", "schedule", "recompute", "offload", "zero_stage", "tiles"):
+        assert len({getattr(config, differs) for config in configs}) > 1, differs
