@@ -1,9 +1,9 @@
 """Prices of memory raised together with the messages: one sweep there and back per step.
 
-A step follows the deflected subgradient (Camerini, Fratta and Maffioli 1975): the excess of the decoded choice over the
-rows' room, averaged over steps. Its length aims at a gain `delta` (Polyak 1969, with the target level of Brannlund 1993):
-steps that pass it make it larger, and after a run of steps without gain the best prices and messages are
-restored and `delta` shrinks.
+A step follows the deflected subgradient (Camerini, Fratta and Maffioli 1975): the excess of the decoded choice over
+the rows' room, averaged over steps. Its length aims at a gain `delta` (Polyak 1969; Brannlund 1993, target levels):
+steps that pass it make it larger, and after a run of steps without gain the best prices and messages are restored and
+`delta` shrinks.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ GROWTH = 1.2
 FIRST_AIM = 0.1
 # Sweeps before the first step, with the prices at rest.
 WARM_SWEEPS = 10
+# The first step of a probe aims at this part of its penalty.
+PROBE_AIM = 0.1
 # The ascent has converged once `delta` is below this part of the bound.
 CONVERGED = 1e-9
 
@@ -66,7 +68,7 @@ class Ascent:
         return bool(self.scalars[STARTED] > 0 and self.scalars[DELTA] < CONVERGED * scale)
 
     def climb(self, steps: int) -> None:
-        """Takes `steps` steps; `nearest` is then the decoded choice that is cheapest, excess of memory priced dearly."""
+        """Takes `steps` steps; `nearest` is then the cheapest choice decoded, excess memory priced dearly."""
         self.scalars[NEAREST] = np.inf
         _climb(
             self.flat,
@@ -84,15 +86,38 @@ class Ascent:
             steps,
         )
 
+    def probe(self, node: int, choice: int, penalty: float, steps: int) -> float:
+        """The bound that is reached from the best one in `steps` steps once other choices of a node cost more."""
+        begin, end = self.flat.first[node], self.flat.first[node + 1]
+        cost = self.flat.cost.copy()
+        cost[begin:end] += penalty
+        cost[begin + choice] -= penalty
+        scalars = self.scalars.copy()
+        scalars[BEST], scalars[DELTA], scalars[FAILS], scalars[NEAREST] = -np.inf, PROBE_AIM * penalty, -1, np.inf
+        prices, to_tail, to_head = self.best_prices.copy(), self.best_to_tail.copy(), self.best_to_head.copy()
+        _climb(
+            self.flat._replace(cost=cost), prices, to_tail, to_head, prices.copy(), to_tail.copy(), to_head.copy(),
+            np.zeros(prices.size), self.picks.copy(), cost.copy(), self.picks.copy(), scalars, steps,
+        )  # fmt: skip
+        return float(scalars[BEST])
 
-def start_ascent(flat: Flat, constant: int, prices: FloatArray | None = None) -> Ascent:
-    """An ascent from `prices` (zero if None) on the working copy `flat`; `constant` is the core's."""
+
+def start_ascent(flat: Flat, constant: int, prices: FloatArray, aim: float | None = None) -> Ascent:
+    """An ascent from `prices` on the working copy `flat`.
+
+    Args:
+        flat: the arrays.
+        constant: the core's.
+        prices: of the rows.
+        aim: the gain that the first step aims at.
+    """
     rows = flat.room.size
-    begin = np.zeros(rows) if prices is None else prices.copy()
+    begin = prices.copy()
     tail, head = int(flat.tail_at[-1]), int(flat.head_at[-1])
     scalars = np.zeros(6)
     scalars[BEST] = -np.inf
     scalars[CONSTANT] = constant
+    scalars[DELTA] = 0.0 if aim is None else aim
     return Ascent(
         flat, begin, np.zeros(tail), np.zeros(head), begin.copy(), np.zeros(tail), np.zeros(head), np.zeros(rows),
         np.zeros(flat.first.size - 1, np.int64), flat.cost.copy(), np.zeros(flat.first.size - 1, np.int64), scalars,
@@ -155,7 +180,8 @@ def _climb(
         if scalars[STARTED] == 0:
             scalars[STARTED] = 1
             scalars[FAILS] = -1
-            scalars[DELTA] = FIRST_AIM * max(abs(value + scalars[CONSTANT]), 1.0)
+            if scalars[DELTA] == 0:
+                scalars[DELTA] = FIRST_AIM * max(abs(value + scalars[CONSTANT]), 1.0)
         elif value > scalars[BEST]:
             if value > scalars[BEST] + SURPASSED * scalars[DELTA]:
                 scalars[DELTA] *= GROWTH

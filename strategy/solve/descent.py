@@ -1,17 +1,18 @@
 """A legal choice, then a cheaper one: coordinate descent that keeps memory.
 
-While something is broken (a forbidden pair, a row above its room), what is broken has a weight that grows while nothing
-moves (Morris 1993, the breakout method). Once nothing is broken, only moves that keep it so and lower the cost are made.
+While something is broken (a forbidden pair, a row above its room), what is broken has a weight that grows while
+nothing moves (Morris 1993, the breakout method). Once nothing is broken, only moves that keep it so and lower the
+cost are made.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from strategy.solve.measure import cost_of, load_of
 from strategy.solve.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import LEGAL, Flat, FloatArray
+from strategy.solve.measure import cost_of, load_of
 
 # Above every sum of legal costs and weighted excesses.
 BIG = 1e300
@@ -63,8 +64,8 @@ def _grown_fits(flat: Flat, i: int, old: int, new: int, load: FloatArray) -> boo
 
 
 @compiled
-def repair(flat: Flat, costs: FloatArray, picks: IntArray, weight: float, sweeps: int, seed: int) -> bool:
-    """Changes `picks` until nothing is broken; says whether that is reached.
+def repair(flat: Flat, costs: FloatArray, picks: IntArray, weight: float, sweeps: int, seed: int) -> int:
+    """Changes `picks` until nothing is broken; returns the sweeps that this took, or -`sweeps` if it is not reached.
 
     Args:
         flat: the working copy.
@@ -77,21 +78,21 @@ def repair(flat: Flat, costs: FloatArray, picks: IntArray, weight: float, sweeps
     nodes = picks.size
     np.random.seed(seed)
     load = load_of(flat, picks)
-    order = np.arange(nodes)
-    widest = 0
+    order: IntArray = np.arange(nodes)
+    widest = np.diff(flat.first).max()
     largest = 1.0
     for i in range(nodes):
-        widest = max(widest, flat.first[i + 1] - flat.first[i])
         for c in range(flat.first[i], flat.first[i + 1]):
             largest = max(largest, costs[c])
     pair_weight = largest
     line = np.empty(widest)
-    for _ in range(sweeps):
+    for turn in range(sweeps):
         np.random.shuffle(order)
         moved = False
-        for i in order:
+        for step in range(nodes):
+            i = int(order[step])
             size = flat.first[i + 1] - flat.first[i]
-            pick = picks[i]
+            pick = int(picks[i])
             if size == 1:
                 continue
             line_of(flat, costs, i, picks, line, pair_weight)
@@ -116,36 +117,35 @@ def repair(flat: Flat, costs: FloatArray, picks: IntArray, weight: float, sweeps
             over = over or load[row] > flat.room[row]
         broken = cost_of(flat, picks) >= LEGAL
         if not over and not broken:
-            return True
+            return turn + 1
         if not moved:
             weight *= FIRMER if over else 1.0
             pair_weight *= FIRMER if broken else 1.0
             if weight > 1e100 or pair_weight > 1e100:
-                return False
-    return False
+                return -sweeps
+    return -sweeps
 
 
 @compiled
-def descend(flat: Flat, picks: IntArray, sweeps: int, seed: int) -> None:
-    """Lowers the cost of a legal choice, node by node, and keeps it legal."""
+def descend(flat: Flat, picks: IntArray, sweeps: int, seed: int) -> int:
+    """Lowers the cost of a legal choice, node by node, and keeps it legal; returns the sweeps that this took."""
     nodes = picks.size
     np.random.seed(seed)
     load = load_of(flat, picks)
-    order = np.arange(nodes)
-    widest = 0
-    for i in range(nodes):
-        widest = max(widest, flat.first[i + 1] - flat.first[i])
+    order: IntArray = np.arange(nodes)
+    widest = np.diff(flat.first).max()
     line = np.empty(widest)
-    for _ in range(sweeps):
+    for turn in range(sweeps):
         np.random.shuffle(order)
         moved = False
-        for i in order:
+        for step in range(nodes):
+            i = int(order[step])
             size = flat.first[i + 1] - flat.first[i]
             if size == 1:
                 continue
             line_of(flat, flat.cost, i, picks, line, BIG / 1e50)
             while True:
-                pick = picks[i]
+                pick = int(picks[i])
                 best = pick
                 for c in range(size):
                     if line[c] < line[best] - 1e-12 * abs(line[best]):
@@ -160,4 +160,5 @@ def descend(flat: Flat, picks: IntArray, sweeps: int, seed: int) -> None:
                 hold(flat, i, best, pick, load)
                 line[best] = BIG
         if not moved:
-            break
+            return turn + 1
+    return sweeps

@@ -1,24 +1,29 @@
 """What follows from prices and messages found in floating point, in exact integers, as a certificate states it.
 
-Prices and messages are rounded to multiples of powers of two that keep every sum within 61 bits. Whatever they are, the
-bound that follows from them holds; rounding costs tightness only. See `strategy.certificate.proof.Passed`.
+Prices and messages are rounded to multiples of powers of two that keep every sum within 60 bits. Whatever they are, the
+bound that follows from them holds; rounding costs tightness only. See `strategy.certificate.proof`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from strategy.certificate.proof import Passed, Prices
+from strategy.certificate.proof import Bound, Eliminated, Passed, Prices
 from strategy.problem import FORBIDDEN
-from strategy.solve.compiled import compiled
-from strategy.solve.core import IntArray
-from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.core import Core, IntArray
+from strategy.solve.elimination import Bucket, Sweep, min_marginals, sweep
+
+FloatArray = npt.NDArray[np.float64]
 
 # Magnitudes stay below 2^HEADROOM_BITS, well within what the checker adds exactly.
 HEADROOM_BITS = 58
+# Sums beyond this, which only prices and messages can reach, are scaled down.
+LARGEST = 2.0 ** (HEADROOM_BITS - 1)
 # A forbidden entry in scaled units.
 INFINITE = 1 << 61
 # Finer than this only costs space in a certificate.
@@ -29,141 +34,117 @@ FINEST_BITS = 30
 class Stated:
     """One bound: what it proves of everything, and of whatever takes each choice.
 
-    `entry[c]` is what choice c of `Flat.cost` adds to the sum of the other nodes' minima, in units of 2^-`bits`;
-    `floor[i]` is node i's least entry; `total` is the sum of all minima; `credit` is in units of 2^-`shift`.
+    `by_choice[node]` are least totals in units of 2^-bits; `credit` is in units of 2^-shift. `picks` is the choice
+    that has the least total, where that is known.
     """
 
-    proof: Passed
+    proof: Bound
     lower_bound: int
-    entry: IntArray
-    floor: IntArray
-    total: int
+    by_choice: dict[int, IntArray]
     credit: int
+    picks: dict[int, int] | None = None
 
-    def reaches(self, first: IntArray, below: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Of every choice, whether all that takes it costs at least `below`; `first` is `Flat.first`."""
+    def kept(self, below: int) -> dict[int, IntArray]:
+        """Of the nodes that can do without some choices: the choices that may cost less than `below`."""
         prices = self.proof.prices
         enough = -(-((below - 1 << prices.shift) + self.credit + 1) >> (prices.shift - prices.bits))
-        least = np.minimum(np.maximum(enough - self.total + self.floor, -INFINITE), INFINITE)
-        return np.asarray(self.entry >= np.repeat(least, np.diff(first)))
+        enough = max(-INFINITE, min(enough, INFINITE))
+        few = {}
+        for node, totals in self.by_choice.items():
+            cheap = totals < enough
+            if not cheap.all():
+                few[node] = np.flatnonzero(cheap)
+        return few
 
 
-def state(
-    flat: Flat, nodes: tuple[int, ...], constant: int, prices: FloatArray, to_tail: FloatArray, to_head: FloatArray
-) -> Stated:
-    """The exact bound of a core.
+def scales(magnitude: float, priced: float) -> tuple[int, int]:
+    """(bits, shift): the finest scales under which sums of costs, and of priced bytes, keep within the headroom."""
+    bits = max(min(HEADROOM_BITS - _exponent(magnitude), FINEST_BITS), 0)
+    return bits, max(min(HEADROOM_BITS - _exponent(priced), bits + HEADROOM_BITS), bits)
 
-    Args:
-        flat: its arrays, in exact integers.
-        nodes: the core's id of each of the arrays' nodes.
-        constant: the core's constant.
-        prices: of its rows; negative ones count as zero.
-        to_tail, to_head: messages along the arrays' edges.
-    """
-    bits, shift = _scales(flat, prices, to_tail, to_head)
+
+def proved(total: int, credit: int, prices: Prices) -> int:
+    """The bound that a total proves."""
+    return -((credit - (total << (prices.shift - prices.bits))) >> prices.shift)
+
+
+def credit_of(units: IntArray, room: IntArray, constant: int, shift: int) -> int:
+    """The price of the rows' room less the constant, in units of 2^-shift."""
+    paid = sum(unit * free for unit, free in zip(units.tolist(), room.tolist(), strict=True) if unit)
+    return int(paid) - (constant << shift)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An elimination of a core with its memory priced, in units of 2^-bits, and what it proves."""
+
+    swept: Sweep
+    prices: Prices
+    credit: int
+
+    @property
+    def lower_bound(self) -> int:
+        """What the minimum proves."""
+        return proved(self.swept.cost, self.credit, self.prices)
+
+
+def run_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray) -> Run:
+    """The exact minimum of a core with its memory priced."""
+    dear = _dearest(core, prices)
+    if sum(dear.values()) > LARGEST / 4:
+        prices = prices * (LARGEST / 4 / sum(dear.values()))
+        dear = _dearest(core, prices)
+    largest = sum(_largest(cost) for cost in core.costs.values()) + sum(
+        _largest(table) for one, row in core.tables.items() for other, table in row.items() if one < other
+    )
+    bits, shift = scales(largest + sum(dear.values()), max(max(dear.values(), default=0.0), float(prices.sum())))
     units = np.rint(np.maximum(prices, 0.0) * 2.0**shift).astype(np.int64)
-    tails = np.rint(to_tail * 2.0**bits).astype(np.int64)
-    heads = np.rint(to_head * 2.0**bits).astype(np.int64)
-    credit = sum(unit * room for unit, room in zip(units.tolist(), flat.room.tolist(), strict=True) if unit)
-    credit -= constant << shift
-    entry, edges = _entries(flat, units, tails, heads, bits, shift)
-    floor = np.minimum.reduceat(entry, flat.first[:-1]) if entry.size else entry
-    total = sum(floor.tolist()) + sum(edges.tolist())
-    proved = -((credit - (total << (shift - bits))) >> shift)
-    proof = Passed(Prices(units, shift, bits), _ordered(flat, nodes, tails, heads))
-    return Stated(proof, proved, entry, floor, total, credit)
+    prefix = [0, *itertools.accumulate(units.tolist())]
+    costs = {}
+    for node, cost in core.costs.items():
+        scaled = np.where(cost < FORBIDDEN, cost << bits, FORBIDDEN)
+        weighed = [
+            amounts * (prefix[last] - prefix[first])
+            for (first, last), amounts in core.spans[node].items()
+            if prefix[last] > prefix[first]
+        ]
+        if weighed:
+            scaled = np.minimum(scaled + (np.sum(weighed, axis=0) >> (shift - bits)), FORBIDDEN)
+        costs[node] = scaled
+    credit = credit_of(units, core.room, core.constant, shift)
+    return Run(sweep(buckets, costs, bits), Prices(units, shift, bits), credit)
 
 
-def _scales(flat: Flat, prices: FloatArray, to_tail: FloatArray, to_head: FloatArray) -> tuple[int, int]:
-    """(bits, shift): the finest scales under which no sum leaves the headroom."""
-    legal = np.where(flat.cost < FORBIDDEN, np.abs(flat.cost), 0).astype(np.float64)
+def state_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray) -> Stated:
+    """The exact minimum of a core with its memory priced, and of what takes each choice."""
+    run = run_elimination(core, buckets, prices)
+    by_choice = {
+        node: np.where(total >= FORBIDDEN, INFINITE, total) for node, total in min_marginals(buckets, run.swept).items()
+    }
+    proof = Eliminated(run.prices, np.array([bucket.node for bucket in buckets], np.int64))
+    return Stated(proof, run.lower_bound, by_choice, run.credit, run.swept.picks)
+
+
+def state_constant(core: Core) -> Stated:
+    """The bound without prices and messages: costs and tables have no negative entry."""
+    prices = Prices(np.zeros(core.room.size, np.int64), 0, 0)
+    cells = sum(sum(core.tables[one][other].shape) for one, other in core.pairs())
+    by_choice = {node: np.where(cost >= FORBIDDEN, INFINITE, cost) for node, cost in core.costs.items()}
+    return Stated(Passed(prices, np.zeros(cells, np.int64)), core.constant, by_choice, -core.constant)
+
+
+def _dearest(core: Core, prices: FloatArray) -> dict[int, float]:
+    """The most that each node can pay for memory."""
     before = np.concatenate(([0.0], np.cumsum(prices)))
-    held = (before[flat.span_last] - before[flat.span_first]) * _span_largest(flat)
-    dear = _by_node(held, flat.span_at)
-    given = np.zeros(flat.first.size - 1)
-    edges = 0.0
-    if flat.tail.size:
-        tails = np.maximum.reduceat(np.abs(to_tail), flat.tail_at[:-1])
-        heads = np.maximum.reduceat(np.abs(to_head), flat.head_at[:-1])
-        np.add.at(given, flat.tail, tails)
-        np.add.at(given, flat.head, heads)
-        cells = np.where(flat.table < FORBIDDEN, np.abs(flat.table), 0)
-        edges = float(cells.max()) + 2 * float(max(tails.max(), heads.max()))
-    nodes = _by_node(legal, flat.first) + dear + given
-    bits = min(HEADROOM_BITS - _exponent(max(float(nodes.max(initial=0)), edges)), FINEST_BITS)
-    largest = _exponent(max(float(dear.max(initial=0)), float(before[-1])))
-    return max(bits, 0), max(HEADROOM_BITS - largest, bits, 0)
+    return {
+        node: sum(float(amounts.max()) * (before[last] - before[first]) for (first, last), amounts in spans.items())
+        for node, spans in core.spans.items()
+    }
 
 
 def _exponent(value: float) -> int:
     return math.frexp(max(value, 1e-30))[1]
 
 
-def _span_largest(flat: Flat) -> FloatArray:
-    """The largest amount of every span."""
-    if flat.span_start.size == 0:
-        return np.zeros(0)
-    return np.maximum.reduceat(flat.amount, flat.span_start).astype(np.float64)
-
-
-def _by_node(values: FloatArray, starts: IntArray) -> FloatArray:
-    """Sums over each node's items, which are `values[starts[i]:starts[i + 1]]`."""
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    return np.asarray(sums[starts[1:]] - sums[starts[:-1]])
-
-
-def _ordered(flat: Flat, nodes: tuple[int, ...], tails: IntArray, heads: IntArray) -> IntArray:
-    """Messages along `Core.pairs`: by ascending ids, those of the smaller id first."""
-    ids = np.array(nodes, np.int64)
-    ones, others = ids[flat.tail], ids[flat.head]
-    turned = ones > others
-    order = np.lexsort((np.maximum(ones, others), np.minimum(ones, others)))
-    parts = []
-    for e in order.tolist():
-        pair = tails[flat.tail_at[e] : flat.tail_at[e + 1]], heads[flat.head_at[e] : flat.head_at[e + 1]]
-        parts.extend(pair[::-1] if turned[e] else pair)
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-
-@compiled
-def _entries(
-    flat: Flat, units: IntArray, tails: IntArray, heads: IntArray, bits: int, shift: int
-) -> tuple[IntArray, IntArray]:
-    """Every choice's cost, price and messages; every table's least entry without its messages."""
-    entry = np.empty(flat.cost.size, np.int64)
-    before = np.zeros(units.size + 1, np.int64)
-    for row in range(units.size):
-        before[row + 1] = before[row] + units[row]
-    for i in range(flat.first.size - 1):
-        begin = flat.first[i]
-        for c in range(begin, flat.first[i + 1]):
-            entry[c] = 0
-        for s in range(flat.span_at[i], flat.span_at[i + 1]):
-            weight = before[flat.span_last[s]] - before[flat.span_first[s]]
-            for c in range(flat.first[i + 1] - begin):
-                entry[begin + c] += weight * flat.amount[flat.span_start[s] + c]
-        for c in range(begin, flat.first[i + 1]):
-            if flat.cost[c] >= FORBIDDEN:
-                entry[c] = INFINITE
-            else:
-                entry[c] = (entry[c] >> (shift - bits)) + (flat.cost[c] << bits)
-    least = np.empty(flat.tail.size, np.int64)
-    for e in range(flat.tail.size):
-        columns = flat.head_at[e + 1] - flat.head_at[e]
-        lowest = INFINITE
-        for a in range(flat.tail_at[e + 1] - flat.tail_at[e]):
-            mine = tails[flat.tail_at[e] + a]
-            for b in range(columns):
-                cell = flat.table[flat.at[e] + a * columns + b]
-                if cell < FORBIDDEN:
-                    lowest = min(lowest, (cell << bits) - mine - heads[flat.head_at[e] + b])
-        least[e] = lowest
-        for k in range(flat.tail_at[e + 1] - flat.tail_at[e]):
-            c = flat.first[flat.tail[e]] + k
-            if entry[c] < INFINITE:
-                entry[c] += tails[flat.tail_at[e] + k]
-        for k in range(columns):
-            c = flat.first[flat.head[e]] + k
-            if entry[c] < INFINITE:
-                entry[c] += heads[flat.head_at[e] + k]
-    return entry, least
+def _largest(entries: IntArray) -> float:
+    return float(np.where(entries < FORBIDDEN, entries, 0).max())

@@ -51,7 +51,9 @@ def flatten(core: Core, rank: IntArray) -> tuple[Flat, tuple[int, ...]]:
     nodes = tuple(sorted(core.costs, key=rank.tolist().__getitem__))
     place = {node: i for i, node in enumerate(nodes)}
     sizes = np.array([core.costs[node].size for node in nodes], np.int64)
-    tails, heads, tables = [], [], []
+    tails: list[int] = []
+    heads: list[int] = []
+    tables: list[IntArray] = []
     links: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
         for j, other in sorted((place[other], other) for other in core.tables[node]):
@@ -85,7 +87,7 @@ def flatten(core: Core, rank: IntArray) -> tuple[Flat, tuple[int, ...]]:
 
 
 def lifetime_rank(problem: Problem) -> IntArray:
-    """The place of every node in the order of beginnings, then of ends; a node that holds nothing goes with its tails."""
+    """The place of every node in the order of beginnings, then of ends; what holds nothing goes with its tails."""
     count = len(problem.nodes)
     begins, ends = [-1] * count, [-1] * count
     for i, node in enumerate(problem.nodes):

@@ -39,7 +39,4 @@ def load_of(flat: Flat, picks: IntArray) -> FloatArray:
 def fits(flat: Flat, picks: IntArray) -> bool:
     """Whether a choice keeps within the room of every row."""
     load = load_of(flat, picks)
-    for row in range(load.size):
-        if load[row] > flat.room[row]:
-            return False
-    return True
+    return bool(np.all(load <= flat.room))

@@ -1,13 +1,13 @@
 """A bound without elimination: costs move between nodes and tables until every table sees its part of them.
 
 Sequential tree-reweighted message passing (Kolmogorov 2006, IEEE TPAMI 28; in the form of Kolmogorov 2015, IEEE TPAMI
-37). Nodes are visited in order and back; each takes what its tables to nodes visited before cannot avoid, and gives its
-tables to nodes visited later equal shares of what it has. Whatever the messages m and the prices lambda of the memory rows:
+37). Nodes are visited in order and back; each takes what its tables to nodes visited before cannot avoid, and gives
+its tables to nodes visited later equal shares of what it has. Whatever the messages m and the prices lambda of memory:
 
     sum_i min_c (cost_i + lambda * amounts_i + m_i)(c) + sum_e min (table_e - m_tail - m_head) - lambda * room
 
-bounds every legal choice from below. Floats find messages and prices; `bound` states what follows from them, rounded, in
-exact integers.
+bounds every legal choice from below. Floats find messages and prices; `passed` states what follows from them, rounded,
+in exact integers.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ def price(flat: Flat, prices: FloatArray, priced: FloatArray) -> None:
 
 
 @compiled
-def sweep(flat: Flat, priced: FloatArray, to_tail: FloatArray, to_head: FloatArray, forward: bool, picks: IntArray) -> float:
+def sweep(
+    flat: Flat, priced: FloatArray, to_tail: FloatArray, to_head: FloatArray, forward: bool, picks: IntArray
+) -> float:
     """Passes messages once through all nodes, in order or back, and decodes a choice on the way.
 
     Args:
         flat: the working copy; every choice must have a legal partner across each edge.
         priced: node costs with memory priced.
-        to_tail, to_head: messages, rewritten.
+        to_tail: messages to the edges' tails, rewritten.
+        to_head: and to their heads.
         forward: the direction.
         picks: takes the choice of every node: the cheapest beside those of the nodes visited before.
 
@@ -143,6 +146,3 @@ def sweep(flat: Flat, priced: FloatArray, to_tail: FloatArray, to_head: FloatArr
                     for c in range(size):
                         to_tail[flat.tail_at[e] + c] -= share * (own[c] - least)
     return total
-
-
-
