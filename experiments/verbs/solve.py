@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, seconds
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, say
 from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from strategy.solve import Solution
 
 EXIT_LIMIT = 4
+
+CONFLICT_S = 10.0
+"""Time to look for the times that bind, where none binds by itself."""
+TIMES_NAMED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,11 +41,14 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started = time.perf_counter()
-    from experiments.outputs import clean_stdout
+    from experiments.outputs import check_place, clean_stdout
+    from strategy.certificate.digest import problem_digest
     from strategy.problem_file import read_problem
     from strategy.solve import solve
 
+    check_place(args.certificate, "--certificate")
     problem = read_problem(args.problem)
+    digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started
     limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
     with clean_stdout():
@@ -64,44 +71,52 @@ def run(args: argparse.Namespace) -> int:
         )
     print(list(solution.choice or ()), flush=True)
     if args.certificate is not None:
-        write_proof(args.certificate, problem, solution)
+        write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
-        raise infeasible(problem)
+        raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
     return EXIT_LIMIT if solution.status == "limit" else 0
 
 
-def write_proof(path: Path, problem: Problem, solution: Solution) -> None:
-    """Write the certificate of an answer, for `sbplan verify --certificate`."""
-    from strategy.certificate.digest import problem_digest
-    from strategy.certificate.file import write_certificate
-    from strategy.certificate.proof import Certificate
-
-    if solution.proof is None:
-        raise not_there_yet(f"a certificate of a bound by {solution.method}")
-    bound = None if solution.status == "infeasible" else solution.lower_bound
-    claim = Certificate(problem_digest(problem), solution.choice, solution.cost, bound, solution.proof)
-    write_certificate(path, claim)
-
-
-def infeasible(problem: Problem) -> InfeasibleError:
-    """What is wrong with the limit, and the smallest one that works."""
-    from strategy.solve import smallest_limit
+def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
+    """What is wrong: when too much is held, by how much, and the smallest limit that works if it is found in time."""
+    started = time.perf_counter()
+    from strategy.solve import PeakLimitError, smallest_limit
+    from strategy.solve.conflict import overfull_times
 
     if problem.limit is None:
         return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice")
-    smallest = smallest_limit(problem)
-    if smallest is None:
-        return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
-    return InfeasibleError(
-        f"{problem.name}: no choice fits in {problem.limit} bytes",
-        smallest_limit=smallest,
-        hint=f"the smallest limit that works is {smallest} bytes",
-    )
+    smallest, hint = None, ""
+    try:
+        smallest = smallest_limit(problem, time_limit_s=left_s)
+        if smallest is None:
+            return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
+        hint = f"the smallest limit that works is {smallest} bytes"
+    except PeakLimitError as error:
+        hint = str(error)
+    left_s = CONFLICT_S if left_s is None else max(0.0, left_s - (time.perf_counter() - started))
+    times = overfull_times(problem, time_limit_s=left_s)
+    said = "; ".join(f"{span}, {span.least - problem.limit} too many" for span in times[:TIMES_NAMED])
+    more = f"; and {len(times) - TIMES_NAMED} more times" if len(times) > TIMES_NAMED else ""
+    what = f"no choice fits in {problem.limit} bytes" + (f": {said}{more}" if said else "")
+    return InfeasibleError(f"{problem.name}: {what}", smallest_limit=smallest, hint=hint)
 
 
 def peak_rss_bytes() -> int:
     """The most memory that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def write_proof(path: Path, digest: str, solution: Solution) -> None:
+    """Write the certificate of an answer to the problem of that digest, for `sbplan verify --certificate`."""
+    from strategy.certificate.file import write_certificate
+    from strategy.certificate.proof import Certificate
+
+    if solution.proof is None:
+        say(f"{path}: not written, since no bound was proved")
+        return
+    bound = None if solution.status == "infeasible" else solution.lower_bound
+    claim = Certificate(digest, solution.choice, solution.cost, bound, solution.proof)
+    write_certificate(path, claim)

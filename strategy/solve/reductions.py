@@ -20,14 +20,17 @@ from strategy.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, a
 from strategy.solve.rows import drop_oversized, drop_slack_rows
 
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
-DOMINANCE_CELLS = 1 << 18
+DOMINANCE_CELLS = 1 << 20
 TABLE_CELLS = 1 << 14
 # From this size of the work array on, finding the distinct columns first is cheaper than comparing all.
-UNIQUE_CELLS = 1 << 14
+UNIQUE_CELLS = 1 << 16
+
+# The share of the nodes that rows must have changed for another round.
+WORTHWHILE = 0.005
 
 
 def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:
-    """Applies all reductions to a fixed point, or until `deadline_s` (time.perf_counter); every stop is sound.
+    """Applies all reductions until little changes, or until `deadline_s` (time.perf_counter); every stop is sound.
 
     Raises:
         NoChoiceError: some node has no legal choice left.
@@ -35,18 +38,24 @@ def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:
     core.deadline_s = deadline_s
     core.changed = set(core.costs)
     try:
-        while core.changed:
-            _reduce_once(core)
+        _drop_by_memory(core)
+        while len(core.changed) > WORTHWHILE * len(core.costs):
+            while core.changed:
+                _reduce_once(core)
+            _drop_by_memory(core)
     except OutOfTimeError:
         return
+
+
+def _drop_by_memory(core: Core) -> None:
+    drop_oversized(core)
+    drop_slack_rows(core)
 
 
 def _reduce_once(core: Core) -> None:
     """One pass over the nodes that changed; what it changes is left for the next one."""
     nodes, core.changed = core.changed & core.costs.keys(), set()
     drop_forbidden(core, nodes)
-    drop_oversized(core)
-    drop_slack_rows(core)
     merge_functional(core, nodes | core.changed)
     eliminate_leaves(core, nodes | core.changed)
     normalise(core, nodes | core.changed)
@@ -92,41 +101,49 @@ def drop_dominated(core: Core, nodes: Iterable[int] | None = None) -> None:
     """
     for node in _ordered(core, nodes):
         core.check_time()
-        size = core.costs[node].size
-        if size == 1:
+        cost = core.costs[node]
+        if cost.size == 1:
             continue
-        regret = core.costs[node][:, None] - core.costs[node][None, :]
+        cheaper = cost[:, None] <= cost[None, :]
         for amounts in core.spans[node].values():
-            regret[amounts[:, None] > amounts[None, :]] = FORBIDDEN
-        for table in core.tables[node].values():
-            worsened = _worsened(regret, table)
-            if worsened is None:
-                break
-            regret = worsened
-        else:
-            _drop_beaten(core, node, regret <= 0)
+            cheaper &= amounts[:, None] <= amounts[None, :]
+        np.fill_diagonal(cheaper, val=False)
+        winners, losers = _unbeaten(cost, list(core.tables[node].values()), *np.nonzero(cheaper))
+        if winners.size:
+            beats = np.zeros_like(cheaper)
+            beats[winners, losers] = True
+            _drop_beaten(core, node, beats)
+
+
+def _unbeaten(cost: IntArray, tables: list[IntArray], ones: IntArray, others: IntArray) -> tuple[IntArray, IntArray]:
+    """Of the pairs of choices (ones[k], others[k]), those in which the first beats the second in cost.
+
+    Tables have minima of zero in every line, hence each can only add to the regret; pairs that already regret are out.
+    """
+    regret = cost[ones] - cost[others]
+    for table in sorted(tables, key=np.size):
+        if ones.size == 0:
+            break
+        lines = np.unique(table, axis=1) if ones.size * table.shape[1] > UNIQUE_CELLS else table
+        if ones.size * lines.shape[1] > DOMINANCE_CELLS:
+            return ones[:0], others[:0]
+        beside = lines[others]
+        worse = np.where(beside >= FORBIDDEN, -FORBIDDEN, lines[ones] - beside).max(axis=1)
+        regret = np.maximum(regret + worse, -FORBIDDEN)
+        left = regret <= 0
+        if not left.all():
+            ones, others, regret = ones[left], others[left], regret[left]
+    return ones, others
 
 
 def _drop_beaten(core: Core, node: int, beats: npt.NDArray[np.bool_]) -> None:
-    """Drops what something beats: `beats[b, a]`, a transitive relation."""
+    """Drops what something that stays beats, by `beats[b, a]`."""
     order = np.arange(len(beats))
     winners: npt.NDArray[np.bool_] = beats & (~beats.T | (order[:, None] < order[None, :]))
-    beaten = np.asarray(winners.any(axis=0))
-    if beaten.any():
-        dropped = np.flatnonzero(beaten)
-        core.drop(node, dropped, (winners[:, dropped] & ~beaten[:, None]).argmax(axis=0))
-
-
-def _worsened(regret: IntArray, table: IntArray) -> IntArray | None:
-    """`regret` plus the most that choice b can cost more than a in `table`; None where that is too much work."""
-    size = len(regret)
-    lines = np.unique(table, axis=1) if size * table.size > UNIQUE_CELLS else table
-    if size * size * lines.shape[1] > DOMINANCE_CELLS:
-        return None
-    worse = lines[:, None, :] - lines[None, :, :]
-    worse[np.broadcast_to(lines[None, :, :] >= FORBIDDEN, worse.shape)] = -FORBIDDEN
-    total: IntArray = np.clip(regret + worse.max(axis=2), -FORBIDDEN, FORBIDDEN)
-    return total
+    winners &= ~np.asarray(winners.any(axis=0))[:, None]
+    dropped = np.flatnonzero(winners.any(axis=0))
+    if dropped.size:
+        core.drop(node, dropped, winners[:, dropped].argmax(axis=0))
 
 
 def merge_functional(core: Core, nodes: Iterable[int] | None = None) -> None:

@@ -22,18 +22,15 @@ def drop_slack_rows(core: Core) -> None:
         return
     if core.room.min() < 0:
         raise NoChoiceError
-    _, first, last, largest = _spans(core)
-    begun, ended = np.zeros(rows + 1, np.int64), np.zeros(rows + 1, np.int64)
-    np.add.at(begun, first, largest)
-    np.add.at(ended, last, largest)
-    begun, ended = begun.cumsum()[:-1], ended.cumsum()[:-1]
-    kept = begun - ended > core.room
+    begun, ended, most = _changes(core)
+    kept = most > core.room
     # Implied by an earlier row: not a new height of what begins, less the room.
     height = begun - core.room
     kept[1:] &= height[1:] > np.maximum.accumulate(height)[:-1]
-    # Implied by a later row.
-    depth = ended + core.room
-    kept[:-1] &= depth[:-1] <= np.minimum.accumulate(depth[::-1])[::-1][1:]
+    # Of the rows that are left, implied by a later one.
+    left = np.flatnonzero(kept)
+    depth = (ended + core.room)[left]
+    kept[left[:-1]] = depth[:-1] < np.minimum.accumulate(depth[::-1])[::-1][1:]
     core.keep_rows(kept)
 
 
@@ -55,6 +52,29 @@ def drop_oversized(core: Core) -> None:
         dropped = np.flatnonzero((held > tightest[:, None]).any(axis=0))
         if dropped.size:
             core.drop(node, dropped, np.full(dropped.size, IMPOSSIBLE))
+
+
+def _changes(core: Core) -> tuple[IntArray, IntArray, IntArray]:
+    """Per row: what has begun to be held up to it, what has ended, at most; and the most that it can hold.
+
+    What one node gives up as it takes something else counts only by the difference.
+    """
+    rows = len(core.room)
+    _, first, last, largest = _spans(core)
+    begun, ended = np.zeros(rows + 1, np.int64), np.zeros(rows + 1, np.int64)
+    np.add.at(begun, first, largest)
+    np.add.at(ended, last, largest)
+    most = (begun - ended).cumsum()
+    for spans in core.spans.values():
+        if len(spans) == 1:
+            continue
+        for row in {first for first, _ in spans} & {last for _, last in spans}:
+            taken = [amounts for (first, _), amounts in spans.items() if first == row]
+            given = [amounts for (_, last), amounts in spans.items() if last == row]
+            change = np.sum(taken, axis=0) - np.sum(given, axis=0)
+            begun[row] += change.max() - sum(amounts.max() for amounts in taken)
+            ended[row] += (-change).max() - sum(amounts.max() for amounts in given)
+    return begun.cumsum()[:-1], ended.cumsum()[:-1], most[:-1]
 
 
 def joint_amounts(core: Core, node: int) -> tuple[IntArray, IntArray]:
