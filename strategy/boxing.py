@@ -190,6 +190,14 @@ class Boxing:
         table = self._table(spec, source, target)
         return table.seconds[table.index[source]][table.index[target]]
 
+    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
+        """`seconds` from several layouts."""
+        usual = self._table_with(spec, _SUMS, ())
+        there = usual.index.get(target)
+        if there is None or any(source not in usual.index for source in sources):
+            return [self.seconds(spec, source, target) for source in sources]
+        return [usual.seconds[usual.index[source]][there] for source in sources]
+
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
 

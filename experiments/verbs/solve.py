@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, say
 from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from strategy.problem import Problem
+    from strategy.solve import Solution
 
 EXIT_LIMIT = 4
 
@@ -53,14 +54,14 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started = time.perf_counter()
-    if args.certificate is not None:
-        raise not_there_yet("'sbplan solve --certificate'")
-
-    from experiments.outputs import clean_stdout
+    from experiments.outputs import check_place, clean_stdout
+    from strategy.certificate.digest import problem_digest
     from strategy.problem_file import read_problem
     from strategy.solve import solve
 
+    check_place(args.certificate, "--certificate")
     problem = read_problem(args.problem)
+    digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started
     limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
     with clean_stdout(), stopping() as stopped_by:
@@ -84,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     print(list(solution.choice or ()), flush=True)
+    if args.certificate is not None:
+        write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
         raise infeasible(problem, None if limit_s is None else max(0.0, limit_s - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
@@ -149,3 +152,16 @@ def peak_rss_bytes() -> int:
     """The most memory that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def write_proof(path: Path, digest: str, solution: Solution) -> None:
+    """Write the certificate of an answer to the problem of that digest, for `sbplan verify --certificate`."""
+    from strategy.certificate.file import write_certificate
+    from strategy.certificate.proof import Certificate
+
+    if solution.proof is None:
+        say(f"{path}: not written, since no bound was proved")
+        return
+    bound = None if solution.status == "infeasible" else solution.lower_bound
+    claim = Certificate(digest, solution.choice, solution.cost, bound, solution.proof)
+    write_certificate(path, claim)

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from strategy.baselines.greedy import in_order
-from strategy.baselines.memory import Memory, repair
+from strategy.baselines.memory import REPAIR_S, Memory, repair
 from strategy.baselines.tables import NOT_CHOSEN, FloatArray, Found, Tables, add_table, build_tables
 from strategy.problem import Problem, evaluate
 
@@ -54,7 +54,7 @@ def elimination(problem: Problem, time_limit_s: float) -> Found:
             choice = _solve(Tables(costs, tables.tables), deadline)
             if Memory(problem, choice).excess == 0:
                 break
-    return Found(repair(problem, tables, choice, deadline + 1.0))
+    return Found(repair(problem, tables, choice, time.monotonic() + REPAIR_S))
 
 
 def _held_at(memory: Memory, instant: int) -> dict[int, FloatArray]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategy.baselines.memory import Memory, repair
+from strategy.baselines.memory import REPAIR_S, Memory, repair
 from strategy.baselines.tables import FloatArray, Found, Tables, build_tables
 from strategy.problem import Problem
 
@@ -73,7 +73,7 @@ def integer_program(problem: Problem, time_limit_s: float) -> Found:
     if answer.x is None:
         return Found(None, bound, note=str(answer.message))
     picks = [int(np.argmax(answer.x[begin:end])) for begin, end in itertools.pairwise(first)]
-    return Found(repair(problem, tables, picks, deadline + 1.0), bound)
+    return Found(repair(problem, tables, picks, time.monotonic() + REPAIR_S), bound)
 
 
 def _floor(bound: float) -> int | None:

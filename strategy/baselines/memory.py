@@ -14,6 +14,9 @@ import numpy as np
 from strategy.baselines.tables import NOT_CHOSEN, FloatArray, Tables
 from strategy.problem import Node, Problem, Usage
 
+REPAIR_S = 2.0
+"""Time for a repair after a method has spent its own."""
+
 Piece = tuple[int, int, FloatArray]
 """(first instant, instant after the last, bytes per choice)"""
 

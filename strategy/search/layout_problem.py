@@ -311,14 +311,17 @@ class _Builder:
             else:
                 self._copy_node(bundle, layout, reads)
 
-    def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
-        total, weights = 0, self.space.weights
+    def _priced(self, bundle: _Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+        """What a copy costs by the layout that it comes from."""
+        totals, weights = [0] * len(sources), self.space.weights
         for (home, stage), times in bundle.moves.items():
-            leaving, arriving = self.space.converter.prices_ns(bundle.spec, Home(home, source), stage, layout)
-            if leaving + arriving == float("inf"):
-                return FORBIDDEN
-            total += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
-        return total
+            found = self.space.converter.all_prices_ns(bundle.spec, home, sources, stage, layout)
+            for i, (leaving, arriving) in enumerate(found):
+                if totals[i] == FORBIDDEN or leaving + arriving == math.inf:
+                    totals[i] = FORBIDDEN
+                else:
+                    totals[i] += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
+        return totals
 
     def _reads(self, reader: _Class, positions: tuple[int, ...]) -> dict[NdSbp, BoolArray]:
         """Layout that some choice of a reader wants at its positions -> which of its choices do."""
@@ -339,7 +342,8 @@ class _Builder:
         by_layout = self.prices.setdefault(key, {})
         if layout not in by_layout:
             homes = writer.homes
-            known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(homes)}
+            sources = list(dict.fromkeys(homes))
+            known = dict(zip(sources, self._priced(bundle, sources, layout), strict=True))
             by_layout[layout] = np.array([known[source] for source in homes], np.int64)
         return by_layout[layout]
 
@@ -388,7 +392,7 @@ class _Builder:
     def _copy_with_memory(self, bundle: _Bundle, writer: _Writer, layout: NdSbp, name: str) -> int:
         homes = writer.homes
         sources = list(dict.fromkeys(homes))
-        prices = [self._price(bundle, source, layout) for source in sources]
+        prices = self._priced(bundle, sources, layout)
         legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
         usages: list[Usage] = []
         conversions: dict[tuple[int, int], list[_Alike]] = {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray, normalise
+from strategy.solve.core import Core, IntArray
 
 # Sums with a forbidden entry lie above this, all others below: legal totals stay under `core.MAX_TOTAL_COST`.
 LEGAL = FORBIDDEN // 2
@@ -132,4 +132,4 @@ class _Messages:
                     self.core.set_table(
                         node, other, np.where(side.table >= FORBIDDEN, FORBIDDEN, np.minimum(moved, FORBIDDEN))
                     )
-        normalise(self.core, self.order)
+        self.core.normalise(self.core.pairs())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strategy.certificate.proof import Proof
+
 
 class SolveStatus(StrEnum):
     """How far the answer is proved."""
@@ -22,6 +24,7 @@ class Solution:
 
     `lower_bound` never exceeds the cost of any legal choice; without a legal choice it means nothing.
     `method` names the step that gave the bound: reductions, elimination, multipliers, messages, highs, cp-sat.
+    `proof` shows `lower_bound`, or that nothing is legal, to `strategy.certificate.check`.
     """
 
     status: SolveStatus
@@ -32,6 +35,7 @@ class Solution:
     solve_time_s: float = 0.0
     first_feasible_s: float | None = None
     method: str = ""
+    proof: Proof | None = None
 
     @property
     def gap(self) -> float | None:

@@ -23,7 +23,8 @@ import numpy as np
 from strategy.errors import InternalError
 from strategy.problem import FORBIDDEN, Problem, evaluate
 from strategy.solve.backends import solve_cp_sat, solve_highs
-from strategy.solve.core import Core, NoChoiceError, OutOfTimeError, build_core
+from strategy.solve.build import build_core
+from strategy.solve.core import Core, NoChoiceError, OutOfTimeError
 from strategy.solve.descent import descend
 from strategy.solve.elimination import Bucket, plan_elimination, sweep
 from strategy.solve.linear import Linear, linearise

@@ -37,7 +37,7 @@ NOT_THERE_YET = {
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --out --json",
-    "verify": "PLAN --json",
+    "verify": "PLAN --certificate --json",
     "explain": "PLAN --op --why-not --diff",
     "export": "PLAN --to megatron torchtitan deepspeed dtensor jax --lossy",
     "simulate": "PLAN --calibration --trace --figure --json",
@@ -408,11 +408,6 @@ def test_solve_without_json_prints_the_choice_alone(
     assert capsys.readouterr().out == "[0, 1]\n"
     assert limits[0] is not None
     assert 25 < limits[0] <= 30
-
-
-def test_solve_has_no_certificate_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert solve_verb(["p.json", "--certificate", "c.json"]) == 5
-    assert "'sbplan solve --certificate' is not there yet" in capsys.readouterr().err
 
 
 def test_every_error_class_has_a_code_of_the_contract() -> None:
