@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
-        raise infeasible(problem, None if limit_s is None else max(0.0, limit_s - solve_time_s))
+        raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
     if solution.status == "interrupted":
@@ -128,6 +128,7 @@ def reporter(*, already_s: float) -> Callable[[float, int | None, int | None], N
 
 def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
     """What is wrong: when too much is held, by how much, and the smallest limit that works if it is found in time."""
+    started = time.perf_counter()
     from strategy.solve import PeakLimitError, smallest_limit
     from strategy.solve.conflict import overfull_times
 
@@ -141,7 +142,8 @@ def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
         hint = f"the smallest limit that works is {smallest} bytes"
     except PeakLimitError as error:
         hint = str(error)
-    times = overfull_times(problem, time_limit_s=CONFLICT_S)
+    left_s = CONFLICT_S if left_s is None else max(0.0, left_s - (time.perf_counter() - started))
+    times = overfull_times(problem, time_limit_s=left_s)
     said = "; ".join(f"{span}, {span.least - problem.limit} too many" for span in times[:TIMES_NAMED])
     more = f"; and {len(times) - TIMES_NAMED} more times" if len(times) > TIMES_NAMED else ""
     what = f"no choice fits in {problem.limit} bytes" + (f": {said}{more}" if said else "")
