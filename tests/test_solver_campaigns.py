@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -72,3 +75,23 @@ def test_no_named_time_holds_more_than_the_smallest_peak() -> None:
         assert problem.limit < found[0].least <= least
         named += 1
     assert named >= 5
+
+
+def test_a_look_at_memory_can_be_interrupted_and_leaves_signals_alone() -> None:
+    """Bins that cannot be packed: CP-SAT does not end by itself in any time that a test has."""
+    rng = random.Random(2)
+    nodes = []
+    for i in range(60):
+        size = rng.randrange(10**6, 2 * 10**6)
+        bins = [Usage(time, time + 1, tuple(size * (pick == time) for pick in range(7))) for time in range(7)]
+        nodes.append(Node(f"n{i}", (0,) * 7, tuple(bins)))
+    problem = Problem("bins", tuple(nodes), ())
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(2.0, signal.pthread_kill, [main, signal.SIGINT]).start()
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        smallest_limit(problem, time_limit_s=100.0)
+    assert time.monotonic() - start < 20.0
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
