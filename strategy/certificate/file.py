@@ -6,11 +6,10 @@ Metadata `certificate` is a JSON object {`version`, `problem`, `cost`, `lower_bo
     proof      = the number of steps, the steps, an end (a branch's parts follow it, in order)
     normalise  = 1 n ones[n] others[n]                drop       = 2 node n choices[n] by[n]
     eliminate  = 3 node                               merge      = 4 node into
-    keep rows  = 5 n rows[n]                          move       = 6 n messages[n]
-    fix        = 7 below n nodes[n] (m choices[m])*n bound
-    passed     = 8 bits shift n units[n] m messages[m]
-    eliminated = 9 bits shift n units[n] m order[m]
-    branch     = 10 node n (m choices[m])*n           empty      = 11
+    keep rows  = 5 n rows[n]                          fix        = 6 below n nodes[n] (m choices[m])*n bound
+    passed     = 7 bits shift n units[n] m messages[m]
+    eliminated = 8 bits shift n units[n] m order[m]
+    branch     = 9 node n (m choices[m])*n            empty      = 10
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from strategy.certificate.proof import (
     IntArray,
     KeepRows,
     Merge,
-    Move,
     Normalise,
     Passed,
     Prices,
@@ -155,10 +153,8 @@ def _step_words(step: Step) -> Iterator[IntArray | list[int]]:
             yield [4, step.node, step.into]
         case KeepRows():
             yield from ([5, step.rows.size], step.rows)
-        case Move():
-            yield from ([6, step.messages.size], step.messages)
         case Fix():
-            yield from ([7, step.below, step.nodes.size], step.nodes)
+            yield from ([6, step.below, step.nodes.size], step.nodes)
             for choices in step.choices:
                 yield from ([choices.size], choices)
             yield from _end_words(step.bound)
@@ -167,17 +163,17 @@ def _step_words(step: Step) -> Iterator[IntArray | list[int]]:
 def _end_words(end: End) -> Iterator[IntArray | list[int]]:
     match end:
         case Passed():
-            yield from ([8, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
+            yield from ([7, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
             yield from ([end.messages.size], end.messages)
         case Eliminated():
-            yield from ([9, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
+            yield from ([8, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
             yield from ([end.order.size], end.order)
         case Branch():
-            yield [10, end.node, len(end.choices)]
+            yield [9, end.node, len(end.choices)]
             for choices in end.choices:
                 yield from ([choices.size], choices)
         case Empty():
-            yield [11]
+            yield [10]
 
 
 class _Words:
@@ -237,8 +233,6 @@ class _Words:
             case 5:
                 return KeepRows(self._counted())
             case 6:
-                return Move(self._counted())
-            case 7:
                 below, nodes = self._number(), self._counted()
                 choices = tuple(self._counted() for _ in nodes)
                 return Fix(self._bound(), below, nodes, choices)
@@ -253,13 +247,13 @@ class _Words:
     def _end(self) -> End:
         code = self._number()
         match code:
-            case 8 | 9:
+            case 7 | 8:
                 bits, shift = self._number(), self._number()
                 prices = Prices(self._counted(), shift, bits)
-                return Passed(prices, self._counted()) if code == 8 else Eliminated(prices, self._counted())
-            case 10:
+                return Passed(prices, self._counted()) if code == 7 else Eliminated(prices, self._counted())
+            case 9:
                 node, size = self._number(), self._count()
                 return Branch(node, tuple(self._counted() for _ in range(size)), ())
-            case 11:
+            case 10:
                 return Empty()
         raise CertificateError("no such end", where=f"word {self._place - 1}", got=code)

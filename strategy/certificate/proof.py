@@ -112,13 +112,6 @@ class KeepRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Messages, as in `Passed` with 0 bits, are written into costs and tables."""
-
-    messages: IntArray
-
-
-@dataclass(frozen=True, slots=True)
 class Fix:
     """`nodes[k]` loses `choices[k]`: `bound` says that whatever takes one of them costs at least `below`.
 
@@ -132,7 +125,7 @@ class Fix:
     choices: tuple[IntArray, ...]
 
 
-Step: TypeAlias = Normalise | Drop | Eliminate | Merge | KeepRows | Move | Fix
+Step: TypeAlias = Normalise | Drop | Eliminate | Merge | KeepRows | Fix
 
 
 @dataclass(frozen=True, slots=True)

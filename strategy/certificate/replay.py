@@ -13,7 +13,6 @@ from strategy.certificate.proof import (
     IntArray,
     KeepRows,
     Merge,
-    Move,
     Normalise,
     Step,
 )
@@ -45,8 +44,6 @@ def replay(work: Working, step: Step) -> None:
             if (np.diff(step.rows) <= 0).any() or not _within(step.rows, work.room.size):
                 raise CertificateError("rows that are not ascending, or that are not there")
             work.keep_rows(step.rows)
-        case Move():
-            _move(work, step.messages)
         case Fix():
             _fix(work, step)
 
@@ -205,21 +202,6 @@ def _merge(work: Working, node: int, into: int) -> None:
     for rows, amounts in work.spans[node].items():
         work.hold(into, rows, amounts[picks])
     work.remove(node)
-
-
-def _move(work: Working, messages: IntArray) -> None:
-    pairs = work.pairs()
-    if messages.size != sum(sum(work.tables[one][other].shape) for one, other in pairs):
-        raise CertificateError("messages that do not fit the tables", got=messages.size)
-    if messages.size and max(int(messages.max()), -int(messages.min())) >= FORBIDDEN // 4:
-        raise CertificateError("messages are too large to be exact")
-    place = 0
-    for one, other in pairs:
-        table = work.tables[one][other]
-        mine, theirs = np.split(messages[place : place + sum(table.shape)], [table.shape[0]])
-        place += sum(table.shape)
-        work.costs[one], work.costs[other] = plus(work.costs[one], mine), plus(work.costs[other], theirs)
-        work.put(one, other, minus(minus(table, mine[:, None]), theirs[None, :]))
 
 
 def _fix(work: Working, step: Fix) -> None:

@@ -22,10 +22,10 @@ def build_core(problem: Problem) -> Core:
     """
     _validate(problem)
     sizes = [len(node.costs) for node in problem.nodes]
-    costs = _split(_saturated(itertools.chain.from_iterable(node.costs for node in problem.nodes)), sizes)
+    own = _saturated(itertools.chain.from_iterable(node.costs for node in problem.nodes))
     cells = [len(edge.costs) for edge in problem.edges]
     entries = _saturated(itertools.chain.from_iterable(edge.costs for edge in problem.edges))
-    total = sum(_largest(cost) for cost in costs) + _sum_of_largest(entries, cells)
+    total = _sum_of_largest(own, sizes) + _sum_of_largest(entries, cells)
     if total > MAX_TOTAL_COST:
         raise InputError(
             "costs are too large to be added exactly",
@@ -35,7 +35,7 @@ def build_core(problem: Problem) -> Core:
             hint="use a coarser unit of cost",
         )
     core = Core(
-        costs=dict(enumerate(costs)),
+        costs=dict(enumerate(_split(own, sizes))),
         tables={i: {} for i in range(len(sizes))},
         spans={i: {} for i in range(len(sizes))},
         room=np.zeros(0, np.int64),
@@ -51,10 +51,13 @@ def build_core(problem: Problem) -> Core:
     if problem.limit is not None:
         _add_memory(core, problem, min(problem.limit, MAX_TOTAL_COST))
     for node, cost in core.costs.items():
-        dropped = np.flatnonzero(cost >= FORBIDDEN)
-        if dropped.size:
+        if cost.max() >= FORBIDDEN:
+            dropped = np.flatnonzero(cost >= FORBIDDEN)
             core.drop(node, dropped, np.full(dropped.size, IMPOSSIBLE))
-    core.normalise(core.pairs())
+    if min(own.min(initial=0), entries.min(initial=0)) < 0:
+        core.normalise(core.pairs())
+    else:
+        core.settle()
     return core
 
 
@@ -64,12 +67,12 @@ def _add_memory(core: Core, problem: Problem, limit: int) -> None:
     Two instants with the same live set are one row, and among nested live sets only the largest matters: those
     are the instants that directly follow a beginning and directly precede an end.
     """
-    items = [
-        (i, usage.begin, usage.end, _saturated(usage.amounts))
-        for i, node in enumerate(problem.nodes)
-        for usage in node.usages
-        if usage.begin < usage.end
-    ]
+    usages = [(i, usage) for i, node in enumerate(problem.nodes) for usage in node.usages if usage.begin < usage.end]
+    held = _split(
+        _saturated(itertools.chain.from_iterable(usage.amounts for _, usage in usages)),
+        [len(usage.amounts) for _, usage in usages],
+    )
+    items = [(i, usage.begin, usage.end, amounts) for (i, usage), amounts in zip(usages, held, strict=True)]
     starts = np.unique([begin for _, begin, _, _ in items])
     items = [item for item in items if item[3].any()]
     begins, ends = {item[1] for item in items}, {item[2] for item in items}
@@ -110,11 +113,6 @@ def _split(values: IntArray, sizes: Sequence[int]) -> list[IntArray]:
 def _sum(one: IntArray, other: IntArray) -> IntArray:
     """Sum of entries of any sign, in which forbidden entries stay forbidden."""
     return np.where((one >= FORBIDDEN) | (other >= FORBIDDEN), FORBIDDEN, one + other)
-
-
-def _largest(values: IntArray) -> int:
-    """The largest legal magnitude."""
-    return int(np.abs(np.where(values < FORBIDDEN, values, 0)).max())
 
 
 def _sum_of_largest(values: IntArray, sizes: Sequence[int]) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from strategy.certificate.proof import Bound, Drop, Fix, KeepRows, Move, Normalise, Step
+from strategy.certificate.proof import Bound, Drop, Fix, KeepRows, Normalise, Step
 from strategy.problem import FORBIDDEN
 
 IntArray = npt.NDArray[np.int64]
@@ -232,24 +232,6 @@ class Core:
         if touched:
             ones, others = np.array(touched, np.int64).T
             self.steps.append(Normalise(ones, others))
-        self.settle()
-
-    def move(self, messages: IntArray) -> None:
-        """Writes messages, laid out along `pairs`, into costs and tables; the sum over any choice stays as it was.
-
-        Raises:
-            NoChoiceError: a node's choices are all forbidden.
-        """
-        place = 0
-        for one, other in self.pairs():
-            table = self.tables[one][other]
-            mine = messages[place : place + table.shape[0]]
-            theirs = messages[place + table.shape[0] : place + sum(table.shape)]
-            place += sum(table.shape)
-            self.costs[one] = less(self.costs[one], -mine)
-            self.costs[other] = less(self.costs[other], -theirs)
-            self.set_table(one, other, less(table, mine[:, None] + theirs[None, :]))
-        self.steps.append(Move(messages))
         self.settle()
 
     def settle(self) -> None:

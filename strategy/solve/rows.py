@@ -27,9 +27,10 @@ def drop_slack_rows(core: Core) -> None:
     # Implied by an earlier row: not a new height of what begins, less the room.
     height = begun - core.room
     kept[1:] &= height[1:] > np.maximum.accumulate(height)[:-1]
-    # Implied by a later row.
-    depth = ended + core.room
-    kept[:-1] &= depth[:-1] <= np.minimum.accumulate(depth[::-1])[::-1][1:]
+    # Of the rows that are left, implied by a later one.
+    left = np.flatnonzero(kept)
+    depth = (ended + core.room)[left]
+    kept[left[:-1]] = depth[:-1] < np.minimum.accumulate(depth[::-1])[::-1][1:]
     core.keep_rows(kept)
 
 

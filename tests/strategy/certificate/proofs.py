@@ -78,8 +78,6 @@ def _random_step(core: Core, rng: random.Random, below: int) -> None:
     if kind < 0.6:
         core.changed = set(core.costs)
         rng.choice(REDUCTIONS)(core)
-    elif kind < 0.7:
-        core.move(_messages(core, rng, 1))
     else:
         bound = random_bound(core, rng)
         kept = {node: np.flatnonzero(~gone) for node, gone in by_choice(view(core), bound, below).items()}
