@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
-from experiments.arguments import add_json, seconds
+from experiments.arguments import add_json, positive_int, seconds
+from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
 from experiments.console import emit, say
 from strategy.errors import InfeasibleError
 
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 
 EXIT_LIMIT = 4
 
+PROGRESS_S = 1.0
+"""Least time between two lines of progress."""
 CONFLICT_S = 10.0
 """Time to look for the times that bind, where none binds by itself."""
 TIMES_NAMED = 3
@@ -31,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan solve` takes."""
     parser.add_argument("problem", metavar="PROBLEM.json[.gz]", type=Path, help="the problem")
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop after so many seconds, reading included")
+    parser.add_argument(
+        "--work-limit",
+        type=positive_int,
+        metavar="N",
+        help="stop after so much work: the same answer on any machine",
+    )
     parser.add_argument("--certificate", type=Path, metavar="F", help="write the proof of the bound here")
     add_json(parser)
 
@@ -51,8 +64,10 @@ def run(args: argparse.Namespace) -> int:
     digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started
     limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
-    with clean_stdout():
-        solution = solve(problem, time_limit_s=limit_s)
+    with clean_stdout(), stopping() as stopped_by:
+        solution = solve(
+            problem, time_limit_s=limit_s, work_limit=args.work_limit, progress=reporter(already_s=reading_s)
+        )
     solve_time_s = time.perf_counter() - started
 
     cost, bound, found_s = solution.cost, solution.lower_bound, solution.first_feasible_s
@@ -76,7 +91,39 @@ def run(args: argparse.Namespace) -> int:
         raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
+    if solution.status == "interrupted":
+        return EXIT_TERMINATED if signal.SIGTERM in stopped_by else EXIT_INTERRUPTED
     return EXIT_LIMIT if solution.status == "limit" else 0
+
+
+@contextmanager
+def stopping() -> Iterator[list[int]]:
+    """SIGTERM ends the work like Ctrl-C, with the best so far; yields the signals that came."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def reporter(*, already_s: float) -> Callable[[float, int | None, int | None], None]:
+    """Says on stderr how bound and cost move, once in `PROGRESS_S` at most; times count from the start."""
+    last_s = 0.0
+
+    def report(elapsed_s: float, lower_bound: int | None, cost: int | None) -> None:
+        nonlocal last_s
+        if elapsed_s - last_s >= PROGRESS_S:
+            last_s = elapsed_s
+            gap = f", gap {(cost - lower_bound) / cost:.3%}" if cost and lower_bound is not None else ""
+            say(f"{already_s + elapsed_s:.0f} s: cost {cost}, lower bound {lower_bound}{gap}")
+
+    return report
 
 
 def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:

@@ -45,7 +45,7 @@ CONTRACT = {
     "report": "PLAN|RUN --out",
     "predict": "ROWS.csv --out --constants --json",
     "validate": "--search --out --json",
-    "solve": "PROBLEM.json[.gz] --time-limit --certificate --json",
+    "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
     "bench": "cpu gpu search --time-limit --json",
     "run": "SUITE.toml --quick",
     "runs": "",
@@ -355,7 +355,7 @@ def solve_with(monkeypatch: pytest.MonkeyPatch, problem: Problem, **solution: ob
     """Put a solver that returns `solution` behind `sbplan solve`; returns the time limits that it is given."""
     limits: list[float | None] = []
 
-    def solve(_problem: Problem, time_limit_s: float | None = None) -> SimpleNamespace:
+    def solve(_problem: Problem, *, time_limit_s: float | None, **_options: object) -> SimpleNamespace:
         limits.append(time_limit_s)
         return SimpleNamespace(**solution)
 
