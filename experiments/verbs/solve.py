@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 EXIT_LIMIT = 4
 
+CONFLICT_S = 10.0
+"""Time to look for the times that bind, where none binds by itself."""
+TIMES_NAMED = 3
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan solve` takes."""
@@ -69,26 +73,34 @@ def run(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
-        raise infeasible(problem)
+        raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
     return EXIT_LIMIT if solution.status == "limit" else 0
 
 
-def infeasible(problem: Problem) -> InfeasibleError:
-    """What is wrong with the limit, and the smallest one that works."""
-    from strategy.solve import smallest_limit
+def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
+    """What is wrong: when too much is held, by how much, and the smallest limit that works if it is found in time."""
+    started = time.perf_counter()
+    from strategy.solve import PeakLimitError, smallest_limit
+    from strategy.solve.conflict import overfull_times
 
     if problem.limit is None:
         return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice")
-    smallest = smallest_limit(problem)
-    if smallest is None:
-        return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
-    return InfeasibleError(
-        f"{problem.name}: no choice fits in {problem.limit} bytes",
-        smallest_limit=smallest,
-        hint=f"the smallest limit that works is {smallest} bytes",
-    )
+    smallest, hint = None, ""
+    try:
+        smallest = smallest_limit(problem, time_limit_s=left_s)
+        if smallest is None:
+            return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
+        hint = f"the smallest limit that works is {smallest} bytes"
+    except PeakLimitError as error:
+        hint = str(error)
+    left_s = CONFLICT_S if left_s is None else max(0.0, left_s - (time.perf_counter() - started))
+    times = overfull_times(problem, time_limit_s=left_s)
+    said = "; ".join(f"{span}, {span.least - problem.limit} too many" for span in times[:TIMES_NAMED])
+    more = f"; and {len(times) - TIMES_NAMED} more times" if len(times) > TIMES_NAMED else ""
+    what = f"no choice fits in {problem.limit} bytes" + (f": {said}{more}" if said else "")
+    return InfeasibleError(f"{problem.name}: {what}", smallest_limit=smallest, hint=hint)
 
 
 def peak_rss_bytes() -> int:

@@ -15,7 +15,8 @@ class SolveStatus(StrEnum):
     FEASIBLE = "feasible"  # the search ended by itself, but its bound does not meet the cost
     INFEASIBLE = "infeasible"  # two independent methods agree that no legal choice exists
     CUTOFF = "cutoff"  # no legal choice costs less than the caller asked for; the choice may be missing
-    LIMIT = "limit"  # the time ran out; the choice may be missing
+    LIMIT = "limit"  # the time or the work ran out; the choice may be missing
+    INTERRUPTED = "interrupted"  # stopped from the keyboard; the choice may be missing
 
 
 @dataclass(frozen=True, slots=True)
