@@ -26,7 +26,7 @@ TABLE_CELLS = 1 << 14
 UNIQUE_CELLS = 1 << 16
 
 # The share of the nodes that rows must have changed for another round.
-WORTHWHILE = 0.005
+WORTHWHILE = 0.02
 
 
 def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:

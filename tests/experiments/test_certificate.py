@@ -15,6 +15,7 @@ from strategy.problem_file import write_problem
 from tests.conftest import ROOT
 from tests.experiments.conftest import Command
 from tests.strategy.certificate.test_check import CERTIFICATE, CHAIN
+from tests.strategy.problems import ladder
 
 NO_SEARCH = """
 import sys
@@ -44,6 +45,36 @@ def test_what_is_proved_is_accepted(command: Command, files: tuple[Path, Path]) 
     assert said.err == (
         f"{certificate}: accepted, nothing costs less than 11, the choice costs 11, gap 0.000% (3 steps, 2 leaves)\n"
     )
+
+
+def test_what_the_solver_writes_is_accepted_and_always_the_same(command: Command, tmp_path: Path) -> None:
+    problem = tmp_path / "ladder.json.gz"
+    write_problem(ladder(rungs=10, limit=2 * 10**9), problem)
+    written = []
+    for name in ("one.cert", "two.cert"):
+        said = command("solve", problem, "--certificate", tmp_path / name, "--json")
+        assert said.code == 0
+        solved = json.loads(said.out.splitlines()[0])
+        written.append((tmp_path / name).read_bytes())
+    assert written[0] == written[1]
+    verified = json.loads(command("verify", "--certificate", tmp_path / "one.cert", problem, "--json").out)
+    assert (verified["accepted"], verified["gap"]) == (True, 0.0)
+    assert (verified["cost"], verified["lower_bound"]) == (solved["cost"], solved["lower_bound"])
+
+
+def test_that_nothing_fits_is_proved(command: Command, tmp_path: Path) -> None:
+    write_problem(replace(CHAIN, limit=2), tmp_path / "tight.json")
+    assert command("solve", tmp_path / "tight.json", "--certificate", tmp_path / "tight.cert").code == 3
+    said = command("verify", "--certificate", tmp_path / "tight.cert", tmp_path / "tight.json")
+    assert said.code == 0
+    assert "accepted, nothing is legal" in said.err
+
+
+def test_a_place_that_is_not_there_is_said_before_the_work(command: Command, files: tuple[Path, Path]) -> None:
+    said = command("solve", files[1], "--certificate", files[1].parent / "missing" / "chain.cert")
+    assert said.code == 2
+    assert said.out == ""
+    assert "no such folder" in said.err
 
 
 def test_no_search_code_is_imported(files: tuple[Path, Path]) -> None:
