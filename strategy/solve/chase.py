@@ -18,9 +18,9 @@ from strategy.solve.flat import Flat, FloatArray
 from strategy.solve.primal import Primal
 from strategy.solve.progress import Progress
 
-# Entries that one round of the ascent reads, and steps that it takes at most.
+# Entries that one round of the ascent reads, and the least and the most steps that it takes.
 ROUND_ENTRIES = 20_000_000
-ROUND_STEPS = 50
+LEAST_STEPS, MOST_STEPS = 4, 50
 # From this many cells on the primal has a thread of its own.
 THREADED_CELLS = 100_000
 # Rounds between two liftings of slightly better choices, and what is more than slight.
@@ -55,6 +55,7 @@ class Chase:
         self.primal: Primal | None = None
         self.prices: FloatArray = np.zeros(0)
         self.rounds = 0
+        self.credit = 0  # entries that the primal may read before it is level with the ascents
 
     def ascend(
         self,
@@ -79,7 +80,7 @@ class Chase:
             self.home, self.primal = Place(core.copy(), flat, place.nodes), Primal(flat)
         local = self.primal if self.home.flat is flat else Primal(flat)
         entries = 2 * flat.table.size + flat.cost.size + flat.room.size
-        steps = max(1, min(ROUND_ENTRIES // entries, ROUND_STEPS))
+        steps = max(LEAST_STEPS, min(ROUND_ENTRIES // entries, MOST_STEPS))
         wide = max(patience.steps // steps, 1)
         window: list[float] = []
         while not ascent.converged:
@@ -113,9 +114,10 @@ class Chase:
             scale = abs(ascent.bound + home.core.constant)
 
         def improve() -> None:
-            if candidate is not None:
-                primal.consider(candidate, self.prices, scale)
-            primal.improve(self.prices, steps * entries)
+            self.credit += steps * entries
+            if candidate is not None and self.credit > 0:
+                self.credit -= primal.consider(candidate, self.prices, scale)
+            self.credit = primal.improve(self.prices, self.credit)
 
         if home.flat.table.size >= THREADED_CELLS:
             beside = self.pool.submit(improve)

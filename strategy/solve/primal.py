@@ -34,23 +34,28 @@ class Primal:
         self.factor = 1.0
         self.turn = 0
         self.priced = flat.cost.copy()
-        # Work of one sweep of repair, in entries read.
-        self.sweep_work = int(flat.links.size * 8 + flat.cost.size + (flat.span_last - flat.span_first).sum())
+        # Entries that a sweep of descent and one of repair read.
+        sizes = np.diff(flat.first)
+        self.line_work = int(flat.cost.size + sizes[flat.tail].sum() + sizes[flat.head].sum())
+        self.sweep_work = self.line_work + int((flat.span_last - flat.span_first).sum())
 
-    def consider(self, candidate: IntArray, prices: FloatArray, scale: float) -> None:
-        """Takes a choice, repaired if need be; `scale` is the magnitude of the core's costs."""
+    def consider(self, candidate: IntArray, prices: FloatArray, scale: float) -> int:
+        """Takes a choice, repaired if need be; `scale` is the magnitude of costs. Returns the entries read."""
         self.weight = scale / max(float(self.flat.room.mean()), 1.0) if self.flat.room.size else 1.0
         self.turn += 1
         picks = candidate.copy()
         price(self.flat, prices, self.priced)
-        if repair(self.flat, self.priced, picks, self.weight, DECODED_SWEEPS, self.turn) > 0:
-            descend(self.flat, picks, DECODED_SWEEPS, self.turn)
+        sweeps = repair(self.flat, self.priced, picks, self.weight, DECODED_SWEEPS, self.turn)
+        work = abs(sweeps) * self.sweep_work
+        if sweeps > 0:
+            work += descend(self.flat, picks, DECODED_SWEEPS, self.turn) * self.line_work
             self._take(picks)
+        return work
 
-    def improve(self, prices: FloatArray, work: int) -> None:
-        """Moves from the best choice until so many entries are read."""
+    def improve(self, prices: FloatArray, work: int) -> int:
+        """Moves from the best choice until so many entries are read; returns what is overdrawn, as <= 0."""
         if self.picks is None:
-            return
+            return min(work, 0)
         nodes = self.picks.size
         while work > 0:
             if self.turn % REPRICED == 0:
@@ -70,8 +75,9 @@ class Primal:
                 if sweeps < 0:
                     continue
             if whole:
-                work -= descend(self.flat, picks, MOVED_SWEEPS, self.turn) * self.flat.links.size * 8
+                work -= descend(self.flat, picks, MOVED_SWEEPS, self.turn) * self.line_work
             self._take(picks)
+        return work
 
     def _take(self, picks: IntArray) -> None:
         value = cost_of(self.flat, picks)

@@ -24,7 +24,7 @@ class Solution:
     """One answer; costs are integers in the problem's own unit.
 
     `lower_bound` never exceeds the cost of any legal choice; without a legal choice it means nothing.
-    `method` names the step that gave the bound: reductions, elimination, multipliers, messages, highs, cp-sat.
+    `method` names the step that gave the bound: reductions, elimination, messages, branching.
     `proof` shows `lower_bound`, or that nothing is legal, to `strategy.certificate.check`.
     """
 
