@@ -5,15 +5,37 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from experiments.console import not_there_yet
+from experiments.arguments import add_json
+from experiments.console import emit, say
+from experiments.outputs import check_place
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan predict` takes."""
     parser.add_argument("rows", metavar="ROWS.csv", type=Path, help="rows that describe training runs")
     parser.add_argument("--out", type=Path, required=True, metavar="PREDICTIONS.csv", help="write the predictions here")
+    parser.add_argument("--constants", type=Path, metavar="FILE", help="fitted constants (default: the shipped ones)")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan predict'")
+    """Predict every row that can be, and say why of the others."""
+    from experiments.published.predictions import as_csv, predict
+    from experiments.published.rows import read_rows
+    from strategy.estimate.calibration import read_calibration, shipped
+    from strategy.files import write_atomic
+
+    check_place(args.out, "--out")
+    rows = read_rows(args.rows)
+    calibration = read_calibration(args.constants) if args.constants else shipped()
+    predictions = predict(rows, calibration)
+    write_atomic(args.out, as_csv(predictions))
+    for row in rows:
+        if row.why_not:
+            say(f"{args.rows}: row {row.number} ({row.cells['row_id']}): unsupported: {row.why_not}")
+    done = sum(prediction.status == "ok" for prediction in predictions)
+    beyond = sum(prediction.extrapolated for prediction in predictions)
+    if args.json:
+        emit({"rows": len(rows), "predicted": done, "extrapolated": beyond, "out": str(args.out)})
+    say(f"{args.out}: {done} of {len(rows)} rows predicted, {beyond} of them beyond what the constants were fitted to")
+    return 0

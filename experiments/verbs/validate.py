@@ -1,19 +1,94 @@
-"""Recompute the shipped published numbers."""
+"""Recompute the shipped published numbers: how well measured training runs are predicted by fits without them."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
-from experiments.console import not_there_yet
+from experiments.console import emit, not_there_yet, say
+from experiments.outputs import check_place
+
+if TYPE_CHECKING:
+    from experiments.published.scores import Score
+    from experiments.published.validation import Validation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan validate` takes."""
     parser.add_argument("--search", action="store_true", help="recompute the published search results too")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the constants fitted to all open runs here")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan validate'")
+    """Fit, hold out, score, and print the tables."""
+    from experiments.published.fitting import open_rows
+    from experiments.published.validation import FOLDS, validate
+    from strategy.estimate.calibration import DECLARED, write_calibration
+
+    if args.search:
+        raise not_there_yet("'sbplan validate --search'")
+    check_place(args.out, "--out")
+    found = validate()
+    if args.out:
+        provenance = {
+            "fitted_to": list(open_rows()),
+            "by": "sbplan validate --out",
+            "method": "least squares on log ratios, soft L1, priors, families of nearly equal weight",
+            "strata": f"held-out residuals of {FOLDS} folds; groups of a model on a GPU kept whole",
+        }
+        write_calibration(args.out, found.fits, found.strata, provenance)
+    if args.json:
+        emit(document(found))
+    say(f"{len(DECLARED)} fitted parameters\n")
+    say(f"held out by group, {FOLDS} folds\n" + table(found.within))
+    say("\nheld out by family\n" + table(found.across))
+    say("\nall-reduces of at least 1 MiB, mean error")
+    for setup, error in found.collective_error.items():
+        say(f"  {setup:<12}{100 * error:6.1f} %")
+    return 0
+
+
+def document(found: Validation) -> dict[str, object]:
+    """The JSON document of a validation."""
+    from experiments.published.scores import macro
+    from experiments.published.validation import CALCULON
+    from strategy.estimate.calibration import DECLARED
+
+    return {
+        "parameters": len(DECLARED),
+        "within": {name: asdict(item) for name, item in found.within.items()},
+        "within_macro": macro(found.within.values()),
+        "across": {name: asdict(item) for name, item in found.across.items()},
+        "across_macro": macro(found.across.values()),
+        "collectives": dict(found.collective_error),
+        "calculon": CALCULON,
+    }
+
+
+def table(scores: Mapping[str, Score]) -> str:
+    """One line per family, and the means over families."""
+    from experiments.published.scores import macro
+    from experiments.published.validation import CALCULON
+
+    columns = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error")
+    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in columns)
+    lines = [head + f"{'oom':>7}{'alarms':>8}{'calculon':>10}"]
+    for name, item in scores.items():
+        figures = "".join(_cell(getattr(item, column), column) for column in columns)
+        oom = f"{item.out_of_memory_found}/{item.out_of_memory}"
+        theirs = f"{100 * CALCULON[name]:>8.1f} %" if name in CALCULON else ""
+        lines.append(f"{name:<16}{item.rows:>6}{item.predicted:>6}{figures}{oom:>7}{item.false_alarms:>8}{theirs:>10}")
+    means = macro(scores.values())
+    lines.append(f"{'mean':<28}" + "".join(_cell(means.get(column), column) for column in columns))
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, column: str) -> str:
+    if value is None:
+        return f"{'-':>13}"
+    return f"{value:>13.2f}" if column in ("width", "tau") else f"{100 * value:>11.1f} %"

@@ -25,11 +25,11 @@ from tests.small_plans import train
 QUOTAS = {
     "pipeline": 0.3,
     "data": 0.3,
-    "tensor": 0.2,
+    "tensor": 0.1,
     "accumulation": 0.3,
     "uneven": 0.1,
     "random layout": 0.3,
-    "rules": 0.2,
+    "deduced": 0.2,
     "several blocks": 0.2,
     "in place": 0.5,
     "beside computation": 0.1,

@@ -96,6 +96,25 @@ def test_what_is_no_heartbeat_is_not_read(tmp_path: Path) -> None:
     assert [beat.rank for beat in read_heartbeats(tmp_path, JOB)] == [2, 10]
 
 
+def test_a_beat_is_read_whole_while_another_is_written(tmp_path: Path) -> None:
+    path, me, enough = heartbeat_path(tmp_path, 0), identify(os.getpid()), 10**6
+    heartbeat = start_heartbeat(tmp_path, 0, me, me)
+    heartbeat.beat(7, enough)
+    writer = os.fork()
+    if writer == 0:
+        deadline_s = time.monotonic() + 1.0
+        while time.monotonic() < deadline_s:
+            for number in range(enough, enough + 100):
+                heartbeat.beat(7, number)
+        os._exit(0)
+    seen = set()
+    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+        beat = read_heartbeat(path)
+        assert beat is not None
+        seen.add((beat.actor, beat.number >= enough, beat.time_ns > 0, beat.state))
+    assert seen == {(7, True, True, RankState.RUNNING)}
+
+
 def test_a_beat_is_cheap(tmp_path: Path) -> None:
     heartbeat = Heartbeat(heartbeat_path(tmp_path, 0))
     fastest_s = float("inf")

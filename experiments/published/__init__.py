@@ -1,0 +1,1 @@
+"""Published training measurements: reading rows, predicting them, and judging the predictions."""

@@ -1,0 +1,164 @@
+"""Fitting: the constants of the closed-form models from the open published measurements.
+
+Microbenchmarks first: collectives from all-reduces of known size, then held. After that the time of steps, and memory.
+Every family of runs has nearly the same say, whether it has one row or 720; runs are predicted as the mean over what
+they may have been, as `sbplan predict` does.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from experiments.published.predictions import Mixture
+from experiments.published.rows import Row, read_rows
+from experiments.published.scores import family_of, measured_seconds, positive
+from strategy.estimate import collectives, memory
+from strategy.estimate.calibration import TIME
+from strategy.estimate.collectives import Group
+from strategy.estimate.constants import Constants
+from strategy.estimate.devices import DEVICES, GIB, DeviceSheet
+from strategy.estimate.fit import Fit, fit
+from strategy.estimate.gemm import Floats
+from strategy.estimate.job import Jobs
+from strategy.estimate.price import Pricing
+
+Mask = npt.NDArray[np.bool_]
+_SHARE = 6.0
+_MORE = 0.3
+"""A family of n rows weighs `_SHARE` x n ** `_MORE` rows: 720 count as 43, one as 6."""
+_MIB = 2**20
+_COLLECTIVE_GPUS = (
+    ("A100-40GB", "A100-40"), ("A100", "A100-80"), ("V100-32GB", "V100-32"), ("V100", "V100-16"), ("B200", "B200"),
+)  # fmt: skip
+
+
+def reference(name: str) -> Path:
+    """A file of published measurements that comes with the package."""
+    return Path(str(resources.files("experiments") / "reference" / "published" / name))
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduces:
+    """Measured all-reduces: bytes, seconds, and the groups; `setups` names GPU and number of ranks of each."""
+
+    nbytes: Floats
+    seconds: Floats
+    group: Group
+    setups: tuple[str, ...]
+
+
+def read_all_reduces(path: Path) -> AllReduces:
+    """All-reduces of at least 1 MiB with a measured time, on GPUs that have a data sheet."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["size_bytes"] and row["time_us"]]
+    found = [(row, sheet) for row in rows if int(row["size_bytes"]) >= _MIB and (sheet := _sheet(row["gpu"]))]
+    ranks = np.array([float(row["gpus"]) for row, _ in found])
+    group = Group(
+        ranks=ranks,
+        local=np.minimum([float(row["gpus_per_node"]) for row, _ in found], ranks),
+        link=np.array([sheet.link_bytes_per_s for _, sheet in found]),
+        nic=np.array([sheet.nic_bytes_per_s for _, sheet in found]),
+        family=np.array([collectives.family_of(sheet) for _, sheet in found], dtype=np.intp),
+        switched=np.array([sheet.generation != "volta" for _, sheet in found]),
+        efa=np.array([row["inter_link"].startswith("EFA") for row, _ in found]),
+    )
+    return AllReduces(
+        np.array([float(row["size_bytes"]) for row, _ in found]),
+        np.array([float(row["time_us"]) * 1e-6 for row, _ in found]),
+        group,
+        tuple(f"{row['gpu']} x {row['gpus']}" for row, _ in found),
+    )
+
+
+def _sheet(gpu: str) -> DeviceSheet | None:
+    return next((DEVICES[name] for start, name in _COLLECTIVE_GPUS if gpu.startswith(start)), None)
+
+
+def fit_collectives(measured: AllReduces) -> Fit:
+    """Constants of collectives; every setup has the same say, and so have small and large messages within it."""
+    weights = 1 / np.sqrt(measured.nbytes)
+    for setup in set(measured.setups):
+        mine = np.array([setup == other for other in measured.setups])
+        weights[mine] *= 40 / weights[mine].sum()
+    return fit(
+        lambda c: collectives.all_reduce(measured.nbytes, measured.group, c), measured.seconds, weights,
+        collectives.CONSTANTS,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Measured runs that can be predicted, ready to be fitted to."""
+
+    rows: tuple[Row, ...]
+    mixture: Mixture
+    pricing: Pricing
+    seconds: Floats
+    memory_gib: Floats
+    families: tuple[str, ...]
+    weights: Floats
+
+    @property
+    def timed(self) -> Mask:
+        """Runs whose time was measured."""
+        return np.isfinite(self.seconds)
+
+    def family(self, name: str) -> Mask:
+        """Runs of a family."""
+        return np.array([name == other for other in self.families])
+
+
+def read_runs(path: Path, links: Constants) -> Runs:
+    """Measured runs of a file; `links` are the constants of collectives."""
+    rows = [row for row in read_rows(path) if row.candidates]
+    families = tuple(family_of(row.cells["row_id"]) for row in rows)
+    sizes = Counter(families)
+    jobs = Jobs.of([candidate.job for row in rows for candidate in row.candidates])
+    return Runs(
+        rows=tuple(rows),
+        mixture=Mixture.of(rows),
+        pricing=Pricing(jobs, links),
+        seconds=np.array([measured_seconds(row.cells) or np.nan for row in rows]),
+        memory_gib=np.array([positive(row.cells["mem_gib_per_gpu"]) or np.nan for row in rows]),
+        families=families,
+        weights=np.array([_SHARE * sizes[name] ** (_MORE - 1) for name in families]),
+    )
+
+
+def fit_time(runs: Runs, mask: Mask, start: Constants | None = None) -> Fit:
+    """Constants of step time from the runs of a mask; a start near the answer saves rounds."""
+    mask = mask & runs.timed
+
+    def model(constants: Constants) -> Floats:
+        return runs.mixture.mean(runs.pricing.seconds(constants))[mask]
+
+    rounds = 30 if start is None else 10
+    return fit(model, runs.seconds[mask], runs.weights[mask], TIME, start=start, rounds=rounds)
+
+
+def fit_memory(runs: Runs, mask: Mask) -> Fit:
+    """Constants of memory from the runs of a mask that report it; families have equal say."""
+    mask = mask & np.isfinite(runs.memory_gib)
+    reserved = np.array([row.candidates[0].job.framework == "torchtitan" for row in runs.rows])
+    sizes = Counter(np.array(runs.families)[mask].tolist())
+    weights = np.array([30 / sizes[name] for name in np.array(runs.families)[mask].tolist()])
+
+    def model(constants: Constants) -> Floats:
+        held = memory.footprint(runs.pricing.jobs, runs.pricing.work, constants)
+        seen = np.where(reserved, runs.mixture.mean(held.reserved), runs.mixture.mean(held.driver))
+        return np.asarray(seen[mask] / GIB, dtype=float)
+
+    return fit(model, runs.memory_gib[mask], weights, memory.CONSTANTS)
+
+
+def open_rows() -> Sequence[str]:
+    """Names of the shipped files that constants are fitted to."""
+    return ("training_measurements.csv", "collective_measurements.csv")

@@ -1,0 +1,96 @@
+"""Predictions: one line per row, each the mean over the jobs that the row may have been."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.published.rows import Row
+from strategy.estimate.calibration import Calibration
+from strategy.estimate.devices import GIB
+from strategy.estimate.estimate import estimate
+from strategy.estimate.gemm import Floats
+
+COLUMNS = (
+    "row_id", "status", "iter_time_s", "iter_time_lo_s", "iter_time_hi_s", "mem_gib_per_gpu", "oom", "extrapolated",
+)  # fmt: skip
+_RESERVED = ("torchtitan",)
+"""Frameworks whose reports are of reserved memory; the others' are what the driver sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Which of many jobs each row may have been: `owner` is a job's row, `weights` sum to 1 within a row."""
+
+    owner: np.ndarray[tuple[int], np.dtype[np.intp]]
+    weights: Floats
+    rows: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Mixture:
+        """The mixture of rows that have candidates."""
+        counts = [len(row.candidates) for row in rows]
+        weights = np.array([candidate.weight for row in rows for candidate in row.candidates])
+        return cls(np.repeat(np.arange(len(rows)), counts), weights, len(rows))
+
+    def mean(self, values: Floats) -> Floats:
+        """Mean over each row's jobs."""
+        return np.bincount(self.owner, self.weights * values, minlength=self.rows).astype(float)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is said of one row; `status` is "ok" or "unsupported: why"."""
+
+    row_id: str
+    status: str
+    seconds: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    memory_gib: float = 0.0
+    out_of_memory: bool = False
+    extrapolated: bool = False
+
+
+def predict(rows: Sequence[Row], calibration: Calibration) -> list[Prediction]:
+    """Predict rows, in their order."""
+    able = [row for row in rows if row.candidates]
+    found: dict[int, Prediction] = {}
+    if able:
+        mixture = Mixture.of(able)
+        jobs = [candidate.job for row in able for candidate in row.candidates]
+        estimates = estimate(jobs, calibration)
+        reports = np.array([job.framework in _RESERVED for job in jobs])
+        held = np.where(reports, estimates.footprint.reserved, estimates.footprint.driver)
+        columns = [mixture.mean(values) for values in (
+            estimates.seconds, estimates.low, estimates.high, held / GIB,
+            estimates.out_of_memory.astype(float), estimates.extrapolated.astype(float),
+        )]  # fmt: skip
+        for row, seconds, low, high, memory, over, beyond in zip(able, *columns, strict=True):
+            found[row.number] = Prediction(
+                row.cells["row_id"],
+                "ok",
+                seconds=float(seconds),
+                low=float(low),
+                high=float(high),
+                memory_gib=float(memory),
+                out_of_memory=bool(over > 0.999),
+                extrapolated=bool(beyond > 0.5),
+            )
+    return [found.get(row.number) or Prediction(row.cells["row_id"], f"unsupported: {row.why_not}") for row in rows]
+
+
+def as_csv(predictions: Sequence[Prediction]) -> str:
+    """The file of predictions; what is not predicted is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for p in predictions:
+        figures = [f"{value:.6g}" for value in (p.seconds, p.low, p.high, p.memory_gib)]
+        flags = ["yes" if flag else "" for flag in (p.out_of_memory, p.extrapolated)]
+        writer.writerow([p.row_id, p.status, *(figures if p.status == "ok" else [""] * 4), *flags])
+    return text.getvalue()

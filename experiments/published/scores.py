@@ -1,0 +1,132 @@
+"""Scores: how near predictions came to measurements, per family and as means over families.
+
+Conventions: a run without a prediction counts as an error of 100 %; predicted order is judged within groups of runs
+that differ only in how they were parallelised, on pairs measured apart by more than the noise; regret is what the run
+that was predicted fastest lost to the one that was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import mean, median
+
+from experiments.published.predictions import Prediction
+
+NOISE = 0.06
+"""The same configuration measured twice differs by up to this."""
+_SAME = (
+    "source", "framework", "framework_version", "date", "model", "gpu", "num_gpus", "layers", "hidden", "heads",
+    "ffn", "seq", "vocab", "dtype", "global_batch", "recompute",
+)  # fmt: skip
+_SMALLEST_GROUP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One family's score; shares are fractions, None where there is nothing to judge."""
+
+    rows: int
+    predicted: int
+    error: float | None
+    error_p90: float | None
+    bias: float | None
+    covered: float | None
+    width: float | None
+    tau: float | None
+    regret: float | None
+    memory_error: float | None
+    out_of_memory: int
+    out_of_memory_found: int
+    false_alarms: int
+
+
+def family_of(row_id: str) -> str:
+    """The series of measurements that a row belongs to."""
+    parts = row_id.split("_")
+    return "_".join(parts[:2]) if parts[0].startswith(("vtrain", "dlperf", "sc21", "mlm")) else parts[0]
+
+
+def measured_seconds(cells: Mapping[str, str]) -> float | None:
+    """Measured seconds per step, if any."""
+    return positive(cells.get("iter_time_s", ""))
+
+
+def positive(text: str) -> float | None:
+    """A finite figure above zero, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def score(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction]) -> dict[str, Score]:
+    """Scores by family, of measured rows and their predictions in the same order."""
+    families: dict[str, list[tuple[Mapping[str, str], Prediction]]] = defaultdict(list)
+    for row, prediction in zip(cells, predictions, strict=True):
+        if measured_seconds(row) or row["oom"] == "yes":
+            families[family_of(row["row_id"])].append((row, prediction))
+    return {name: _family(pairs) for name, pairs in sorted(families.items())}
+
+
+def macro(scores: Iterable[Score]) -> dict[str, float]:
+    """Means over families of every share, of the families that have it."""
+    rows = [asdict(item) for item in scores]
+    names = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error")
+    return {
+        name: mean(row[name] for row in rows if row[name] is not None)
+        for name in names
+        if any(row[name] is not None for row in rows)
+    }
+
+
+def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
+    over = [p.out_of_memory for row, p in pairs if row["oom"] == "yes"]
+    ran = [(row, p, measured_seconds(row)) for row, p in pairs if row["oom"] != "yes"]
+    timed = [(row, p, seconds) for row, p, seconds in ran if p.status == "ok" and seconds is not None]
+    signed = [p.seconds / seconds - 1 for _, p, seconds in timed]
+    errors = [abs(error) for error in signed] + [1.0] * (len(ran) - len(timed))
+    memory = [
+        abs(p.memory_gib / held - 1) if p.status == "ok" else 1.0
+        for row, p, _ in ran
+        if (held := positive(row["mem_gib_per_gpu"])) is not None
+    ]
+    groups: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
+    for row, p, seconds in timed:
+        groups[tuple(row[name] for name in _SAME)].append((seconds, p.seconds))
+    large = [group for group in groups.values() if len(group) >= _SMALLEST_GROUP]
+    taus = [tau for tau in map(_tau, large) if tau is not None]
+    return Score(
+        rows=len(pairs),
+        predicted=len(timed),
+        error=mean(errors) if errors else None,
+        error_p90=sorted(errors)[math.ceil(0.9 * len(errors)) - 1] if errors else None,
+        bias=mean(signed) if signed else None,
+        covered=sum(p.low <= seconds <= p.high for _, p, seconds in timed) / len(ran) if ran else None,
+        width=median(p.high / p.low - 1 for _, p, _ in timed) if timed else None,
+        tau=mean(taus) if taus else None,
+        regret=mean(map(_regret, large)) if large else None,
+        memory_error=mean(memory) if memory else None,
+        out_of_memory=len(over),
+        out_of_memory_found=sum(over),
+        false_alarms=sum(p.out_of_memory for _, p, _ in ran),
+    )
+
+
+def _tau(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Kendall's agreement in order; pairs measured within the noise are left out, predicted ties count nothing."""
+    agree = total = 0
+    for (a, b), (c, d) in combinations(pairs, 2):
+        if abs(a - c) > NOISE * min(a, c):
+            total += 1
+            agree += ((a - c) * (b - d) > 0) - ((a - c) * (b - d) < 0)
+    return agree / total if total else None
+
+
+def _regret(pairs: Sequence[tuple[float, float]]) -> float:
+    chosen = min(predicted for _, predicted in pairs)
+    return max(seconds for seconds, predicted in pairs if predicted == chosen) / min(pairs)[0] - 1
