@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from executor.heartbeat import Heartbeat, heartbeat_path, identify
-from executor.watchdog import Limits, read_failure, record_failure, tell, watch
+from executor.watchdog import Limits, await_relay, ensure_told, read_failure, record_failure, tell_once, watch
 from strategy.errors import RunError
 
 _SET_DEATH_SIGNAL = 1
@@ -127,6 +127,9 @@ def _wait_for(child: int, post: Post, heartbeat: Heartbeat) -> int:
         return code
     if not interrupted:
         _report(post, post.rank, _describe_signal(-code), RunError.exit_code)
+    if not post.quiet:
+        ensure_told(post.folder)
+        await_relay()
     heartbeat.finish()
     failure = read_failure(post.folder)
     code = failure.exit_code if failure else RunError.exit_code
@@ -137,7 +140,7 @@ def _wait_for(child: int, post: Post, heartbeat: Heartbeat) -> int:
 
 def _report(post: Post, rank: int, reason: str, exit_code: int) -> None:
     if record_failure(post.folder, rank, reason, exit_code=exit_code, job=post.job) and not post.quiet:
-        tell(post.folder)
+        tell_once(post.folder)
 
 
 def _ask_for_abort(descriptor: int, code: int) -> None:

@@ -1,6 +1,6 @@
 """Heartbeats: where each rank is, readable by others even after the rank was killed.
 
-A rank maps one small file, `heartbeat.<rank>` in the run folder, and writes into it at every act: less than a
+A rank maps one small file, `heartbeat.<rank>` in the run folder, and writes into it at every act: about a
 microsecond and no system call. The pages belong to the file, so what a killed rank wrote last stays readable.
 """
 
@@ -73,22 +73,26 @@ class Heartbeat:
     def start(self, job: int, guard: Process) -> None:
         """Wipe what an earlier job left and say who guards this rank."""
         self._map[:] = bytes(_NBYTES)
-        _PROCESS.pack_into(self._map, _GUARD_AT, guard.pid, guard.start_ticks)
-        _BEAT.pack_into(self._map, _BEAT_AT, -1, 0, time.monotonic_ns(), RankState.STARTING)
-        _JOB.pack_into(self._map, 0, _MAGIC, job)
+        self._put(_GUARD_AT, _PROCESS.pack(guard.pid, guard.start_ticks))
+        self._put(_BEAT_AT, _BEAT.pack(-1, 0, time.monotonic_ns(), RankState.STARTING))
+        self._put(0, _JOB.pack(_MAGIC, job))
 
     def enter(self, process: Process) -> None:
         """Say which process is the rank."""
-        _PROCESS.pack_into(self._map, _RANK_AT, process.pid, process.start_ticks)
+        self._put(_RANK_AT, _PROCESS.pack(process.pid, process.start_ticks))
 
     def beat(self, actor: int, number: int) -> None:
         """The `number`-th act of `actor` begins now."""
-        _BEAT.pack_into(self._map, _BEAT_AT, actor, number, time.monotonic_ns(), RankState.RUNNING)
+        self._put(_BEAT_AT, _BEAT.pack(actor, number, time.monotonic_ns(), RankState.RUNNING))
 
     def finish(self) -> None:
         """The rank has ended by itself; its last beat stays."""
         actor, number, time_ns, _ = _BEAT.unpack_from(self._map, _BEAT_AT)
-        _BEAT.pack_into(self._map, _BEAT_AT, actor, number, time_ns, RankState.DONE)
+        self._put(_BEAT_AT, _BEAT.pack(actor, number, time_ns, RankState.DONE))
+
+    def _put(self, begin: int, packed: bytes) -> None:
+        """In one copy: `pack_into` clears the place first, and a reader, or a kill, would find the zeros."""
+        self._map[begin : begin + len(packed)] = packed
 
 
 def heartbeat_path(folder: Path, rank: int) -> Path:

@@ -17,7 +17,7 @@ from types import FrameType
 from executor.environment import find_mpiexec, find_rank, launcher_environment
 from executor.guard import die_with_parent
 from executor.heartbeat import RankState, process_state, read_heartbeats
-from executor.watchdog import FAILURE_FILE, kill_ranks, read_failure, record_failure, tell
+from executor.watchdog import FAILURE_FILE, TOLD_FILE, kill_ranks, read_failure, record_failure, tell
 from strategy.errors import InputError
 
 _TOLD_S = 3.0
@@ -45,7 +45,7 @@ def launch(argv: Sequence[str], ranks: int, *, folder: Path, mpiexec: Path | Non
     if find_rank() is not None:
         raise InputError("already under mpiexec", where="launch", hint="start one or the other, not one in the other")
     folder.mkdir(parents=True, exist_ok=True)
-    for leftover in (folder / FAILURE_FILE, *folder.glob("heartbeat.*")):
+    for leftover in (folder / FAILURE_FILE, folder / TOLD_FILE, *folder.glob("heartbeat.*")):
         leftover.unlink(missing_ok=True)
     parent = os.getpid()
     process = subprocess.Popen(

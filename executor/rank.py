@@ -29,10 +29,9 @@ from executor.environment import (
 )
 from executor.guard import Post, accept_interrupts, stand_guard
 from executor.heartbeat import identify
-from executor.watchdog import FAILURE_FILE, Limits, record_failure, tell
+from executor.watchdog import FAILURE_FILE, TOLD_FILE, Limits, await_relay, record_failure, tell_once
 from strategy.errors import InternalError, SbplanError
 
-_RELAY_S = 0.2  # mpiexec drops what a rank wrote just before an abort; by then it has passed it on
 _YIELD_S = 3.0
 
 
@@ -96,12 +95,15 @@ def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoRe
             if not expected:
                 traceback.print_exception(error)
             if not quiet:
-                tell(folder)
+                tell_once(folder)
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
     # One ends the others. A second abort would meet a closing mpiexec, which then prints an assertion of its own.
-    time.sleep(_RELAY_S if first or (interrupted and rank == 0) else _YIELD_S)
+    if first or (interrupted and rank == 0):
+        await_relay()
+    else:
+        time.sleep(_YIELD_S)
     _abort(code)
     os._exit(code)
 
@@ -129,11 +131,11 @@ def _abort(code: int) -> None:
 
 def _drop_older_failure(folder: Path) -> None:
     """Remove a cause that an earlier job left in the same folder: one older than this job's launcher."""
-    path = folder / FAILURE_FILE
     launcher_age_s = _age_s(os.getppid())
-    with suppress(FileNotFoundError):
-        if time.time() - path.stat().st_mtime > launcher_age_s + 1.0:
-            path.unlink(missing_ok=True)
+    for path in (folder / FAILURE_FILE, folder / TOLD_FILE):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > launcher_age_s + 1.0:
+                path.unlink(missing_ok=True)
 
 
 def _age_s(pid: int) -> float:

@@ -1,18 +1,23 @@
 """The watchdog: when a rank dies or stalls, say who, where and why, and end what is left.
 
 `failure.json` in the run folder holds the first cause: whoever learns of it first writes it (the rank itself
-when it raises, its guard when it is killed, the watcher otherwise), and later tellers find it taken. The watcher
-is one process per node, outside MPI's reach, so that it outlives whatever the launcher does to the ranks.
+when it raises, its guard when it is killed, the watcher otherwise) and tells it; later ones find it taken. An abort
+takes with it all who are about to speak, and mpiexec drops what it has not relayed by then, so guards ask for one only
+when the cause is told (`ensure_told`) and has left the pipe (`await_relay`). The watcher is one process per node,
+outside MPI's reach, so that it outlives whatever the launcher does to the ranks.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
 import socket
+import stat
 import sys
+import termios
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -27,9 +32,15 @@ if TYPE_CHECKING:
     from strategy.program import Program
 
 FAILURE_FILE = "failure.json"
+TOLD_FILE = "failure.told"
 _ACTORS_FILE = "actors.json"
 _POLL_S = 0.1
 _GRACE_S = 1.0
+_STDERR = 2
+_RELAY_S = 0.2
+_TELLING_S = 0.8
+"""Most that a teller waits for the reader of its pipe, and others for a teller: guards have two seconds to live when
+their ranks are killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,54 @@ def tell(folder: Path) -> None:
             sys.stderr.flush()
 
 
+def tell_once(folder: Path) -> None:
+    """Print the recorded cause, unless another process of the job does; leave word that it is told."""
+    told = folder / TOLD_FILE
+    try:
+        told.touch(exist_ok=False)
+    except FileExistsError:
+        return
+    tell(folder)
+    told.write_text("told\n")
+
+
+def ensure_told(folder: Path) -> None:
+    """Wait until the recorded cause is told; tell it if the one who recorded it does not live to."""
+    if not _await_told(folder):
+        tell_once(folder)
+        _await_told(folder)
+
+
+def _await_told(folder: Path) -> bool:
+    deadline_s = time.monotonic() + _TELLING_S
+    while not (found := _is_told(folder)) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return found
+
+
+def _is_told(folder: Path) -> bool:
+    try:
+        return (folder / TOLD_FILE).stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def await_relay() -> None:
+    """Wait until mpiexec has taken what this process said out of its pipe, and a moment for it to pass that on."""
+    deadline_s = time.monotonic() + _TELLING_S
+    while _unread_nbytes(_STDERR) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    time.sleep(_RELAY_S)
+
+
+def _unread_nbytes(descriptor: int) -> int:
+    """Bytes that wait in a pipe for its reader; 0 of anything else."""
+    with suppress(OSError):
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
+
+
 def kill_ranks(beats: Iterable[Beat], *, guards: bool = False) -> None:
     """Kill the ranks' processes that still live (their guards only when asked: a killed guard alarms mpiexec)."""
     for beat in beats:
@@ -154,7 +213,7 @@ def watch(folder: Path, job: int, num_ranks: int, limits: Limits, *, quiet: bool
             if failed_s > _GRACE_S and not failure.is_interruption:
                 kill_ranks(living, guards=failed_s > 3 * _GRACE_S)
         elif (cause := clock.find_fault(beats, limits)) and record_failure(folder, *cause, job=job) and not quiet:
-            tell(folder)
+            tell_once(folder)
         if not living and (len(beats) >= num_ranks or clock.idle_s > 10 * _GRACE_S):
             return
         clock.first_dead |= _sleep_until_a_death(beats, _POLL_S)

@@ -100,6 +100,7 @@ def _form(sbp: Sbp) -> type[Sbp]:
     return Split if isinstance(sbp, Owner) else type(sbp)
 
 
+@lru_cache(maxsize=1 << 16)
 def step_between(source: NdSbp, target: NdSbp) -> BoxingStep | None:
     """The one step that turns `source` into `target`; None where no single one does."""
     changed = [axis for axis, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
@@ -177,6 +178,8 @@ class Boxing:
     placement: Placement
     price: Price
     tables: dict[tuple[TensorSpec, frozenset[Reduce], _Special], _Table] = field(default_factory=dict)
+    prices: dict[TensorSpec, dict[tuple[NdSbp, NdSbp], float]] = field(default_factory=dict)
+    """Of single steps, which all tables of a tensor share."""
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -186,6 +189,14 @@ class Boxing:
         """
         table = self._table(spec, source, target)
         return table.seconds[table.index[source]][table.index[target]]
+
+    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
+        """`seconds` from several layouts."""
+        usual = self._table_with(spec, _SUMS, ())
+        there = usual.index.get(target)
+        if there is None or any(source not in usual.index for source in sources):
+            return [self.seconds(spec, source, target) for source in sources]
+        return [usual.seconds[usual.index[source]][there] for source in sources]
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
@@ -219,7 +230,8 @@ class Boxing:
         found = self.tables.get((spec, reduces, special))
         if found is None:
             layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, special=special)
-            priced = _price_all(spec, tuple(layouts), self.placement.mesh, self.price)
+            known = self.prices.setdefault(spec, {})
+            priced = _price_all(spec, tuple(layouts), self.placement.mesh, self.price, known)
             found = self.tables[spec, reduces, special] = priced
         return found
 
@@ -260,14 +272,19 @@ def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
     return step.kind is not ActKind.ALL_TO_ALL or math.prod(mesh[axis] for axis in step.axes) <= LARGEST_REGROUP
 
 
-def _price_all(spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price: Price) -> _Table:
+def _price_all(
+    spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price: Price, known: dict[tuple[NdSbp, NdSbp], float]
+) -> _Table:
     count = len(layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
     following = np.tile(np.arange(count), (count, 1))
     steps: dict[tuple[int, int], BoxingStep] = {}
     for i, j, step in _steps_among(layouts, mesh):
-        seconds[i, j] = price(spec, layouts[i], step)
+        pair = layouts[i], layouts[j]
+        if pair not in known:
+            known[pair] = price(spec, layouts[i], step)
+        seconds[i, j] = known[pair]
         steps[i, j] = step
     for via in range(count):
         through = seconds[:, via, None] + seconds[None, via, :]

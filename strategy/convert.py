@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from strategy.boxing import Boxing, BoxingStep, Price
@@ -116,6 +116,14 @@ class Converter:
             return self.boxings[stage].seconds(spec, home.layout, layout), 0.0
         crossing = self._across(spec, home, stage, layout)
         return crossing.leaving, crossing.arriving
+
+    def all_prices_ns(
+        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layout: NdSbp
+    ) -> list[tuple[float, float]]:
+        """`prices_ns` from several layouts on one stage."""
+        if home == stage:
+            return [(seconds, 0.0) for seconds in self.boxings[stage].all_seconds(spec, sources, layout)]
+        return [self.prices_ns(spec, Home(home, source), stage, layout) for source in sources]
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest conversion.

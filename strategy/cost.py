@@ -12,10 +12,12 @@ constant is monotone: more bytes never cost less. Without measurements the const
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from strategy.boxing import BoxingStep, Price, boxing_task, most_sent_nbytes, transfer_task
+from strategy.boxing import BoxingStep, Price, boxing_task, transfer_task
 from strategy.cluster import Cluster, Host
 from strategy.errors import present
 from strategy.graph import Graph, Op
@@ -26,8 +28,9 @@ from strategy.ops.copy import MOVES
 from strategy.placement import Placement
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import B, NdSbp, largest_position
+from strategy.shares import most_sent
 from strategy.signature import Signature, piece_specs
-from strategy.tensor import DType, TensorSpec
+from strategy.tensor import DType, Shape, TensorSpec
 from strategy.units import to_ns
 
 FLOP_BOUND = frozenset(
@@ -173,13 +176,17 @@ def step_features(
     cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
 ) -> Features:
     """Features of a boxing step in the group of `rank`, which has the largest pieces."""
-    task = boxing_task(spec, source, step, placement, rank)
     if step.kind is ActKind.SLICE:
-        local = [piece_specs([spec], [layout], placement.mesh)[0].expected.nbytes for layout in (source, step.target)]
+        local = [_largest_nbytes(spec, layout, placement.mesh) for layout in (source, step.target)]
         return Features(step.kind, 0, min(local) + local[1])
-    most = most_sent_nbytes(step.kind, task, spec)
-    hops = 1 if step.kind is ActKind.ROTATE else len(task.group) - 1
+    most = most_sent(spec, source, step, placement, rank)
+    hops = 1 if step.kind is ActKind.ROTATE else math.prod(placement.mesh[axis] for axis in step.axes) - 1
     return Features(step.kind, 0, most, hops, slowest_level(cluster, placement, step.axes))
+
+
+@lru_cache(maxsize=4096)
+def _largest_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
+    return piece_specs([spec], [layout], mesh)[0].expected.nbytes
 
 
 def two_level_features(

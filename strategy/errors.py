@@ -75,6 +75,10 @@ class PlanError(InputError):
     """A plan that is illegal, inconsistent, or not the plan of this run."""
 
 
+class CertificateError(InputError):
+    """A certificate that does not show what it claims: which step or leaf, and why."""
+
+
 class DeadlockError(PlanError):
     """A program that cannot finish: `cycle` names who waits for whom, the last for the first."""
 

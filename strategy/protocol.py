@@ -72,8 +72,9 @@ class Protocol:
         self._reads: list[tuple[_Read, ...]] = []
         self._writes: list[tuple[_Write, ...]] = []
         for index, actor in enumerate(program.actors):
-            self._reads.append(tuple(self._connect_read(index, p.register, p.acts_per_piece) for p in actor.reads))
-            self._writes.append(tuple(self._connect_write(index, p.register, p.acts_per_piece) for p in actor.writes))
+            ports = (actor.reads, actor.writes) if actor.rank in mine else ((), ())  # others' registers are theirs
+            self._reads.append(tuple(self._connect_read(index, p.register, p.acts_per_piece) for p in ports[0]))
+            self._writes.append(tuple(self._connect_write(index, p.register, p.acts_per_piece) for p in ports[1]))
         for index, register in enumerate(program.registers):
             if register.initial and self._producer[index] is None:
                 self.published[index] = FOREVER

@@ -8,7 +8,8 @@ ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no 
     stage 3   parameters S(d) up to where they are used: gathered per micro-batch and pass, by way of a `repeat`
 
 With owners, S(d) is O(k) everywhere: rank k holds a tensor whole, gradients are reduced to it, parameters broadcast.
-Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again.
+Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again. The weights of experts
+are shared out by expert, and may be used so: where tokens go to the experts' ranks, nothing is gathered.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ DATA = 0
 """The mesh axis along which is shared."""
 PIECEWISE = frozenset({"repeat", "slice"})
 """Kinds that pass a parameter on shared out as it is: what they write is gathered, not what they read."""
+BY_EXPERT = frozenset({"grouped_matmul"})
+"""Kinds that read a weight per expert, second; experts are its first dim."""
 
 
 def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None) -> int | None:
@@ -123,18 +126,41 @@ class _Demands:
         return frozenset(found)
 
     @cached_property
-    def of_op(self) -> dict[str, tuple[tuple[int, Sbp], ...]]:
-        """Op name -> (position among its layouts, the SBP that is demanded there)."""
-        return {op.name: (*self._of_state(op), *self._of_passes(op)) for op in self.graph.ops}
+    def of_op(self) -> dict[str, tuple[tuple[int, tuple[Sbp, ...]], ...]]:
+        """Op name -> (position among its layouts, the SBPs that will do there)."""
+        return {
+            op.name: tuple(
+                (position, (sbp, *self._by_expert(op, position)))
+                for position, sbp in (*self._of_state(op), *self._of_passes(op))
+            )
+            for op in self.graph.ops
+        }
 
     def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
         """Whether layouts are as demanded, and nothing is owned by others than its owner."""
         owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
         if owned and op.phase is not Phase.UPDATE:
-            owned -= {sbp for _, sbp in self.of_op[op.name]}
+            owned -= {sbp for _, sbps in self.of_op[op.name] for sbp in sbps}
         elif owned:
             owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
-        return not owned and all(layouts[position][DATA] == sbp for position, sbp in self.of_op[op.name])
+        return not owned and all(layouts[position][DATA] in sbps for position, sbps in self.of_op[op.name])
+
+    def _by_expert(self, op: Op, position: int) -> Iterator[Sbp]:
+        """What else will do where an op reads weights of experts, or adds up their gradients: its rank's own."""
+        if op.kind in BY_EXPERT and position == 1:
+            name = op.inputs[1]
+        elif op.kind == "accumulate":
+            name = op.outputs[0]
+        else:
+            return
+        if self._parameter_of(name) in self.of_experts and self._shared(name) == Split(0):
+            yield Split(0)
+
+    @cached_property
+    def of_experts(self) -> frozenset[str]:
+        """Parameters with a weight per expert."""
+        read = (op.inputs[1] for op in self.graph.ops if op.kind in BY_EXPERT)
+        return frozenset(_parameter(name) for name in read if name in self.used)
 
     def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         if not op.updates:
@@ -172,7 +198,8 @@ class _Demands:
         if self.config.zero_owner:
             return self._owner(name) or B
         free = set(range(len(shape)) if among is None else among) - self.cut.get(parameter or "", frozenset())
-        dim = shared_dim(shape, self.config, among=free)
+        dim = shared_dim(shape, self.config, among=free & {0}) if parameter in self.of_experts else None
+        dim = shared_dim(shape, self.config, among=free) if dim is None else dim
         return B if dim is None else Split(dim)
 
     def _owner(self, name: str) -> Owner | None:

@@ -35,13 +35,16 @@ ALIKE = ("ep",)
 STATUSES = ("optimal", "feasible", "limit")
 
 
-def verify(plan: Plan) -> list[str]:
-    """Every problem of a plan, one line each, naming op or value; an empty list accepts it."""
-    for check in (_stages, _signatures, _conversions, _figures, _program):
+def verify(plan: Plan, program: Program | None = None) -> list[str]:
+    """Every problem of a plan, one line each, naming op or value; an empty list accepts it.
+
+    `program` is what the plan is lowered to, where the caller has it already.
+    """
+    for check in (_stages, _signatures, _conversions, _figures):
         problems = list(check(plan))
         if problems:
             return problems
-    return []
+    return list(_program(plan, program))
 
 
 def _stages(plan: Plan) -> Iterator[str]:
@@ -175,10 +178,11 @@ def _figures(plan: Plan) -> Iterator[str]:
         yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
 
 
-def _program(plan: Plan) -> Iterator[str]:
+def _program(plan: Plan, program: Program | None) -> Iterator[str]:
     """Whether the lowered program can finish, what it holds, and what it sends."""
     try:
-        program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
+        if program is None:
+            program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
         admit(program)
     except SbplanError as error:
         yield str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,11 +20,11 @@ from executor.transport.loopback import LoopbackHub
 from simulator.simulate import simulate
 from strategy.cluster import Cluster, Device, Host, Link
 from strategy.config import Context, PlanConfig
-from strategy.convert import Converter, lay_out
+from strategy.convert import lay_out
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InfeasibleError, SbpError
-from strategy.graph import Graph, Space
-from strategy.layout import Stages, assign_stages
+from strategy.graph import Space
+from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.lower import lower
@@ -34,18 +34,15 @@ from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
-from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
-from strategy.search.candidates import Request, placements_of
+from strategy.search.candidates import Request, space_of
 from strategy.search.deduce import deduce
-from strategy.search.layout_problem import Keep
-from strategy.search.rules import along_axes
+from strategy.search.layout_problem import SearchSpace
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
 from strategy.search.verdict import Solved, solve_candidate
-from strategy.sharing import sharing
-from strategy.signature import Signature, op_signatures
+from strategy.signature import op_signatures
 from strategy.tensor import DType
 from tests.poison import Poison
 
@@ -113,55 +110,42 @@ def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
     kinds = [f"{kind}@intra" for kind in ActKind if kind.is_communication]
     taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
-
-    def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return _random_signatures(graph, stages, converter, sharing(graph, config, stages.stage_of), config, rng)
-
-    return _plan_by(choose, asked, config, CostModel(asked.cost.cluster, taste))
+    moody = replace(asked, cost=CostModel(asked.cost.cluster, taste))
+    space = space_of(moody, config, ())
+    return _laid_out(asked, config, space, _random_layout(space, rng))
 
 
 def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
-    """Every op under the signature that follows from one rule per axis and what came before; solves nothing."""
+    """Every op under the signature that follows from one rule per axis and what came before; solves nothing.
 
-    def choose(graph: Graph, stages: Stages, converter: Converter) -> Mapping[str, Signature]:
-        return deduce(graph, stages, converter, along_axes(graph, stages.placements[0].mesh, rules))
+    Raises:
+        InfeasibleError: the rules leave an op without signature.
+    """
+    space = space_of(asked, config, rules)
+    signatures = deduce(space.graph, space.stages, space.converter, space.keep, owned=space.owned)
+    return _laid_out(asked, config, space, lay_out(space.graph, space.stages, signatures, space.converter))
 
-    return _plan_by(choose, asked, config, asked.cost)
 
-
-def _plan_by(
-    choose: Callable[[Graph, Stages, Converter], Mapping[str, Signature]],
-    asked: Request,
-    config: PlanConfig,
-    prices: CostModel,
-) -> Plan:
-    """The plan of chosen signatures; `prices` decide the steps of conversions."""
-    graph = planned_graph(asked.model, asked.training, config)
-    placements = placements_of(config)
-    converter = Converter(prices, placements)
-    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
-    pipeline = asked.pipeline_of(config)
-    layout = lay_out(graph, stages, choose(graph, stages, converter), converter)
-    arrangement = arrange(graph, layout, pipeline)
-    objective = max(stage_times_ns(graph, layout, arrangement, asked.cost, pipeline))
-    peaks = lifetime_peaks(graph, stages, arrangement)
+def _laid_out(asked: Request, config: PlanConfig, space: SearchSpace, layout: Layout) -> Plan:
+    """The plan of a layout chosen in some space, at the prices of the request."""
+    arrangement = arrange(space.graph, layout, space.pipeline)
+    objective = max(stage_times_ns(space.graph, layout, arrangement, asked.cost, space.pipeline))
+    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
     return simulated_plan(asked, Solved(config, layout, objective, 0, peaks), no_simulation)
 
 
-def _random_signatures(
-    graph: Graph, stages: Stages, converter: Converter, keep: Keep, config: PlanConfig, rng: random.Random
-) -> Mapping[str, Signature]:
-    legal = {
-        op.name: [s for s in op_signatures(graph, op, config.mesh, owned=config.zero_owner) if keep(op, s)]
-        for op in graph.ops
-    }
+def _random_layout(space: SearchSpace, rng: random.Random) -> Layout:
+    """Signatures drawn until conversions lead to all of them."""
+    graph, legal = space.graph, {}
+    for op in graph.ops:
+        options = op_signatures(graph, op, space.stages.placement(op.name).mesh, owned=space.owned)
+        legal[op.name] = [option for option in options if space.keep(op, option)]
     while True:
         drawn = {name: rng.choice(options) for name, options in legal.items()}
         try:
-            lay_out(graph, stages, drawn, converter)
+            return lay_out(graph, space.stages, drawn, space.converter)
         except SbpError:
             continue
-        return drawn
 
 
 def reclaimed(plan: Plan) -> Plan:
@@ -209,10 +193,12 @@ def train(
     checkpoint: Checkpoint | None = None,
     program: Program | None = None,
     poison: Sequence[Poison] = (),
+    after_step: Callable[[Trainer], None] = lambda trainer: None,
 ) -> Trained:
     """Run a plan with one thread per rank, from the start or from a checkpoint.
 
-    `program` stands in for the plan's own; `poison` are called before every act, one per rank.
+    `program` stands in for the plan's own; `poison` are called before every act, one per rank; `after_step` by every
+    rank when it is through with a step.
 
     Raises:
         RankFault: the first failure of any rank.
@@ -239,7 +225,10 @@ def train(
 
     def drive(rank: int) -> None:
         try:
-            found = [trainers[rank].run() for _ in range(steps)]
+            found = []
+            for _ in range(steps):
+                found.append(trainers[rank].run())
+                after_step(trainers[rank])
             transports[rank].barrier()
             transports[rank].close()
             reports[rank] = [report for report in found if report is not None]

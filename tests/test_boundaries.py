@@ -15,6 +15,7 @@ import pytest
 from executor.train import program_of
 from executor.transport.base import HostArray, Request
 from executor.transport.loopback import LoopbackTransport
+from strategy.boxing import sent_nbytes
 from strategy.cluster import Cluster
 from strategy.cost import CostModel
 from strategy.models.llama import LlamaConfig
@@ -95,6 +96,18 @@ def test_every_message_between_stages_is_counted(nodes: Cluster, share: int, mon
         wanted[*there, 8] += STEPS * 2
         wanted[*back, 8] += STEPS * len(SCALARS)
     assert messages == wanted
+
+
+def test_the_best_plan_sends_no_more() -> None:
+    """Where nothing is pinned, the solver lays out both sides so that one crossing serves all who read the tensor."""
+    asked = replace(request(2 * TP, TRAINING, model=MODEL), cost=CostModel(NODES, {}))
+    program = program_of(plan_by_rules(asked, config_of(TRAINING, tp=TP, pp=2), ("data", "tensor")))
+    sent = dict.fromkeys(range(2 * TP), 0)
+    for actor in program.actors:
+        if isinstance(actor.task, TransferTask) and actor.reads and actor.acts_per_step > 1:
+            spec = program.registers[actor.reads[0].register].spec
+            sent[actor.rank] += sent_nbytes(actor.kind, actor.task, actor.rank, spec)
+    assert set(sent.values()) == {BOUNDARY // TP}
 
 
 def test_pieces_meet_inside_the_node() -> None:

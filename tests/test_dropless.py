@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,9 +17,12 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan import Plan
+from strategy.sbp import B, Split
+from strategy.search.candidates import Pins
+from strategy.search.deduce import Deduction
 from strategy.tensor import DType
 from tests.campaigns import transparency
-from tests.small_plans import config_of, random_plan, request, train
+from tests.small_plans import config_of, plan_by_rules, random_plan, request, train
 
 HALF_ERROR = 2e-3
 """Relative, of losses under 16-bit activations."""
@@ -60,6 +64,20 @@ def test_ops_on_rows_are_profiled_like_others() -> None:
     ragged = [c for c in op_cases(tiny(), 8, 2) if any(s.ragged is not None for s in (*c.inputs, *c.outputs))]
     assert {"dropless_dispatch", "dropless_combine", "grouped_matmul", "silu"} <= {case.op.kind for case in ragged}
     assert all(time_op(case, NumpyKernels(), vocabulary=4) > 0 for case in ragged[::4])
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_experts_on_the_data_axis_are_what_zero_shares_out(stage: int) -> None:
+    """Tokens go to the experts' ranks; of the experts themselves nothing is gathered, and no gradient reduced."""
+    training = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
+    config = config_of(training, dp=4, zero_stage=stage, zero_min_size=64)
+    weights = dict.fromkeys([f"layers.*.moe.{name}" for name in ("gate", "up", "down")], (Split(0), B))
+    asked = replace(request(4, training, model=tiny()), pins=Pins(layouts=weights), deduction=Deduction.LEAST_COST)
+    plan = plan_by_rules(asked, config, ("samples split", "tensor"))
+    experts = re.compile(r"\.moe\.((gate|up|down)\b(?!_)|\w+_matmul:dw)")
+    assert any(experts.search(name) for name in plan.graph.values)
+    assert [c.copy.value for c in plan.layout.conversions if experts.search(c.copy.value)] == []
+    assert list(transparency.check(plan)) == []
 
 
 @pytest.mark.parametrize("imbalance", [0.5, float("inf"), float("nan")])

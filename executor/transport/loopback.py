@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Channel:
     lane: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
     """A copy of what was sent. `sequence` counts the messages of its channel."""
 
@@ -48,7 +48,7 @@ class Message:
     number: int
     sequence: int
     payload: bytes
-    taken: threading.Event = field(default_factory=threading.Event, compare=False)
+    taken: bool = False
 
     def __str__(self) -> str:
         where = f"rendezvous {self.number}, {self.channel.lane}"
@@ -79,7 +79,7 @@ class Receipt:
         else:
             bytes_of(self.array)[:] = np.frombuffer(message.payload, np.uint8)
             self.done = True
-            message.taken.set()
+            message.taken = True
 
     def _refusal(self, what: str, found: Message) -> TransportError:
         return TransportError(f"rank {self.channel.target} asked for {self}; {what}: {found}")
@@ -104,8 +104,9 @@ class LoopbackHub:
     def __init__(self, size: int, lanes: Lanes | None = None, *, tamper: Tamper = faithfully) -> None:
         self.size = size
         self.lanes = lanes or {}
-        self.changed = threading.Condition()
-        self.events = 0
+        self._lock = threading.RLock()
+        self.changed = [threading.Condition(self._lock) for _ in range(size)]
+        self.events = [0] * size
         self.failure: BaseException | None = None
         self._mail: defaultdict[Channel, deque[Message]] = defaultdict(deque)
         self._asked: defaultdict[Channel, deque[Receipt]] = defaultdict(deque)
@@ -119,54 +120,57 @@ class LoopbackHub:
 
     def deliver(self, message: Message) -> None:
         """Put a message in its mailbox."""
-        with self.changed:
+        with self._lock:
             for found in self._tamper(message):
                 self._mail[found.channel].append(found)
                 self._match(found.channel)
-            self._notify()
 
     def ask(self, receipt: Receipt) -> None:
         """Queue a receipt; it is filled in the order of asking, by the messages in the order of their arrival."""
-        with self.changed:
+        with self._lock:
             self._asked[receipt.channel].append(receipt)
             self._match(receipt.channel)
-            self._notify()
 
     def _match(self, channel: Channel) -> None:
+        """Fill receipts, and tell both ends; that a message lies there, or is waited for, is no news to anyone."""
         mail, asked = self._mail[channel], self._asked[channel]
         while mail and asked:
             asked.popleft().fill(mail.popleft())
+            self._notify(channel.target)
+            self._notify(channel.source)
 
     def unclaimed(self, rank: int) -> list[Message]:
         """Messages for `rank` that it has not asked for."""
-        with self.changed:
+        with self._lock:
             return [message for mail in self._mail.values() for message in mail if message.channel.target == rank]
 
-    def _notify(self) -> None:
-        self.events += 1
-        self.changed.notify_all()
+    def _notify(self, rank: int) -> None:
+        self.events[rank] += 1
+        self.changed[rank].notify_all()
 
     def poison(self, failure: BaseException) -> None:
         """End all ranks: the first failure is the one that they name."""
-        with self.changed:
+        with self._lock:
             self.failure = self.failure or failure
-            self._notify()
+            for rank in range(self.size):
+                self._notify(rank)
 
     def check_alive(self) -> None:
         """Raise PeerError once a rank has failed."""
         if self.failure is not None:
             raise PeerError(self.failure)
 
-    def barrier(self) -> None:
+    def barrier(self, rank: int) -> None:
         """Wait for all ranks."""
-        with self.changed:
+        with self._lock:
             mine = self._barriers
             self._arrived += 1
             if self._arrived == self.size:
                 self._arrived = 0
                 self._barriers += 1
-                self._notify()
-            self.changed.wait_for(lambda: self._barriers > mine or self.failure is not None)
+                for other in range(self.size):
+                    self._notify(other)
+            self.changed[rank].wait_for(lambda: self._barriers > mine or self.failure is not None)
             if self._barriers == mine:
                 self.check_alive()
 
@@ -251,14 +255,14 @@ class LoopbackTransport:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        self._hub.barrier()
+        self._hub.barrier(self.rank)
 
     def pause(self) -> None:
-        """Sleep until something has happened since the last pause of this thread."""
-        thread = threading.get_ident()
-        with self._hub.changed:
-            self._hub.changed.wait_for(lambda: self._hub.events != self._seen[thread], _LONGEST_PAUSE_S)
-            self._seen[thread] = self._hub.events
+        """Sleep until something has happened to this rank since the last pause of this thread."""
+        thread, events, changed = threading.get_ident(), self._hub.events, self._hub.changed[self.rank]
+        with changed:
+            changed.wait_for(lambda: events[self.rank] != self._seen[thread], _LONGEST_PAUSE_S)
+            self._seen[thread] = events[self.rank]
 
     def close(self) -> None:
         """Raise TransportError if messages for this rank were never asked for."""
@@ -295,7 +299,7 @@ class _Sent:
         self._message = message
 
     def test(self) -> bool:
-        taken = self._message.taken.is_set()
+        taken = self._message.taken
         if not taken:
             self._hub.check_alive()
         return taken

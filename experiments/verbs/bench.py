@@ -3,17 +3,74 @@
 from __future__ import annotations
 
 import argparse
+import time
+from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
-from experiments.console import not_there_yet
+from experiments.arguments import add_json, seconds
+from experiments.console import emit, not_there_yet, say
+from strategy.errors import RunError
+
+if TYPE_CHECKING:
+    from experiments.search_bench import Comparison
+
+TIME_LIMIT_S = 20.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan bench` takes."""
     parser.add_argument("subject", choices=["cpu", "gpu", "search"], help="what to measure")
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        default=TIME_LIMIT_S,
+        metavar="S",
+        help=f"search: seconds for each method on each problem (default {TIME_LIMIT_S:g})",
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that this verb is not there yet."""
-    raise not_there_yet("'sbplan bench'")
+    """Compare, print a line per problem as it is done, then the table or the document.
+
+    Raises:
+        RunError: another method found something cheaper than ours.
+    """
+    if args.subject != "search":
+        raise not_there_yet(f"'sbplan bench {args.subject}'")
+    from experiments.outputs import clean_stdout
+    from experiments.search_bench import compare, table
+    from experiments.search_cases import contest_cases, own_cases
+
+    started = time.perf_counter()
+    cases = (*own_cases(), *contest_cases())
+    done: list[Comparison] = []
+    for number, case in enumerate(cases, 1):
+        with clean_stdout():
+            done.append(compare(case, args.time_limit))
+        say(f"{number} of {len(cases)}: {progress_line(done[-1])}")
+    worse = [f"{one.name} ({', '.join(one.worse_than)})" for one in done if one.worse_than]
+    if args.json:
+        emit(
+            {
+                "time_limit_s": args.time_limit,
+                "bench_time_s": time.perf_counter() - started,
+                "never_worse": not worse,
+                "problems": [one.document() for one in done],
+            }
+        )
+    else:
+        print(table(done), flush=True)
+    if worse:
+        raise RunError(f"ours costs more than another's on {'; '.join(worse)}")
+    return 0
+
+
+def progress_line(one: Comparison) -> str:
+    """What our solver did, and the best of the others."""
+    ours, *others = one.results.items()
+    costs = [(result.cost, name) for name, result in others if result.cost is not None]
+    best = f"{min(costs)[0]} by {min(costs)[1]}" if costs else "none"
+    gap = "" if ours[1].gap is None else f", gap {ours[1].gap:.3%}"
+    return (
+        f"{one.name}: built in {one.build_s:.1f} s, cost {ours[1].cost}{gap} in {ours[1].time_s:.1f} s; others {best}"
+    )

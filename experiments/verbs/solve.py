@@ -7,25 +7,43 @@ from __future__ import annotations
 
 import argparse
 import resource
+import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
-from experiments.arguments import add_json, seconds
-from experiments.console import emit, not_there_yet, say
+from experiments.arguments import add_json, positive_int, seconds
+from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
+from experiments.console import emit, say
 from strategy.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from strategy.problem import Problem
+    from strategy.solve import Solution
 
 EXIT_LIMIT = 4
+
+PROGRESS_S = 1.0
+"""Least time between two lines of progress."""
+CONFLICT_S = 10.0
+"""Time to look for the times that bind, where none binds by itself."""
+TIMES_NAMED = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan solve` takes."""
     parser.add_argument("problem", metavar="PROBLEM.json[.gz]", type=Path, help="the problem")
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop after so many seconds, reading included")
+    parser.add_argument(
+        "--work-limit",
+        type=positive_int,
+        metavar="N",
+        help="stop after so much work: the same answer on any machine",
+    )
     parser.add_argument("--certificate", type=Path, metavar="F", help="write the proof of the bound here")
     add_json(parser)
 
@@ -36,18 +54,20 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started = time.perf_counter()
-    if args.certificate is not None:
-        raise not_there_yet("'sbplan solve --certificate'")
-
-    from experiments.outputs import clean_stdout
+    from experiments.outputs import check_place, clean_stdout
+    from strategy.certificate.digest import problem_digest
     from strategy.problem_file import read_problem
     from strategy.solve import solve
 
+    check_place(args.certificate, "--certificate")
     problem = read_problem(args.problem)
+    digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started
     limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
-    with clean_stdout():
-        solution = solve(problem, time_limit_s=limit_s)
+    with clean_stdout(), stopping() as stopped_by:
+        solution = solve(
+            problem, time_limit_s=limit_s, work_limit=args.work_limit, progress=reporter(already_s=reading_s)
+        )
     solve_time_s = time.perf_counter() - started
 
     cost, bound, found_s = solution.cost, solution.lower_bound, solution.first_feasible_s
@@ -65,30 +85,85 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     print(list(solution.choice or ()), flush=True)
+    if args.certificate is not None:
+        write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
-        raise infeasible(problem)
+        raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
     say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
+    if solution.status == "interrupted":
+        return EXIT_TERMINATED if signal.SIGTERM in stopped_by else EXIT_INTERRUPTED
     return EXIT_LIMIT if solution.status == "limit" else 0
 
 
-def infeasible(problem: Problem) -> InfeasibleError:
-    """What is wrong with the limit, and the smallest one that works."""
-    from strategy.solve import smallest_limit
+@contextmanager
+def stopping() -> Iterator[list[int]]:
+    """SIGTERM ends the work like Ctrl-C, with the best so far; yields the signals that came."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: FrameType | None) -> NoReturn:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def reporter(*, already_s: float) -> Callable[[float, int | None, int | None], None]:
+    """Says on stderr how bound and cost move, once in `PROGRESS_S` at most; times count from the start."""
+    last_s = 0.0
+
+    def report(elapsed_s: float, lower_bound: int | None, cost: int | None) -> None:
+        nonlocal last_s
+        if elapsed_s - last_s >= PROGRESS_S:
+            last_s = elapsed_s
+            gap = f", gap {(cost - lower_bound) / cost:.3%}" if cost and lower_bound is not None else ""
+            say(f"{already_s + elapsed_s:.0f} s: cost {cost}, lower bound {lower_bound}{gap}")
+
+    return report
+
+
+def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
+    """What is wrong: when too much is held, by how much, and the smallest limit that works if it is found in time."""
+    started = time.perf_counter()
+    from strategy.solve import PeakLimitError, smallest_limit
+    from strategy.solve.conflict import overfull_times
 
     if problem.limit is None:
         return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice")
-    smallest = smallest_limit(problem)
-    if smallest is None:
-        return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
-    return InfeasibleError(
-        f"{problem.name}: no choice fits in {problem.limit} bytes",
-        smallest_limit=smallest,
-        hint=f"the smallest limit that works is {smallest} bytes",
-    )
+    smallest, hint = None, ""
+    try:
+        smallest = smallest_limit(problem, time_limit_s=left_s)
+        if smallest is None:
+            return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
+        hint = f"the smallest limit that works is {smallest} bytes"
+    except PeakLimitError as error:
+        hint = str(error)
+    left_s = CONFLICT_S if left_s is None else max(0.0, left_s - (time.perf_counter() - started))
+    times = overfull_times(problem, time_limit_s=left_s)
+    said = "; ".join(f"{span}, {span.least - problem.limit} too many" for span in times[:TIMES_NAMED])
+    more = f"; and {len(times) - TIMES_NAMED} more times" if len(times) > TIMES_NAMED else ""
+    what = f"no choice fits in {problem.limit} bytes" + (f": {said}{more}" if said else "")
+    return InfeasibleError(f"{problem.name}: {what}", smallest_limit=smallest, hint=hint)
 
 
 def peak_rss_bytes() -> int:
     """The most memory that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def write_proof(path: Path, digest: str, solution: Solution) -> None:
+    """Write the certificate of an answer to the problem of that digest, for `sbplan verify --certificate`."""
+    from strategy.certificate.file import write_certificate
+    from strategy.certificate.proof import Certificate
+
+    if solution.proof is None:
+        say(f"{path}: not written, since no bound was proved")
+        return
+    bound = None if solution.status == "infeasible" else solution.lower_bound
+    claim = Certificate(digest, solution.choice, solution.cost, bound, solution.proof)
+    write_certificate(path, claim)

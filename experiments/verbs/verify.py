@@ -1,4 +1,8 @@
-"""Check a plan without any search code: legality, memory, traffic, admission, and what follows from its claims."""
+"""Check a plan without any search code: legality, memory, traffic, admission, and what follows from its claims.
+
+With --certificate, check instead what `sbplan solve --certificate` wrote about a problem: its choice, and the proof of
+its bound in exact integers.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from strategy.errors import PlanError
+from strategy.errors import CertificateError, PlanError
 
 if TYPE_CHECKING:
     from strategy.plan import Plan
@@ -16,12 +20,15 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan verify` takes."""
-    parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file")
+    parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file; with --certificate, a problem file")
+    parser.add_argument("--certificate", type=Path, metavar="F", help="check this certificate of the problem")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Verify and say what was found."""
+    if args.certificate is not None:
+        return verify_certificate(args.certificate, args.plan, json=args.json)
     from strategy.plan import read_plan
     from strategy.verify import verify
 
@@ -32,6 +39,38 @@ def run(args: argparse.Namespace) -> int:
     if problems:
         raise refusal(args.plan, problems)
     say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; the bound is claimed, not re-proved")
+    return 0
+
+
+def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
+    """Check a certificate and say what it shows."""
+    from strategy.certificate.check import check
+    from strategy.certificate.file import read_certificate
+    from strategy.problem_file import read_problem
+
+    problem = read_problem(problem_path)
+    try:
+        verdict = check(problem, read_certificate(path))
+    except CertificateError as error:
+        if json:
+            emit({"accepted": False, "problems": [str(error)]})
+        raise CertificateError(f"refused: {error}") from None
+    gap = verdict.gap
+    if json:
+        emit(
+            {
+                "accepted": True,
+                "problems": [],
+                "cost": verdict.cost,
+                "lower_bound": verdict.lower_bound,
+                "gap": gap,
+                "leaves": verdict.leaves,
+                "steps": verdict.steps,
+            }
+        )
+    claim = "nothing is legal" if verdict.lower_bound is None else f"nothing costs less than {verdict.lower_bound}"
+    answer = "" if gap is None else f", the choice costs {verdict.cost}, gap {gap:.3%}"
+    say(f"{path}: accepted, {claim}{answer} ({verdict.steps} steps, {verdict.leaves} leaves)")
     return 0
 
 

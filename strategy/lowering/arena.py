@@ -84,10 +84,10 @@ def _first_fit(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
         used_before[:] = 0
         for begin, end in spans[index].lives:
             used_before[begin + 1 : end + 1] = 1
-        np.cumsum(used_before, out=used_before)
+        used_before.cumsum(out=used_before)
         meets = np.zeros(len(spans), bool)
         meets[owners[used_before[ends] > used_before[begins]]] = True
-        rivals = np.flatnonzero(meets & placed)
+        (rivals,) = (meets & placed).nonzero()
         offsets[index] = _lowest_gap(offsets[rivals], nbytes[rivals], spans[index].nbytes)
         placed[index] = True
     return [int(offset) for offset in offsets]
@@ -95,8 +95,8 @@ def _first_fit(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
 
 def _lowest_gap(offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], wanted: int) -> int:
     """The lowest offset with `wanted` bytes before the next block, or the end of all blocks."""
-    order = np.argsort(offsets, kind="stable")
+    order = offsets.argsort(kind="stable")
     begins = offsets[order]
     free_from = np.maximum.accumulate(np.concatenate(([0], begins + nbytes[order])))
-    fits = np.flatnonzero(begins - free_from[:-1] >= wanted)
+    (fits,) = (begins - free_from[:-1] >= wanted).nonzero()
     return int(free_from[fits[0]] if len(fits) else free_from[-1])

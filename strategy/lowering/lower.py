@@ -47,7 +47,7 @@ from strategy.program import (
     TransferTask,
     Work,
 )
-from strategy.sbp import Partial, local_box
+from strategy.sbp import Partial, local_boxes
 from strategy.tensor import Box, Rate, box_shape
 
 
@@ -88,6 +88,7 @@ class _Lowering:
     registers: list[Register] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
     register_of: dict[tuple[int, int], int] = field(default_factory=dict)
+    box_of: dict[tuple[int, int], Box] = field(default_factory=dict)
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     rendezvous: int = 0
 
@@ -109,20 +110,16 @@ class _Lowering:
             hardware_flop_per_step=hardware_flop(self.graph, self.pipeline),
         )
 
-    def _box(self, tensor: int, rank: int) -> Box:
-        held = self.arrangement.tensors[tensor]
-        placement = self.layout.stages.placements[held.stage]
-        spec = self.graph.values[held.value].spec
-        return local_box(spec.shape, held.layout, placement.mesh, placement.coords(rank))
-
     def _make_registers(self) -> None:
         for index, held in enumerate(self.arrangement.tensors):
             value = self.graph.values[held.value]
             initial = 1 if value.role is Role.VARIABLE and held.name == held.value else 0
-            for rank in self.layout.stages.placements[held.stage].devices:
-                self.register_of[index, rank] = len(self.registers)
-                box, spec, blocks = self._box(index, rank), value.spec, held.lifetime.blocks
-                ragged, place = spec.ragged, () if spec.ragged is None else box
+            spec, placement = value.spec, self.layout.stages.placements[held.stage]
+            ragged, blocks = spec.ragged, held.lifetime.blocks
+            boxes = local_boxes(spec.shape, held.layout, placement.mesh)
+            for rank, box in zip(placement.devices, boxes, strict=True):
+                self.register_of[index, rank], self.box_of[index, rank] = len(self.registers), box
+                place = () if ragged is None else box
                 shape, dtype, space = box_shape(box), spec.dtype, value.space
                 self.registers.append(
                     Register(held.name, rank, shape, dtype, blocks, initial, ragged, place, space=space)
@@ -186,13 +183,13 @@ class _Lowering:
                 op=action.op,
                 inputs=tuple(range(len(operands))),
                 outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
-                input_boxes=tuple(self._box(t, rank) for t in operands),
-                output_boxes=tuple(self._box(t, rank) for t in written),
+                input_boxes=tuple(self.box_of[t, rank] for t in operands),
+                output_boxes=tuple(self.box_of[t, rank] for t in written),
                 in_place=op_definition(self.graph.by_name[action.op].kind).in_place,
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:
-            return self._load_task(target, self._box(action.writes[0], rank), rank)
+            return self._load_task(target, self.box_of[action.writes[0], rank], rank)
         source = self.arrangement.tensors[action.reads[0]]
         spec = self.graph.values[target.value].spec
         task = boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)

@@ -281,8 +281,10 @@ def _least_work(model: Model, global_batch: int, cp: int, context: Context) -> _
     return _LeastWork(tuple(products_flop(graph).items()), tuple(acts.items()))
 
 
-def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> SearchSpace:
+def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, folded: bool = True) -> SearchSpace:
     """The layouts of one candidate under one rule per axis; every stage's time counts once.
+
+    Unless `folded`, repeated layers may be laid out each in its own way.
 
     Raises:
         InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline, or what is to be
@@ -308,6 +310,7 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str]) -> Sear
         weights=(1,) * config.pp,
         keep=_keep(graph, stages, config, rules, pins),
         owned=config.zero_owner,
+        folded=folded,
     )
 
 

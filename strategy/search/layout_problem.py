@@ -19,6 +19,10 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
 
 from strategy.boxing import BoxingStep
 from strategy.convert import Converter
@@ -35,6 +39,12 @@ from strategy.sbp import NdSbp, Owner
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import Rate, TensorSpec
 from strategy.units import to_ns
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+# Kinds of tables that are made of parts: prices where a copy is read, or used; what needs it; a sum.
+_LINK, _USE, _SUM, _NEED = range(4)
 
 Keep = Callable[[Op, Signature], bool]
 """Whether a signature of an op may be chosen: how pins and rules restrict the search."""
@@ -53,6 +63,8 @@ class SearchSpace:
     keep: Keep
     owned: bool = False
     """Whether tensors may be with one rank of the data axis."""
+    folded: bool = True
+    """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
 
     def options(self, op: Op) -> tuple[Signature, ...]:
         """The signatures that an op may have."""
@@ -84,9 +96,10 @@ class LayoutProblem:
 
 @dataclass(slots=True)
 class _Class:
-    """Ops of one template."""
+    """Ops that share one decision. Those of one `kind` have the same choices at the same cost."""
 
     index: int
+    kind: int
     ops: list[Op]
     options: tuple[Signature, ...]
 
@@ -102,6 +115,11 @@ class _Writer:
     def homes(self) -> list[NdSbp]:
         """The home layout under each choice."""
         return [option.layouts[self.position] for option in self.found.options]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What writers with the same homes have in common."""
+        return self.found.kind, self.position
 
 
 @dataclass(slots=True)
@@ -146,8 +164,14 @@ class _Builder:
         self.costs: list[list[int]] = []
         self.usages: list[list[Usage]] = []
         self.names: list[str] = []
-        self.edges: dict[tuple[int, int], list[int]] = {}
+        self.edges: dict[tuple[int, int], IntArray] = {}
         self.sizes: dict[tuple[TensorSpec, NdSbp], int] = {}
+        # What alike classes have in common is made once, and is then told by its identity: repeated layers are.
+        self.op_ns: dict[int, list[int]] = {}
+        self.reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, BoolArray]] = {}
+        self.prices: dict[object, dict[NdSbp, IntArray]] = {}
+        self.tables: dict[tuple[int, ...], tuple[IntArray, tuple[object, ...]]] = {}
+        self.nobody: dict[int, BoolArray] = {}
 
     def build(self) -> LayoutProblem:
         """Nodes for ops, then copies with their edges."""
@@ -162,7 +186,8 @@ class _Builder:
             Node(name, tuple(costs), tuple(usages))
             for name, costs, usages in zip(self.names, self.costs, self.usages, strict=True)
         )
-        edges = tuple(Edge(tail, head, tuple(costs)) for (tail, head), costs in self.edges.items())
+        written = {id(table): tuple(table.ravel().tolist()) for table in self.edges.values()}
+        edges = tuple(Edge(tail, head, written[id(table)]) for (tail, head), table in self.edges.items())
         classes = tuple((tuple(op.name for op in c.ops), c.options) for c in self.classes)
         return LayoutProblem(Problem("layout", nodes, edges, self.limit), classes)
 
@@ -173,9 +198,11 @@ class _Builder:
             if not options:
                 raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
             known = by_template.setdefault(template_name(op.repeats or op.name, op.layer), [])
-            found = next((c for c in known if c.options == options and self._alike(c.ops[0], op)), None)
+            alike = [c for c in known if c.options == options and self._alike(c.ops[0], op)]
+            found = next((c for c in alike if self.space.folded or _decided(c.ops[0]) == _decided(op)), None)
             if found is None:
-                found = _Class(len(self.classes), [], options)
+                index = len(self.classes)
+                found = _Class(index, alike[0].kind if alike else index, [], alike[0].options if alike else options)
                 known.append(found)
                 self.classes.append(found)
             found.ops.append(op)
@@ -198,7 +225,9 @@ class _Builder:
 
     def _price_ops(self, found: _Class) -> None:
         space, first = self.space, found.ops[0]
-        seconds = [space.cost.op_seconds(self.graph, first, option, space.mesh) for option in found.options]
+        if found.kind not in self.op_ns:
+            seconds = [space.cost.op_seconds(self.graph, first, option, space.mesh) for option in found.options]
+            self.op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(self.graph, op)) for op in found.ops)
         usages: list[Usage] = []
         if self.limit is not None:
@@ -210,11 +239,11 @@ class _Builder:
                         layouts = [option.layouts[position] for option in found.options]
                         usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
         template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
-        self._add_node(template, [weight * to_ns(s) for s in seconds], usages)
+        self._add_node(template, [weight * ns for ns in self.op_ns[found.kind]], usages)
 
     def _hold(self, name: str, home: Home) -> None:
         """What lives where it lives: a node of one choice."""
-        self.held[name] = _Class(len(self.names), [], (Signature((home.layout,), ()),))
+        self.held[name] = _Class(len(self.names), len(self.names), [], (Signature((home.layout,), ()),))
         self.classes.append(self.held[name])
         lifetime = self.lifetimes.home(name, home.stage)
         usages = [] if self.limit is None else [self._usage(name, home.stage, lifetime, [home.layout])]
@@ -273,54 +302,82 @@ class _Builder:
         return None if op is None else _Writer(self.class_of[op.name], home_position(op, name))
 
     def _copies(self, bundle: _Bundle) -> None:
-        wanted = dict.fromkeys(
-            option.inputs[p] for reader, positions in bundle.readers for option in reader.options for p in positions
-        )
-        for layout in wanted:
+        reads = [self._reads(reader, positions) for reader, positions in bundle.readers]
+        for layout in dict.fromkeys(layout for found in reads for layout in found):
             if time.monotonic() > self.deadline:
                 raise TimeoutError("the layout problem was not built in time")
             if self.limit is None and bundle.writer is not None and len(bundle.readers) == 1:
-                self._link(bundle, bundle.writer, layout)
+                self._link(bundle, bundle.writer, layout, reads[0][layout])
             else:
-                self._copy_node(bundle, layout)
+                self._copy_node(bundle, layout, reads)
 
-    def _price(self, bundle: _Bundle, source: NdSbp, layout: NdSbp) -> int:
-        total, weights = 0, self.space.weights
+    def _priced(self, bundle: _Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+        """What a copy costs by the layout that it comes from."""
+        totals, weights = [0] * len(sources), self.space.weights
         for (home, stage), times in bundle.moves.items():
-            leaving, arriving = self.space.converter.prices_ns(bundle.spec, Home(home, source), stage, layout)
-            if leaving + arriving == float("inf"):
-                return FORBIDDEN
-            total += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
-        return total
+            found = self.space.converter.all_prices_ns(bundle.spec, home, sources, stage, layout)
+            for i, (leaving, arriving) in enumerate(found):
+                if totals[i] == FORBIDDEN or leaving + arriving == math.inf:
+                    totals[i] = FORBIDDEN
+                else:
+                    totals[i] += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
+        return totals
 
-    def _reads(self, reader: _Class, positions: tuple[int, ...], layout: NdSbp) -> list[bool]:
-        return [any(option.inputs[p] == layout for p in positions) for option in reader.options]
+    def _reads(self, reader: _Class, positions: tuple[int, ...]) -> dict[NdSbp, BoolArray]:
+        """Layout that some choice of a reader wants at its positions -> which of its choices do."""
+        found = self.reads.get((reader.kind, positions))
+        if found is None:
+            found = self.reads[reader.kind, positions] = {}
+            for choice, option in enumerate(reader.options):
+                for position in positions:
+                    layout = option.inputs[position]
+                    if layout not in found:
+                        found[layout] = np.zeros(len(reader.options), bool)
+                    found[layout][choice] = True
+        return found
 
-    def _link(self, bundle: _Bundle, writer: _Writer, layout: NdSbp) -> None:
+    def _prices(self, bundle: _Bundle, writer: _Writer, layout: NdSbp) -> IntArray:
+        """What a copy costs under each choice of its writer."""
+        key = (*writer.key, bundle.spec, tuple(bundle.moves.items()))
+        by_layout = self.prices.setdefault(key, {})
+        if layout not in by_layout:
+            homes = writer.homes
+            sources = list(dict.fromkeys(homes))
+            known = dict(zip(sources, self._priced(bundle, sources, layout), strict=True))
+            by_layout[layout] = np.array([known[source] for source in homes], np.int64)
+        return by_layout[layout]
+
+    def _once(self, kind: int, made: Callable[[], IntArray], *parts: object) -> IntArray:
+        """A table made of parts; the same parts give the same table."""
+        key = (kind, *map(id, parts))
+        if key not in self.tables:
+            self.tables[key] = made(), parts
+        return self.tables[key][0]
+
+    def _link(self, bundle: _Bundle, writer: _Writer, layout: NdSbp, reads: BoolArray) -> None:
         """A copy that one class alone can want: an edge from its writer."""
-        reader, positions = bundle.readers[0]
-        prices = self._prices(bundle, writer.homes, layout)
-        reads = self._reads(reader, positions, layout)
-        self._add_edge(writer.found.index, reader.index, lambda w, r: prices[w] if reads[r] else 0)
+        reader, _ = bundle.readers[0]
+        prices = self._prices(bundle, writer, layout)
+        table = self._once(_LINK, partial(np.outer, prices, reads), prices, reads)
+        self._add_edge(writer.found.index, reader.index, table)
 
-    def _prices(self, bundle: _Bundle, homes: Sequence[NdSbp], layout: NdSbp) -> list[int]:
-        known = {source: self._price(bundle, source, layout) for source in dict.fromkeys(homes)}
-        return [known[source] for source in homes]
-
-    def _copy_node(self, bundle: _Bundle, layout: NdSbp) -> None:
+    def _copy_node(self, bundle: _Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, BoolArray]]) -> None:
         """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
         name = f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
         if bundle.writer is None:
             node = self._loaded(bundle, layout, name)
         elif self.limit is None:
-            prices = self._prices(bundle, bundle.writer.homes, layout)
+            prices = self._prices(bundle, bundle.writer, layout)
             node = self._add_node(name, [0, 0], [])
-            self._add_edge(bundle.writer.found.index, node, lambda w, used: prices[w] if used else 0)
+            self._add_edge(bundle.writer.found.index, node, self._once(_USE, partial(np.outer, prices, [0, 1]), prices))
         else:
             node = self._copy_with_memory(bundle, bundle.writer, layout, name)
-        for reader, positions in bundle.readers:
-            reads = self._reads(reader, positions, layout)
-            self._add_edge(reader.index, node, _needs(reads))
+        width = len(self.costs[node])
+        for (reader, _), found in zip(bundle.readers, reads, strict=True):
+            wants = found.get(layout)
+            if wants is None:
+                wants = self.nobody.setdefault(len(reader.options), np.zeros(len(reader.options), bool))
+            self._add_edge(reader.index, node, self._once(_NEED + width, partial(_needs, wants, width), wants))
 
     def _loaded(self, bundle: _Bundle, layout: NdSbp, name: str) -> int:
         cost, usages = 0, []
@@ -335,7 +392,7 @@ class _Builder:
     def _copy_with_memory(self, bundle: _Bundle, writer: _Writer, layout: NdSbp, name: str) -> int:
         homes = writer.homes
         sources = list(dict.fromkeys(homes))
-        prices = [self._price(bundle, source, layout) for source in sources]
+        prices = self._priced(bundle, sources, layout)
         legal = [(s, p) for s, p in zip(sources, prices, strict=True) if p < FORBIDDEN]
         usages: list[Usage] = []
         conversions: dict[tuple[int, int], list[_Alike]] = {}
@@ -353,8 +410,10 @@ class _Builder:
                         held[position + 1] += nbytes[step] * lifetime.blocks
             usages += [Usage(begin, end, tuple(held)) for (begin, end), held in amounts.items()]
         node = self._add_node(name, [0, *(price for _, price in legal)], usages)
-        origin = [None, *(source for source, _ in legal)]
-        self._add_edge(writer.found.index, node, lambda w, c: 0 if origin[c] in (None, homes[w]) else FORBIDDEN)
+        place = {source: i for i, (source, _) in enumerate(legal, 1)}
+        origins, homes_at = np.arange(len(legal) + 1), np.array([place.get(home, -1) for home in homes])
+        matches = (origins[None, :] == 0) | (origins[None, :] == homes_at[:, None])
+        self._add_edge(writer.found.index, node, np.where(matches, 0, FORBIDDEN))
         return node
 
     def _conversions(
@@ -371,22 +430,28 @@ class _Builder:
             alike.held[position] = tuple(self._nbytes(bundle.spec, step.target) for step in steps)
         return list(found.values())
 
-    def _add_edge(self, tail: int, head: int, cost: Callable[[int, int], int]) -> None:
+    def _add_edge(self, tail: int, head: int, table: IntArray) -> None:
         """Add a table to the pair; an edge from a node to itself is part of the node's own cost."""
-        rows, columns = len(self.costs[tail]), len(self.costs[head])
         if tail == head:
-            for pick in range(rows):
-                self.costs[tail][pick] = min(self.costs[tail][pick] + cost(pick, pick), FORBIDDEN)
+            own = np.minimum(np.array(self.costs[tail]) + np.diagonal(table), FORBIDDEN)
+            self.costs[tail] = own.tolist()
             return
-        table = [cost(t, h) for t in range(rows) for h in range(columns)]
         known = self.edges.get((tail, head))
-        self.edges[tail, head] = (
-            table if known is None else [min(a + b, FORBIDDEN) for a, b in zip(known, table, strict=True)]
-        )
+        if known is not None:
+            table = self._once(_SUM, lambda: np.minimum(known + table, FORBIDDEN), known, table)
+        self.edges[tail, head] = table
 
 
-def _needs(reads: Sequence[bool]) -> Callable[[int, int], int]:
-    return lambda r, used: FORBIDDEN if reads[r] and not used else 0
+def _decided(op: Op) -> str:
+    """The op whose decision it is how an op is laid out: what computes an op again is laid out like it."""
+    return op.repeats or op.name
+
+
+def _needs(wants: BoolArray, width: int) -> IntArray:
+    """Who wants a copy may not leave it unused, its choice 0."""
+    table = np.zeros((wants.size, width), np.int64)
+    table[wants, 0] = FORBIDDEN
+    return table
 
 
 def free(op: Op, signature: Signature) -> bool:

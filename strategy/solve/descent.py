@@ -1,92 +1,164 @@
-"""A legal choice fast: local search on the working form.
+"""A legal choice, then a cheaper one: coordinate descent that keeps memory.
 
-Every constraint that is broken (a forbidden pair, a memory row above its room) carries a weight that grows while it
-stays broken (Morris 1993, the breakout method); once nothing is broken, only moves that lower the cost are left.
+While something is broken (a forbidden pair, a row above its room), what is broken has a weight that grows while
+nothing moves (Morris 1993, the breakout method). Once nothing is broken, only moves that keep it so and lower the
+cost are made.
 """
 
 from __future__ import annotations
 
-import random
-import time
-
 import numpy as np
-import numpy.typing as npt
 
-from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray
+from strategy.solve.compiled import compiled
+from strategy.solve.core import IntArray
+from strategy.solve.flat import LEGAL, Flat, FloatArray
+from strategy.solve.measure import cost_of, load_of
 
-FloatArray = npt.NDArray[np.float64]
+# Above every sum of legal costs and weighted excesses.
+BIG = 1e300
+# By how much weights grow while nothing moves.
+FIRMER = 2.0
 
 
-def descend(
-    core: Core, start: dict[int, int], *, deadline_s: float, max_sweeps: int = 40, seed: int = 0
-) -> dict[int, int] | None:
-    """The best legal choice of the live nodes that coordinate descent from `start` reaches, or None.
+@compiled
+def line_of(flat: Flat, costs: FloatArray, i: int, picks: IntArray, into: FloatArray, pair_weight: float) -> None:
+    """What each choice of node i costs beside the other nodes' picks; a forbidden pair costs `pair_weight`."""
+    begin = flat.first[i]
+    size = flat.first[i + 1] - begin
+    for c in range(size):
+        into[c] = costs[begin + c]
+    for k in range(flat.link_at[i], flat.link_at[i + 1]):
+        e = flat.links[k]
+        columns = flat.head_at[e + 1] - flat.head_at[e]
+        if flat.head[e] == i:
+            start = flat.at[e] + picks[flat.tail[e]] * columns
+            for c in range(size):
+                cell = flat.table[start + c]
+                into[c] += cell if cell < LEGAL else pair_weight
+        else:
+            start = flat.at[e] + picks[flat.head[e]]
+            for c in range(size):
+                cell = flat.table[start + c * columns]
+                into[c] += cell if cell < LEGAL else pair_weight
+
+
+@compiled
+def hold(flat: Flat, i: int, old: int, new: int, load: FloatArray) -> None:
+    """Changes the load as node i goes from one choice to another."""
+    for s in range(flat.span_at[i], flat.span_at[i + 1]):
+        more = flat.amount[flat.span_start[s] + new] - flat.amount[flat.span_start[s] + old]
+        if more != 0:
+            for row in range(flat.span_first[s], flat.span_last[s]):
+                load[row] += more
+
+
+@compiled
+def _grown_fits(flat: Flat, i: int, old: int, new: int, load: FloatArray) -> bool:
+    """Whether the rows in which node i now holds more have room; `load` is already changed."""
+    for s in range(flat.span_at[i], flat.span_at[i + 1]):
+        if flat.amount[flat.span_start[s] + new] > flat.amount[flat.span_start[s] + old]:
+            for row in range(flat.span_first[s], flat.span_last[s]):
+                if load[row] > flat.room[row]:
+                    return False
+    return True
+
+
+@compiled
+def repair(flat: Flat, costs: FloatArray, picks: IntArray, weight: float, sweeps: int, seed: int) -> int:
+    """Changes `picks` until nothing is broken; returns the sweeps that this took, or -`sweeps` if it is not reached.
 
     Args:
-        core: the working form.
-        start: one choice per live node, legal or not.
-        deadline_s: when to stop, by time.perf_counter.
-        max_sweeps: how often each node is visited at most.
+        flat: the working copy.
+        costs: of the choices: the nodes' own, or with memory priced.
+        picks: rewritten.
+        weight: cost of a byte above a row's room, to begin with.
+        sweeps: visits of each node at most.
         seed: of the order of the visits.
     """
-    rng = random.Random(seed)
-    picks = dict(start)
-    nodes = list(core.costs)
-    load = core.load(picks)
-    pair_weight, row_weight = 1.0, np.ones(len(core.room))
-    scale = np.maximum(core.room, 1).astype(np.float64)
-    legal = late = False
-    for _ in range(max_sweeps):
-        rng.shuffle(nodes)
+    nodes = picks.size
+    np.random.seed(seed)
+    load = load_of(flat, picks)
+    order: IntArray = np.arange(nodes)
+    widest = np.diff(flat.first).max()
+    largest = 1.0
+    for i in range(nodes):
+        for c in range(flat.first[i], flat.first[i + 1]):
+            largest = max(largest, costs[c])
+    pair_weight = largest
+    line = np.empty(widest)
+    for turn in range(sweeps):
+        np.random.shuffle(order)
         moved = False
-        broken_pairs = 0
-        for k, node in enumerate(nodes):
-            late = k % 16 == 0 and time.perf_counter() > deadline_s
-            if late:
-                break
-            pick = picks[node]
-            cost = core.costs[node]
-            broken: FloatArray = np.where(cost >= FORBIDDEN, pair_weight, 0.0)
-            for other, table in core.tables[node].items():
-                line = table[:, picks[other]]
-                forbidden = line >= FORBIDDEN
-                broken += pair_weight * forbidden
-                cost = cost + np.where(forbidden, 0, line)
-            broken_pairs += int(broken[pick] > 0)
-            for (first, last), amounts in core.spans[node].items():
-                rows = slice(first, last)
-                others = load[rows] - amounts[pick]
-                excess = np.maximum(others[None, :] + amounts[:, None] - core.room[rows], 0)
-                broken += excess @ (row_weight[rows] / scale[rows])
-            best = _first_least(broken, cost, pick)
+        for step in range(nodes):
+            i = int(order[step])
+            size = flat.first[i + 1] - flat.first[i]
+            pick = int(picks[i])
+            if size == 1:
+                continue
+            line_of(flat, costs, i, picks, line, pair_weight)
+            for s in range(flat.span_at[i], flat.span_at[i + 1]):
+                start = flat.span_start[s]
+                most = -BIG
+                for row in range(flat.span_first[s], flat.span_last[s]):
+                    most = max(most, load[row] - flat.room[row])
+                most -= flat.amount[start + pick]
+                for c in range(size):
+                    line[c] += weight * max(0.0, most + flat.amount[start + c])
+            best = pick
+            for c in range(size):
+                if line[c] < line[best] - 1e-9 * abs(line[best]):
+                    best = c
             if best != pick:
-                for (first, last), amounts in core.spans[node].items():
-                    load[first:last] += amounts[best] - amounts[pick]
-                picks[node] = best
+                hold(flat, i, pick, best, load)
+                picks[i] = best
                 moved = True
-        excess_rows = load > core.room
-        legal = not excess_rows.any() and _pairs_are_legal(core, picks)
-        if late or (legal and not moved):
-            break
-        if not legal:
-            row_weight = np.where(excess_rows, row_weight * 1.5, row_weight)
-            pair_weight *= 1.2 if broken_pairs else 1.0
-    return picks if legal else None
+        over = False
+        for row in range(load.size):
+            over = over or load[row] > flat.room[row]
+        broken = cost_of(flat, picks) >= LEGAL
+        if not over and not broken:
+            return turn + 1
+        if not moved:
+            weight *= FIRMER if over else 1.0
+            pair_weight *= FIRMER if broken else 1.0
+            if weight > 1e100 or pair_weight > 1e100:
+                return -sweeps
+    return -sweeps
 
 
-def _first_least(broken: FloatArray, cost: IntArray, pick: int) -> int:
-    """Least broken, then cheapest; the present pick wins ties."""
-    least = broken <= broken.min() + 1e-12
-    candidates = np.where(least, cost, np.iinfo(np.int64).max)
-    best = int(candidates.argmin())
-    return pick if least[pick] and cost[pick] <= cost[best] else best
-
-
-def _pairs_are_legal(core: Core, picks: dict[int, int]) -> bool:
-    return all(cost[picks[node]] < FORBIDDEN for node, cost in core.costs.items()) and all(
-        table[picks[node], picks[other]] < FORBIDDEN
-        for node, row in core.tables.items()
-        for other, table in row.items()
-        if node < other
-    )
+@compiled
+def descend(flat: Flat, picks: IntArray, sweeps: int, seed: int) -> int:
+    """Lowers the cost of a legal choice, node by node, and keeps it legal; returns the sweeps that this took."""
+    nodes = picks.size
+    np.random.seed(seed)
+    load = load_of(flat, picks)
+    order: IntArray = np.arange(nodes)
+    widest = np.diff(flat.first).max()
+    line = np.empty(widest)
+    for turn in range(sweeps):
+        np.random.shuffle(order)
+        moved = False
+        for step in range(nodes):
+            i = int(order[step])
+            size = flat.first[i + 1] - flat.first[i]
+            if size == 1:
+                continue
+            line_of(flat, flat.cost, i, picks, line, BIG / 1e50)
+            while True:
+                pick = int(picks[i])
+                best = pick
+                for c in range(size):
+                    if line[c] < line[best] - 1e-12 * abs(line[best]):
+                        best = c
+                if best == pick:
+                    break
+                hold(flat, i, pick, best, load)
+                if _grown_fits(flat, i, pick, best, load):
+                    picks[i] = best
+                    moved = True
+                    break
+                hold(flat, i, best, pick, load)
+                line[best] = BIG
+        if not moved:
+            return turn + 1
+    return sweeps

@@ -62,9 +62,15 @@ def plan_elimination(core: Core, *, max_cells: int) -> tuple[Bucket, ...] | None
     return tuple(planned)
 
 
-def sweep(buckets: tuple[Bucket, ...], costs: dict[int, IntArray]) -> Sweep:
-    """Minimises the tables plus `costs` (>= 0, by node); a cost of `FORBIDDEN` means that nothing is legal."""
-    joined = [add(bucket.table, costs[bucket.node]) for bucket in buckets]
+def sweep(buckets: tuple[Bucket, ...], costs: dict[int, IntArray], bits: int = 0) -> Sweep:
+    """Minimises the tables plus `costs` (>= 0, by node); a cost of `FORBIDDEN` means that nothing is legal.
+
+    Costs, like the answer, are in units of 2^-`bits`, tables are not.
+    """
+    joined = [
+        add(np.where(bucket.table >= FORBIDDEN, FORBIDDEN, bucket.table << bits), costs[bucket.node])
+        for bucket in buckets
+    ]
     messages: list[IntArray] = []
     total = 0
     for k, bucket in enumerate(buckets):

@@ -1,135 +1,148 @@
-"""A bound without elimination: costs are moved between nodes and tables until every table sees its part of them.
+"""A bound without elimination: costs move between nodes and tables until every table sees its part of them.
 
 Sequential tree-reweighted message passing (Kolmogorov 2006, IEEE TPAMI 28; in the form of Kolmogorov 2015, IEEE TPAMI
-37). Nodes are visited in order and back; each takes what its tables to earlier nodes cannot avoid, and gives its tables
-to later nodes equal shares of what it has. The sum over any choice stays as it was, and whatever all choices of a node
-have in common moves into the constant, which is the bound. All of it is in integers, hence exact at every stop.
+37). Nodes are visited in order and back; each takes what its tables to nodes visited before cannot avoid, and gives
+its tables to nodes visited later equal shares of what it has. Whatever the messages m and the prices lambda of memory:
+
+    sum_i min_c (cost_i + lambda * amounts_i + m_i)(c) + sum_e min (table_e - m_tail - m_head) - lambda * room
+
+bounds every legal choice from below. Floats find messages and prices; `passed` states what follows from them, rounded,
+in exact integers.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-
 import numpy as np
 
-from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray, normalise
+from strategy.solve.compiled import compiled
+from strategy.solve.core import IntArray
+from strategy.solve.flat import Flat, FloatArray
 
-# Sums with a forbidden entry lie above this, all others below: legal totals stay under `core.MAX_TOTAL_COST`.
-LEGAL = FORBIDDEN // 2
-# Passing ends once a round gains less than this part of what all rounds have gained.
-GAIN = 1e-3
-
-
-@dataclass(slots=True)
-class _Side:
-    """A table as one of its nodes sees it: `given` is what the node has put on the table's rows."""
-
-    other: int
-    table: IntArray
-    given: IntArray
+# Above every sum, forbidden ones included.
+BIG = 1e300
 
 
-def pass_messages(core: Core, *, below: int | None, deadline_s: float, max_rounds: int = 40) -> dict[int, int]:
-    """Moves costs within `core` to raise its constant, and forbids choices that nothing cheaper than `below` takes.
+@compiled
+def price(flat: Flat, prices: FloatArray, priced: FloatArray) -> None:
+    """Writes node costs with the price of their memory into `priced`."""
+    before = np.zeros(prices.size + 1, prices.dtype)
+    for row in range(prices.size):
+        before[row + 1] = before[row] + prices[row]
+    priced[:] = flat.cost
+    for i in range(flat.first.size - 1):
+        begin = flat.first[i]
+        size = flat.first[i + 1] - begin
+        for s in range(flat.span_at[i], flat.span_at[i + 1]):
+            rate = before[flat.span_last[s]] - before[flat.span_first[s]]
+            if rate != 0:
+                start = flat.span_start[s]
+                for c in range(size):
+                    priced[begin + c] += rate * flat.amount[start + c]
+
+
+@compiled
+def sweep(
+    flat: Flat, priced: FloatArray, to_tail: FloatArray, to_head: FloatArray, forward: bool, picks: IntArray
+) -> float:
+    """Passes messages once through all nodes, in order or back, and decodes a choice on the way.
 
     Args:
-        core: rewritten in place; the cost of every choice stays as it was, but for the choices forbidden here.
-        below: the cost from which on answers are of no interest.
-        deadline_s: when to stop, by time.perf_counter.
-        max_rounds: passes in order and back at most.
+        flat: the working copy; every choice must have a legal partner across each edge.
+        priced: node costs with memory priced.
+        to_tail: messages to the edges' tails, rewritten.
+        to_head: and to their heads.
+        forward: the direction.
+        picks: takes the choice of every node: the cheapest beside those of the nodes visited before.
 
     Returns:
-        The choice of every live node that its costs prefer after its earlier neighbours' choices; it may be illegal.
-
-    Raises:
-        NoChoiceError: nothing is cheaper than `below`.
+        The bound, without the credit for the rows' room.
     """
-    return _Messages(core, below).run(deadline_s, max_rounds)
-
-
-class _Messages:
-    def __init__(self, core: Core, below: int | None) -> None:
-        self.core, self.below = core, below
-        self.order = list(core.costs)
-        self.place = {node: k for k, node in enumerate(self.order)}
-        self.own = {node: cost.copy() for node, cost in core.costs.items()}
-        self.sides = {
-            node: {other: _Side(other, table, np.zeros(table.shape[0], np.int64)) for other, table in tables.items()}
-            for node, tables in core.tables.items()
-        }
-
-    def run(self, deadline_s: float, max_rounds: int) -> dict[int, int]:
-        """Passes until the bound stands still."""
-        started = self.core.constant
-        for _ in range(max_rounds):
-            before = self.core.constant
-            self._pass(self.order, forward=True)
-            self._pass(self.order[::-1], forward=False)
-            gain = self.core.constant - before
-            closed = self.below is not None and self.core.constant >= self.below
-            if closed or gain <= GAIN * (self.core.constant - started) or time.perf_counter() > deadline_s:
-                break
-        picks = self._decode()
-        self._write()
-        return picks
-
-    def _pass(self, order: list[int], *, forward: bool) -> None:
-        """Every node takes from its tables to nodes before it, then gives to its tables to nodes after it."""
-        for node in order:
-            sides, own = self.sides[node], self.own[node]
-            after = []
-            for other, side in sides.items():
-                if (self.place[other] > self.place[node]) == forward:
-                    after.append(side)
-                    continue
-                least = (side.table + self.sides[other][node].given).min(axis=1)
-                legal = least < LEGAL
-                own += np.where(legal, least + side.given, FORBIDDEN)
-                np.minimum(own, FORBIDDEN, out=own)
-                side.given = np.where(legal, -least, side.given)
-            least_own = int(own.min())
-            if least_own >= LEGAL:
-                own[:] = FORBIDDEN
+    nodes = flat.first.size - 1
+    total = 0.0
+    widest = 0
+    for i in range(nodes):
+        widest = max(widest, flat.first[i + 1] - flat.first[i])
+    own = np.empty(widest)
+    beside = np.empty(widest)
+    for step in range(nodes):
+        i = step if forward else nodes - 1 - step
+        begin = flat.first[i]
+        size = flat.first[i + 1] - begin
+        for c in range(size):
+            own[c] = priced[begin + c]
+        later = 0
+        earlier = 0
+        for k in range(flat.link_at[i], flat.link_at[i + 1]):
+            e = flat.links[k]
+            as_head = flat.head[e] == i
+            if as_head == forward:
+                earlier += 1
+                rows = flat.tail_at[e + 1] - flat.tail_at[e]
+                columns = flat.head_at[e + 1] - flat.head_at[e]
+                if as_head:
+                    into = to_head[flat.head_at[e] : flat.head_at[e] + columns]
+                    into[:] = BIG
+                    for a in range(rows):
+                        given = to_tail[flat.tail_at[e] + a]
+                        line = flat.table[flat.at[e] + a * columns : flat.at[e] + (a + 1) * columns]
+                        for b in range(columns):
+                            into[b] = min(into[b], line[b] - given)
+                else:
+                    other = to_head[flat.head_at[e] : flat.head_at[e] + columns]
+                    for a in range(rows):
+                        line = flat.table[flat.at[e] + a * columns : flat.at[e] + (a + 1) * columns]
+                        least = BIG
+                        for b in range(columns):
+                            least = min(least, line[b] - other[b])
+                        to_tail[flat.tail_at[e] + a] = least
+            else:
+                later += 1
+            if as_head:
+                for c in range(size):
+                    own[c] += to_head[flat.head_at[e] + c]
+            else:
+                for c in range(size):
+                    own[c] += to_tail[flat.tail_at[e] + c]
+        least = own[0]
+        for c in range(1, size):
+            least = min(least, own[c])
+        total += least
+        for c in range(size):
+            beside[c] = own[c]
+        for k in range(flat.link_at[i], flat.link_at[i + 1]):
+            e = flat.links[k]
+            as_head = flat.head[e] == i
+            if as_head != forward:
                 continue
-            own -= least_own
-            self.core.constant += least_own
-            blocked = own >= self._hopeless()
-            if blocked.any():
-                own[blocked] = FORBIDDEN
-                for side in sides.values():
-                    side.given = np.where(blocked, FORBIDDEN, side.given)
-            if after:
-                share = np.where(own < LEGAL, own // max(len(after), len(sides) - len(after)), 0)
-                own -= share * len(after)
-                for side in after:
-                    side.given = side.given + share
-
-    def _hopeless(self) -> int:
-        """What a choice must not cost beyond the constant; the cheapest, at zero, stays."""
-        return LEGAL if self.below is None else min(LEGAL, max(self.below - self.core.constant, 1))
-
-    def _decode(self) -> dict[int, int]:
-        """Node by node, the cheapest option beside those already taken."""
-        picks: dict[int, int] = {}
-        for node in self.order:
-            total = self.own[node].copy()
-            for other, side in self.sides[node].items():
-                there = self.sides[other][node].given
-                cells = side.table + side.given[:, None]
-                total += cells[:, picks[other]] + there[picks[other]] if other in picks else (cells + there).min(axis=1)
-                np.minimum(total, FORBIDDEN, out=total)
-            picks[node] = int(total.argmin())
-        return picks
-
-    def _write(self) -> None:
-        for node, sides in self.sides.items():
-            self.core.costs[node] = self.own[node]
-            for other, side in sides.items():
-                if node < other:
-                    moved = side.table + side.given[:, None] + self.sides[other][node].given
-                    self.core.set_table(
-                        node, other, np.where(side.table >= FORBIDDEN, FORBIDDEN, np.minimum(moved, FORBIDDEN))
-                    )
-        normalise(self.core, self.order)
+            columns = flat.head_at[e + 1] - flat.head_at[e]
+            if as_head:
+                a = picks[flat.tail[e]]
+                start = flat.at[e] + a * columns
+                given = to_tail[flat.tail_at[e] + a]
+                for c in range(size):
+                    beside[c] += flat.table[start + c] - given - to_head[flat.head_at[e] + c]
+            else:
+                b = picks[flat.head[e]]
+                start = flat.at[e] + b
+                given = to_head[flat.head_at[e] + b]
+                for c in range(size):
+                    beside[c] += flat.table[start + c * columns] - given - to_tail[flat.tail_at[e] + c]
+        best = 0
+        for c in range(1, size):
+            if beside[c] < beside[best]:
+                best = c
+        picks[i] = best
+        if later:
+            share = 1.0 / max(later, earlier)
+            for k in range(flat.link_at[i], flat.link_at[i + 1]):
+                e = flat.links[k]
+                as_head = flat.head[e] == i
+                if as_head == forward:
+                    continue
+                if as_head:
+                    for c in range(size):
+                        to_head[flat.head_at[e] + c] -= share * (own[c] - least)
+                else:
+                    for c in range(size):
+                        to_tail[flat.tail_at[e] + c] -= share * (own[c] - least)
+    return total

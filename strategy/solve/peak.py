@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,12 +97,27 @@ def _ask(problem: Problem, limit: int | None, *, minimise: bool, time_limit_s: f
     solver.parameters.random_seed = 2
     if not math.isinf(time_limit_s):
         solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
-    status = solver.solve(model)
+    status = _interruptible(solver, model)
     choice = None
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         choice = tuple(next(c for c, pick in enumerate(row) if solver.boolean_value(pick)) for row in picks)
     bound = solver.response_proto.inner_objective_lower_bound if minimise else 0
     return Feasibility(infeasible=status == cp_model.INFEASIBLE, choice=choice, peak_bound=max(int(bound), 0))
+
+
+def _interruptible(solver: Any, model: Any) -> Any:
+    """The status of a solve that Ctrl-C ends.
+
+    CP-SAT's own handler would swallow the signal, and leave none behind: the next one would kill the process.
+    """
+    solver.parameters.catch_sigint_signal = False
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(solver.solve, model)
+        try:
+            return job.result()
+        except BaseException:
+            solver.stop_search()
+            raise
 
 
 def _forbid_pairs(model: Any, tail: Sequence[Any], head: Sequence[Any], costs: tuple[int, ...]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from strategy.certificate.proof import Proof
+
 
 class SolveStatus(StrEnum):
     """How far the answer is proved."""
@@ -13,7 +15,8 @@ class SolveStatus(StrEnum):
     FEASIBLE = "feasible"  # the search ended by itself, but its bound does not meet the cost
     INFEASIBLE = "infeasible"  # two independent methods agree that no legal choice exists
     CUTOFF = "cutoff"  # no legal choice costs less than the caller asked for; the choice may be missing
-    LIMIT = "limit"  # the time ran out; the choice may be missing
+    LIMIT = "limit"  # the time or the work ran out; the choice may be missing
+    INTERRUPTED = "interrupted"  # stopped from the keyboard; the choice may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,8 @@ class Solution:
     """One answer; costs are integers in the problem's own unit.
 
     `lower_bound` never exceeds the cost of any legal choice; without a legal choice it means nothing.
-    `method` names the step that gave the bound: reductions, elimination, multipliers, messages, highs, cp-sat.
+    `method` names the step that gave the bound: reductions, elimination, messages, branching.
+    `proof` shows `lower_bound`, or that nothing is legal, to `strategy.certificate.check`.
     """
 
     status: SolveStatus
@@ -32,6 +36,7 @@ class Solution:
     solve_time_s: float = 0.0
     first_feasible_s: float | None = None
     method: str = ""
+    proof: Proof | None = None
 
     @property
     def gap(self) -> float | None:

@@ -8,7 +8,10 @@ import json
 import sys
 import time
 
-NAMES = ("admission", "boxing-bytes", "kill", "layouts", "memory", "mutation", "order", "solver", "transparency")
+NAMES = (
+    *("admission", "boxing-bytes", "copies", "kill", "layouts", "memory", "mutation", "order", "repeat", "solver"),
+    "transparency",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,10 +18,11 @@ QUOTAS = {
     "mpiexec": 0.25,
     "rank 0": 0.1,
     "another rank": 0.3,
-    "stages": 0.1,
-    "grid": 0.1,
-    "mixed": 0.1,
-    "tensor": 0.1,
+    "stages": 0.05,
+    "grid": 0.05,
+    "mixed": 0.05,
+    "shared": 0.05,
+    "tensor": 0.05,
 }
 
 

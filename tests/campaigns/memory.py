@@ -16,19 +16,20 @@ from strategy.lowering.occupancy import Occupancy
 from strategy.program import Program
 from strategy.sbp import Split
 from tests.campaigns.outcome import Outcome
-from tests.campaigns.transparency import PlanCase, differences, random_plan_case, text_of
+from tests.campaigns.transparency import differences, text_of
 from tests.campaigns.transparency import exercised as made_of
 from tests.poison import Poison
+from tests.random_plans import PlanCase, random_plan_case
 from tests.small_plans import train
 
 QUOTAS = {
     "pipeline": 0.3,
     "data": 0.3,
-    "tensor": 0.2,
-    "micro-batches": 0.3,
+    "tensor": 0.1,
+    "accumulation": 0.3,
     "uneven": 0.1,
     "random layout": 0.3,
-    "rules": 0.2,
+    "deduced": 0.2,
     "several blocks": 0.2,
     "in place": 0.5,
     "beside computation": 0.1,

@@ -1,75 +1,123 @@
-"""The layout problem, solved, against every layout listed and priced: on random graphs, with and without a limit."""
+"""The solver against every choice listed and priced: on random problems, and on layouts of random graphs.
+
+One case in ten is a graph. What a problem is good for is counted by what is really in it, not by what was asked for.
+"""
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
-from strategy.convert import lay_out
-from strategy.search.layout_problem import layout_problem
+from strategy.problem import FORBIDDEN, Problem, evaluate
 from strategy.solve import SolveStatus, smallest_limit, solve
+from strategy.solve.conflict import overfull_times
+from strategy.solve.peak import find_legal
+from tests.campaigns import graph_layouts
 from tests.campaigns.outcome import Outcome
-from tests.random_graphs import GraphCase, Priced, every_layout, price, random_case
+from tests.strategy.problems import random_problem
 
-QUOTAS = {"two axes": 0.2, "two stages": 0.1, "binding limit": 0.2, "impossible limit": 0.1, "uneven": 0.2}
+GRAPHS = 10
+"""One case of so many is a graph."""
+
+TIED = 5
+"""One problem of so many has next to no different costs."""
+
+QUOTAS = {
+    **dict.fromkeys(("forbidden pairs", "parallel edges", "empty lifetimes", "tight limit", "ties", "infeasible"), 0.1),
+    "two axes": 0.02,
+    "two stages": 0.01,
+    "binding limit": 0.02,
+    "impossible limit": 0.01,
+    "uneven": 0.02,
+}
 
 
 def run(cases: int, seed: int) -> Outcome:
-    """Check `cases` random graphs; one in fifty has some thousand layouts, the others some hundred."""
+    """Check `cases` problems; of the graphs, one in fifty has some thousand layouts, the others some hundred."""
     outcome = Outcome(QUOTAS)
     for number in range(seed, seed + cases):
-        case = nth_case(number, most=4000 if number % 50 == 0 else 250)
         exercised: list[str] = []
-        outcome.add(f"graph {number}", check(case, number, exercised), exercised)
+        if number % GRAPHS == 0:
+            nth = number // GRAPHS
+            case = graph_layouts.nth_case(nth, most=4000 if nth % 50 == 0 else 250)
+            outcome.add(f"graph {nth}", _survived(graph_layouts.check(case, nth, exercised)), exercised)
+        else:
+            problem = random_problem(random.Random(number))
+            if number % TIED == 1:
+                problem = coarse(problem)
+            outcome.add(f"problem {number}", _survived(check(problem, exercised)), exercised)
     return outcome
 
 
-def nth_case(number: int, *, most: int) -> GraphCase:
-    """Of ten cases five have one axis, three have two, and two have two stages."""
-    kind = number % 10
-    return random_case(number, axes=2 if kind in (5, 6, 7, 9) else 1, stages=2 if kind > 7 else 1, most=most)
+def _survived(findings: Iterator[str]) -> Iterator[str]:
+    """The findings of one case; that it crashed is one, and no reason to end the campaign."""
+    try:
+        yield from findings
+    except Exception as error:  # noqa: BLE001 - whatever the solver does is a finding
+        yield f"{type(error).__name__}: {error}"
 
 
-def check(case: GraphCase, seed: int, exercised: list[str]) -> Iterator[str]:
-    """Everything that solver and list disagree on; says in `exercised` what the case was good for."""
-    layouts = list(every_layout(case))
-    exercised += ["two axes"] * (len(case.mesh) > 1)
-    exercised += ["two stages"] * (len(case.stages.placements) > 1)
-    exercised += ["uneven"] * case.uneven
-    yield from _compare(case, layouts, None)
-    if not layouts:
-        exercised.append("no layout")
-        return
-    best = min(layout.cost_ns for layout in layouts)
-    roomy = min(layout.peak for layout in layouts if layout.cost_ns == best)
-    least = min(layout.peak for layout in layouts)
-    if least < roomy:
-        exercised.append("binding limit")
-        yield from _compare(case, layouts, random.Random(seed).randrange(least, roomy))
-    if least:
-        exercised.append("impossible limit")
-        yield from _compare(case, layouts, least)
-        yield from _compare(case, layouts, least * 99 // 100)
-        found = smallest_limit(layout_problem(case.space, limit=0).problem)
-        if found != least:
-            yield f"smallest limit {found}, but {least} is the smallest peak"
-
-
-def _compare(case: GraphCase, layouts: list[Priced], limit: int | None) -> Iterator[str]:
-    """The solver's answer under a limit, against the cheapest layout that fits."""
-    problem = layout_problem(case.space, limit=limit)
-    solution = solve(problem.problem)
-    fitting = [layout.cost_ns for layout in layouts if limit is None or layout.peak <= limit]
+def check(problem: Problem, exercised: list[str]) -> Iterator[str]:
+    """Everything that the solver says wrongly of a problem."""
+    choices = itertools.product(*(range(len(node.costs)) for node in problem.nodes))
+    legal = [value for value in (evaluate(problem, choice) for choice in choices) if value.cost < FORBIDDEN]
+    fitting = [value.cost for value in legal if problem.limit is None or value.peak <= problem.limit]
+    exercised += _kinds(problem)
+    answer = solve(problem)
     if not fitting:
-        if solution.status is not SolveStatus.INFEASIBLE or solution.choice is not None:
-            yield f"limit {limit}: {solution.status}, but no layout fits"
+        exercised.append("infeasible")
+        yield from _check_infeasible(problem, answer.status, min((value.peak for value in legal), default=None))
         return
-    if (solution.status, solution.cost, solution.lower_bound) != (SolveStatus.OPTIMAL, min(fitting), min(fitting)):
-        yield f"limit {limit}: {solution.status} {solution.cost} >= {solution.lower_bound}, least is {min(fitting)}"
-    if solution.choice is None:
+    least = min(fitting)
+    exercised += ["ties"] * (fitting.count(least) > 1)
+    exercised += ["tight limit"] * (least > min(value.cost for value in legal))
+    if (answer.status, answer.cost, answer.lower_bound) != (SolveStatus.OPTIMAL, least, least):
+        yield f"{answer.status} {answer.cost} >= {answer.lower_bound}, but {least} is the least"
+    if answer.choice is None:
         return
-    signatures = problem.signatures(solution.choice)
-    made = price(case, lay_out(case.graph, case.stages, signatures, case.space.converter))
-    if made.cost_ns != solution.cost or (limit is not None and made.peak != solution.peak):
-        said, found = (solution.cost, solution.peak), (made.cost_ns, made.peak)
-        yield f"limit {limit}: cost and peak are {said} to the solver, and {found} by its layout"
+    value = evaluate(problem, answer.choice)
+    if value.cost != answer.cost or (problem.limit is not None and not value.peak == answer.peak <= problem.limit):
+        yield f"cost and peak are {(answer.cost, answer.peak)} to the solver, and {value} by its choice"
+
+
+def coarse(problem: Problem) -> Problem:
+    """The same problem with costs of 0, 1 and 2."""
+
+    def few(costs: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(cost if cost >= FORBIDDEN else cost % 3 for cost in costs)
+
+    nodes = tuple(replace(node, costs=few(node.costs)) for node in problem.nodes)
+    return replace(problem, nodes=nodes, edges=tuple(replace(edge, costs=few(edge.costs)) for edge in problem.edges))
+
+
+def _check_infeasible(problem: Problem, status: SolveStatus, least_peak: int | None) -> Iterator[str]:
+    """The solver, and the second one that it asks, say so; the times named are overfull whatever is chosen."""
+    if status is not SolveStatus.INFEASIBLE:
+        yield f"{status}, but nothing is legal"
+    if not find_legal(problem).infeasible:
+        yield "the second solver finds something legal"
+    if problem.limit is None:
+        return
+    found = smallest_limit(problem)
+    if found != least_peak:
+        yield f"smallest limit {found}, but {least_peak} is the smallest peak"
+    if least_peak is not None:
+        times = overfull_times(problem)
+        if not times:
+            yield "no time is named"
+        if max((one.least for one in times), default=0) > least_peak:
+            yield f"{times} hold more than the smallest peak {least_peak}"
+
+
+def _kinds(problem: Problem) -> Iterator[str]:
+    """What is awkward about a problem."""
+    if any(cost >= FORBIDDEN for edge in problem.edges for cost in edge.costs):
+        yield "forbidden pairs"
+    pairs = Counter(frozenset((edge.tail, edge.head)) for edge in problem.edges if edge.tail != edge.head)
+    if any(count > 1 for count in pairs.values()):
+        yield "parallel edges"
+    if any(usage.begin == usage.end and any(usage.amounts) for node in problem.nodes for usage in node.usages):
+        yield "empty lifetimes"

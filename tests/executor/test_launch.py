@@ -19,6 +19,7 @@ import pytest
 from executor.environment import find_mpiexec
 from executor.heartbeat import Beat, process_state, read_heartbeats
 from executor.launch import launch
+from executor.watchdog import record_failure
 from strategy.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -262,6 +263,18 @@ def test_a_rank_killed_or_stopped_is_named_and_the_job_ends(
     tmp_path: Path, launched: bool, what: str, victim: int
 ) -> None:
     assert kill_one(tmp_path, what, launched=launched, victim=victim) == []
+
+
+@needs_mpi
+def test_a_cause_is_told_once_if_the_one_who_recorded_it_does_not_live_to(tmp_path: Path) -> None:
+    """On a loaded machine, the guard of a dead rank may be ended by an abort between the two."""
+    job = Job(tmp_path, "well", ranks=3, launched=False, acts=100_000)
+    beats = job.wait_for_acts()
+    assert record_failure(job.run, 1, "its end was seen", job=beats[1].job)
+    ended = job.wait()
+    assert (ended.code, ended.stderr.count("sbplan: rank 1")) == (6, 1), ended
+    assert [line for line in ended.strange_lines() if "says hello" not in line] == []
+    assert survivors(beats) == []
 
 
 @needs_mpi

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -95,6 +96,25 @@ def test_what_is_no_heartbeat_is_not_read(tmp_path: Path) -> None:
     assert [beat.rank for beat in read_heartbeats(tmp_path, JOB)] == [2, 10]
 
 
+def test_a_beat_is_read_whole_while_another_is_written(tmp_path: Path) -> None:
+    path, me, enough = heartbeat_path(tmp_path, 0), identify(os.getpid()), 10**6
+    heartbeat = start_heartbeat(tmp_path, 0, me, me)
+    heartbeat.beat(7, enough)
+    writer = os.fork()
+    if writer == 0:
+        deadline_s = time.monotonic() + 1.0
+        while time.monotonic() < deadline_s:
+            for number in range(enough, enough + 100):
+                heartbeat.beat(7, number)
+        os._exit(0)
+    seen = set()
+    while os.waitpid(writer, os.WNOHANG) == (0, 0):
+        beat = read_heartbeat(path)
+        assert beat is not None
+        seen.add((beat.actor, beat.number >= enough, beat.time_ns > 0, beat.state))
+    assert seen == {(7, True, True, RankState.RUNNING)}
+
+
 def test_a_beat_is_cheap(tmp_path: Path) -> None:
     heartbeat = Heartbeat(heartbeat_path(tmp_path, 0))
     fastest_s = float("inf")
@@ -133,6 +153,26 @@ def test_the_first_cause_stays(tmp_path: Path) -> None:
     assert (failure.reason, failure.exit_code) == (f"reason {failure.rank}", 2)
     assert failure.message() == failure.reason
     assert sorted(path.name for path in tmp_path.iterdir()) == ["failure.json", "heartbeat.0"]
+
+
+def test_of_many_who_make_sure_one_tells(tmp_path: Path) -> None:
+    assert record_failure(tmp_path, 0, "the disk is full", exit_code=2)
+    code = "import sys, pathlib; from executor.watchdog import ensure_told; ensure_told(pathlib.Path(sys.argv[1]))"
+    argv = [sys.executable, "-c", code, str(tmp_path)]
+    tellers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [teller.communicate(timeout=20)[1] for teller in tellers]
+    assert sorted(said) == ["", "", "", "sbplan: the disk is full\n"]
+
+
+def test_what_is_said_has_left_the_pipe_before_one_goes_on() -> None:
+    code = "import sys; from executor.watchdog import await_relay; sys.stderr.write('said'); await_relay()"
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert select.select([process.stderr], [], [], 20)[0]
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.4)
+        assert process.stderr.read(4) == "said"
+        assert process.wait(20) == 0
 
 
 def test_a_failure_names_actor_step_and_everybody(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from strategy.config import Offload, Recompute
 from strategy.models import find_model
 from strategy.passes.training import Training
 from strategy.plan import Plan, write_plan
-from strategy.sbp import NdSbp, Split
+from strategy.sbp import B, NdSbp, Split
 from strategy.search.candidates import Pins
 from strategy.search.deduce import Deduction
 from strategy.tensor import DType
+from tests.experiments.test_experts import experts
 from tests.mpi.jobs import run_well
 from tests.small_plans import config_of, plan_by_rules, request
 
@@ -48,11 +49,7 @@ WAYS: Mapping[str, Way] = {
         shared_out(3, dp=2, tp=2, recompute=Recompute.SELECTIVE, tiles=2, tiled=("head.*",)), BY_SAMPLES
     ),
     "a ring, ZeRO-2 by owners": Way(shared_out(2, dp=2, cp=2, zero_owner=True), ("samples split", "context", "tensor")),
-    "experts apart, ZeRO-2 by owners": Way(
-        shared_out(2, dp=2, tp=2, zero_owner=True),
-        ("samples split", "samples shared"),
-        dict.fromkeys(("layers.*.moe.up_matmul", "layers.*.moe.gate_matmul"), (Split(1), Split(0))),
-    ),
+    "experts on the data axis, ZeRO-2": Way(shared_out(2, dp=4), BY_SAMPLES, experts((Split(0), B), (Split(0), B))),
     "zero bubble, ZeRO-1, on the host what can be": Way(
         shared_out(1, dp=2, pp=2, schedule="zb-h1", offload=Offload.ALL), BY_SAMPLES
     ),
@@ -64,7 +61,7 @@ OF_BOTH = (
 )
 CASES = {
     "llama-tiny": (*OF_BOTH, "a ring, ZeRO-2 by owners"),
-    "mixtral-tiny": (*OF_BOTH, "experts apart, ZeRO-2 by owners"),
+    "mixtral-tiny": (*OF_BOTH, "experts on the data axis, ZeRO-2"),
 }
 
 

@@ -21,7 +21,7 @@ from strategy.sbp import local_box
 from strategy.tensor import DType
 from strategy.timeline import read_timeline
 from tests.mpi.jobs import Ended, run, run_well
-from tests.mpi.plans import LAYOUTS, small_plan, write_small_plan
+from tests.mpi.plans import DEGREES, LAYOUTS, small_plan, write_small_plan
 
 pytestmark = pytest.mark.mpi
 STEPS = 20
@@ -320,9 +320,6 @@ def has_gpu() -> bool:
 
 
 def test_every_layout_is_of_its_degrees() -> None:
-    for name, (degrees, _) in LAYOUTS.items():
+    for name, (asked, _) in LAYOUTS.items():
         config = small_plan(name).config
-        assert {key: getattr(config, key) for key in ("dp", "tp", "cp", "pp")} == {
-            **dict.fromkeys(("dp", "tp", "cp", "pp"), 1),
-            **degrees,
-        }
+        assert {key: getattr(config, key) for key in (*DEGREES, *asked)} == {**dict.fromkeys(DEGREES, 1), **asked}

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from strategy.config import Offload
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.plan import Plan, write_plan
@@ -17,15 +19,18 @@ from strategy.tensor import DType
 from tests.small_plans import config_of, plan_by_rules, request
 
 MODEL = GptConfig(layers=2, width=32, heads=4, sequence=16, vocabulary=256)
-LAYOUTS: Mapping[str, tuple[Mapping[str, int], tuple[str, ...]]] = {
+DEGREES = ("dp", "tp", "cp", "pp")
+_SHARED = {"dp": 2, "zero_stage": 2, "zero_owner": True, "zero_min_size": 64, "offload": Offload.OPTIMIZER}
+LAYOUTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "alone": ({}, ("data", "tensor")),
     "stages": ({"tp": 2, "pp": 2}, ("data", "tensor")),
     "grid": ({"dp": 2, "tp": 2}, ("data", "tensor")),
     "mixed": ({"dp": 2}, ("mixed", "tensor")),
     "tensor": ({"tp": 2}, ("data", "tensor")),
     "ring": ({"cp": 3}, ("data", "context", "tensor")),
+    "shared": (_SHARED, ("samples split", "tensor")),
 }
-"""name -> degrees above one and one rule per mesh axis."""
+"""name -> degrees above one, techniques, and one rule per mesh axis."""
 
 _SAMPLES: NdSbp = (Split(0), B)
 _MEGATRON: Mapping[str, NdSbp] = dict.fromkeys(
@@ -38,12 +43,13 @@ _MEGATRON: Mapping[str, NdSbp] = dict.fromkeys(
 @cache
 def small_plan(layout: str, dtype: DType = DType.FLOAT32) -> Plan:
     """The best plan under the rules of a layout."""
-    degrees, rules = LAYOUTS[layout]
+    more, rules = LAYOUTS[layout]
     training = Training(global_batch=8, num_micro_batches=2, dtype=dtype)
-    asked = request(math.prod(degrees.values()), training, model=MODEL)
+    config = config_of(training, **more)
+    asked = request(math.prod(config.mesh) * config.pp, training, model=MODEL)
     if layout == "grid":
         asked = replace(asked, pins=Pins(layouts=_MEGATRON))
-    return plan_by_rules(asked, config_of(training, **degrees), rules)
+    return plan_by_rules(asked, config, rules)
 
 
 def write_small_plan(folder: Path, layout: str, dtype: DType = DType.FLOAT32) -> Path:

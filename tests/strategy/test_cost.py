@@ -64,6 +64,24 @@ def test_what_sends_nothing_waits_the_latency() -> None:
     assert cost.work(Features("matmul", 10**6, 10**6), 1, ()).demands == ()
 
 
+def test_small_acts_take_their_launch_and_small_messages_their_latency() -> None:
+    """A floor, then a rate: what a link carries per second grows with the message, up to its bandwidth."""
+    cost = CostModel(find_cluster("dgx-a100:2"), {})
+    device, link = cost.cluster.device, cost.cluster.inter
+    assert cost.seconds(Features("add", 0, 8)) == pytest.approx(device.launch_s, rel=1e-3)
+    large = Features("matmul", 10**13, 10**9)
+    flop_s = 10**13 / device.product_flop_per_s(DType.FLOAT32)
+    assert cost.seconds(large) == pytest.approx(device.launch_s + flop_s + 10**9 / device.memory_bytes_per_s)
+    rates = []
+    for nbytes in (8, 10**4, 10**6, 10**8, 10**10):
+        features = Features("all_reduce", 0, nbytes, 15, "inter")
+        assert cost.seconds(features) == pytest.approx(15 * link.latency_s + nbytes / link.bytes_per_s)
+        rates.append(nbytes / cost.seconds(features))
+    assert rates == sorted(rates)
+    assert rates[0] < 1e-4 * link.bytes_per_s
+    assert 0.99 * link.bytes_per_s < rates[-1] < link.bytes_per_s
+
+
 def test_transfers_of_a_stage_share_its_port() -> None:
     """Under 1F1B the middle stage of three sends forward and backward at once: that takes longer than alone."""
     training = Training(global_batch=8, num_micro_batches=8)

@@ -20,7 +20,7 @@ from strategy.passes.training import Training, add_training
 from strategy.placement import Placement
 from strategy.search.layout_problem import SearchSpace, all_of, free, layout_problem
 from strategy.tensor import DType, TensorSpec
-from tests.campaigns.solver import check, nth_case
+from tests.campaigns.graph_layouts import check, nth_case
 from tests.random_graphs import random_case
 from tests.small_plans import cluster
 

@@ -1,0 +1,102 @@
+"""The problems of `sbplan bench search`: twenty of our own graphs, and four instances of the contest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from strategy.cluster import find_cluster
+from strategy.config import PlanConfig
+from strategy.cost import CostModel
+from strategy.lowering.schedule import Schedule
+from strategy.models import find_model
+from strategy.passes.training import Training
+from strategy.problem import Problem
+from strategy.problem_file import read_problem
+from strategy.search.candidates import Request, free_rules, space_of
+from strategy.search.layout_problem import layout_problem
+from strategy.units import parse_bytes
+
+INSTANCES = Path(__file__).parent / "reference" / "iopddl"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One problem: its name, and what builds or reads it."""
+
+    name: str
+    build: Callable[[], Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A preset's whole training graph on one mesh, `data` x `tensor` ranks of a cluster."""
+
+    model: str
+    data: int
+    tensor: int
+    batch: int
+    cluster: str = "dgx-a100:1"
+    sequence: int | None = None
+    folded: bool = True
+    limit: str = ""
+    """The most memory per rank; none where it is empty."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others."""
+        limit = f" in {self.limit}" if self.limit else ""
+        return f"{self.model} {self.data}x{self.tensor}{' folded' if self.folded else ''}{limit}"
+
+    def build(self) -> Problem:
+        """The problem of the search for this mesh, with no micro-batches."""
+        cluster = find_cluster(self.cluster)
+        request = Request(
+            self.model,
+            find_model(self.model, sequence=self.sequence),
+            Training(global_batch=self.batch),
+            CostModel(cluster, {}),
+            cluster.device.memory_bytes,
+        )
+        config = PlanConfig(self.data, self.tensor, 1, self.batch // self.data, 1, Schedule.GPIPE)
+        space = space_of(request, config, free_rules(config), folded=self.folded)
+        return layout_problem(space, limit=parse_bytes(self.limit) if self.limit else None).problem
+
+
+LAYOUTS = (
+    Layout("gpt-tiny", 2, 2, 8),
+    Layout("gpt-tiny", 2, 4, 8, folded=False),
+    Layout("gpt-tiny", 1, 8, 8, limit="12 MiB"),
+    Layout("gpt2-small", 2, 4, 16),
+    Layout("gpt2-small", 2, 4, 16, folded=False),
+    Layout("gpt2-small", 8, 1, 16, limit="2.75 GiB"),
+    Layout("gpt2-345m", 4, 4, 16, "dgx-a100:2"),
+    Layout("gpt3-175b", 8, 8, 64, "dgx-a100:8"),
+    Layout("llama-tiny", 2, 2, 8, folded=False),
+    Layout("llama2-7b", 4, 8, 32, "dgx-a100:4"),
+    Layout("llama3-8b", 8, 8, 64, "dgx-a100:8"),
+    Layout("mixtral-tiny", 2, 2, 8, folded=False),
+    Layout("bert-tiny", 2, 2, 8, folded=False),
+    Layout("bert-large", 4, 8, 32, "dgx-a100:4"),
+    Layout("vit-b16", 2, 4, 32),
+    Layout("resnet18", 8, 1, 32, folded=False),
+    Layout("vgg16", 8, 1, 32, folded=False),
+    Layout("wide-and-deep", 2, 4, 64, folded=False),
+    Layout("arcface-1m", 1, 8, 64),
+    Layout("mlp", 2, 4, 64, folded=False),
+)
+
+
+def own_cases() -> tuple[Case, ...]:
+    """Twenty of our own graphs."""
+    return tuple(Case(layout.name, layout.build) for layout in LAYOUTS)
+
+
+def contest_cases() -> tuple[Case, ...]:
+    """The four instances."""
+    return tuple(Case(f"iopddl {letter}", _reader(letter)) for letter in "AGMS")
+
+
+def _reader(letter: str) -> Callable[[], Problem]:
+    return lambda: read_problem(INSTANCES / f"asplos-2025-iopddl-{letter}.json.gz")

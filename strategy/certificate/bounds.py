@@ -1,0 +1,158 @@
+"""Bounds in exact integers: priced memory, then a sum of minima, or the minimum itself by bucket elimination.
+
+For prices >= 0, cost + price * (load - room) is at most the cost wherever the load fits the room (Lagrangian
+relaxation), so its minimum over all choices is a bound. Prices of choices are rounded down: the bound only loses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.certificate.elimination import eliminate
+from strategy.certificate.proof import Bound, IntArray, Passed, Prices
+from strategy.certificate.working import Working, legal
+from strategy.errors import CertificateError
+
+# What a forbidden entry is in units of 2^-bits; all others, and sums of them, are within it.
+INFINITE = 1 << 61
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A working problem with priced memory, in units of 2^-`bits`; `credit` is in units of 2^-`shift`."""
+
+    costs: dict[int, IntArray]
+    prices: Prices
+    credit: int
+
+    def units(self, value: int) -> int:
+        """The least total of costs and tables that proves `value`."""
+        return -(-((value - 1 << self.prices.shift) + self.credit + 1) >> (self.prices.shift - self.prices.bits))
+
+    def proved(self, total: int) -> int:
+        """The bound that a total proves: the next integer above it, less the credit."""
+        return -((self.credit - (total << (self.prices.shift - self.prices.bits))) >> self.prices.shift)
+
+
+def least(work: Working, bound: Bound) -> int | None:
+    """What `bound` proves about `work`; None if it proves that nothing is legal.
+
+    Raises:
+        CertificateError: a bound that does not fit the working problem, or that cannot be computed exactly.
+    """
+    scaled = _price(work, bound.prices)
+    if work.is_impossible():
+        return None
+    if isinstance(bound, Passed):
+        costs, total = _pass(work, scaled, bound.messages)
+        minima = [int(cost.min(initial=INFINITE)) for cost in costs.values()]
+        if total is None or max(minima, default=0) >= INFINITE:
+            return None
+        return scaled.proved(total + sum(minima))
+    minimum = eliminate(work, scaled.costs, bound.order, bound.prices.bits, infinite=INFINITE).minimum
+    return None if minimum is None else scaled.proved(minimum)
+
+
+def by_choice(work: Working, bound: Bound, below: int) -> dict[int, npt.NDArray[np.bool_]]:
+    """For each choice of each node, whether `bound` proves that what takes it costs at least `below`.
+
+    Raises:
+        CertificateError: as for `least`.
+    """
+    scaled = _price(work, bound.prices)
+    enough = scaled.units(below)
+    if isinstance(bound, Passed):
+        costs, total = _pass(work, scaled, bound.messages)
+        minima = {node: int(cost.min(initial=INFINITE)) for node, cost in costs.items()}
+        if total is None or max(minima.values(), default=0) >= INFINITE:
+            return {node: np.ones(cost.size, np.bool_) for node, cost in costs.items()}
+        rest = total + sum(minima.values())
+        return {node: _at_least(cost, enough - rest + minima[node]) for node, cost in costs.items()}
+    run = eliminate(work, scaled.costs, bound.order, bound.prices.bits, infinite=INFINITE)
+    return {node: _at_least(total, enough - run.constant) for node, total in run.by_choice().items()}
+
+
+def _at_least(entries: IntArray, amount: int) -> npt.NDArray[np.bool_]:
+    """Which entries are `amount` or more, forbidden ones always."""
+    return np.asarray(entries >= max(-INFINITE, min(amount, INFINITE)))
+
+
+def _price(work: Working, prices: Prices) -> Scaled:
+    if not 0 <= prices.bits <= prices.shift <= 1 << 10:
+        raise CertificateError("scales out of range", got=(prices.bits, prices.shift), expected="0 <= bits <= shift")
+    if prices.units.size != work.room.size:
+        raise CertificateError("prices that do not fit the rows", got=prices.units.size, expected=f"{work.room.size}")
+    if prices.units.size and prices.units.min() < 0:
+        raise CertificateError("a negative price", where=f"row {prices.units.argmin()}")
+    units = prices.units.tolist()
+    prefix = [0, *itertools.accumulate(units)]
+    credit = sum(unit * room for unit, room in zip(units, work.room.tolist(), strict=True))
+    credit -= work.constant << prices.shift
+    costs = {node: _scaled(cost, prices.bits, 0) for node, cost in work.costs.items()}
+    for node, spans in work.spans.items():
+        weighed = [(prefix[last] - prefix[first], amounts) for (first, last), amounts in spans.items()]
+        priced = _weighed_sum([item for item in weighed if item[0]], prices.shift - prices.bits)
+        if priced is not None:
+            cost = costs[node]
+            costs[node] = np.where(cost >= INFINITE, INFINITE, _checked(cost, priced))
+    return Scaled(costs, prices, credit)
+
+
+def _weighed_sum(weighed: list[tuple[int, IntArray]], shift: int) -> IntArray | None:
+    """The sum of weight * amounts (both >= 0), shifted right: exact, whatever their size."""
+    if not weighed:
+        return None
+    largest = sum(weight * int(amounts.max()) for weight, amounts in weighed)
+    if largest >> shift >= INFINITE:
+        raise CertificateError("the price of memory is too large to be exact")
+    if largest < INFINITE:
+        return np.asarray(sum(amounts * weight for weight, amounts in weighed)) >> shift
+    exact = [[weight * amount for amount in amounts.tolist()] for weight, amounts in weighed]
+    return np.array([sum(column) >> shift for column in zip(*exact, strict=True)], np.int64)
+
+
+def _scaled(entries: IntArray, bits: int, messages: int) -> IntArray:
+    """Entries in units of 2^-bits, with space for messages of that magnitude; forbidden ones are `INFINITE`."""
+    allowed = legal(entries)
+    finite = np.where(allowed, entries, 0)
+    largest = max(int(finite.max(initial=0)), -int(finite.min(initial=0)))
+    if (largest << bits) + messages >= INFINITE:
+        raise CertificateError("the scale is too fine for exact sums", got=bits)
+    return np.where(allowed, finite << bits, INFINITE)
+
+
+def _checked(one: IntArray, other: IntArray) -> IntArray:
+    """The sum of two vectors, each within `INFINITE`."""
+    total = one + other
+    finite = total[one < INFINITE]
+    if finite.size and (finite.max() >= INFINITE or finite.min() <= -INFINITE):
+        raise CertificateError("the scale is too fine for exact sums")
+    return total
+
+
+def _pass(work: Working, scaled: Scaled, messages: IntArray) -> tuple[dict[int, IntArray], int | None]:
+    """The nodes' vectors with all messages, and the sum of the tables' minima without them."""
+    pairs = work.pairs()
+    if messages.size != sum(sum(work.tables[one][other].shape) for one, other in pairs):
+        raise CertificateError("messages that do not fit the tables", got=messages.size)
+    largest = max(int(messages.max(initial=0)), -int(messages.min(initial=0)))
+    if largest >= INFINITE:
+        raise CertificateError("messages are too large to be exact")
+    costs = dict(scaled.costs)
+    total: int | None = 0
+    place = 0
+    for one, other in pairs:
+        table = work.tables[one][other]
+        mine, theirs = np.split(messages[place : place + sum(table.shape)], [table.shape[0]])
+        place += sum(table.shape)
+        entries = _scaled(table, scaled.prices.bits, 2 * largest)
+        rest = np.where(entries >= INFINITE, INFINITE, entries - mine[:, None] - theirs[None, :])
+        minimum = int(rest.min(initial=INFINITE))
+        total = None if total is None or minimum >= INFINITE else total + minimum
+        for node, message in ((one, mine), (other, theirs)):
+            costs[node] = np.where(costs[node] >= INFINITE, INFINITE, _checked(costs[node], message))
+    return costs, total

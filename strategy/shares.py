@@ -1,0 +1,53 @@
+"""Shares: what the busiest rank sends in one step of boxing, for tensors that their layouts cut evenly.
+
+Where every split divides its dim, pieces are the same fractions of the tensor whatever its size, and so is what is
+sent: it is counted once, on a tensor whose dims are as long as there are ranks. An all-reduce cuts what a rank holds
+into as many parts as there are ranks, which need not be even: the busiest rank has the largest (`boxing`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from strategy.boxing import BoxingStep, boxing_task, most_sent_nbytes
+from strategy.placement import Placement
+from strategy.program import ActKind
+from strategy.sbp import NdSbp, Owner, Split
+from strategy.tensor import DType, Shape, TensorSpec
+
+
+def most_sent(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> int:
+    """Bytes that the busiest rank sends in a step in the group of `rank`, which has the largest pieces."""
+    mesh = placement.mesh
+    before, after = (_even_pieces(spec, layout, mesh) for layout in (source, step.target))
+    if before and step.kind is ActKind.ALL_REDUCE:
+        own, ranks = math.prod(spec.shape) // before, math.prod(mesh[axis] for axis in step.axes)
+        return spec.sent_nbytes(own + -(-own // ranks) * (ranks - 2))
+    if before and after:
+        counted, size = _counted(step, source, mesh, len(spec.shape))
+        return spec.sent_nbytes(counted * math.prod(spec.shape) // size)
+    return most_sent_nbytes(step.kind, boxing_task(spec, source, step, placement, rank), spec)
+
+
+@lru_cache(maxsize=4096)
+def _even_pieces(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
+    """How many pieces of one size there are, if every rank has one; else 0."""
+    pieces = [1] * len(spec.shape)
+    for sbp, parts in zip(layout, mesh, strict=True):
+        if isinstance(sbp, Split):
+            pieces[sbp.dim] *= parts
+        elif isinstance(sbp, Owner):
+            return 0
+    even = spec.ragged is None and all(size % count == 0 for size, count in zip(spec.shape, pieces, strict=True))
+    return math.prod(pieces) if even else 0
+
+
+@lru_cache(maxsize=1 << 16)
+def _counted(step: BoxingStep, source: NdSbp, mesh: Shape, dims: int) -> tuple[int, int]:
+    """Elements sent of a tensor of so many dims, and how many it has."""
+    ranks = math.prod(mesh)
+    spec = TensorSpec((ranks,) * dims, DType.INT32)
+    placement = Placement(tuple(range(ranks)), mesh, tuple(map(str, range(len(mesh)))))
+    task = boxing_task(spec, source, step, placement, 0)
+    return most_sent_nbytes(step.kind, task, spec) // spec.dtype.nbytes, math.prod(spec.shape)

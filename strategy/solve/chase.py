@@ -1,0 +1,142 @@
+"""The ascent of a case with the search for cheaper choices beside it, in step with each other.
+
+Both read the same count of entries per round, and exchange what they know between rounds: the answer does not depend on
+how fast either of them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategy.solve.ascent import NEAREST, Ascent
+from strategy.solve.core import Core
+from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.primal import Primal
+from strategy.solve.progress import Progress
+
+# Entries that one round of the ascent reads, and the least and the most steps that it takes.
+ROUND_ENTRIES = 20_000_000
+LEAST_STEPS, MOST_STEPS = 4, 50
+# From this many cells on the primal has a thread of its own.
+THREADED_CELLS = 100_000
+# Rounds between two liftings of slightly better choices, and what is more than slight.
+LIFTED_EVERY = 20
+SLIGHT = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """An ascent ends when `steps` steps have gained less than `part` of the gap."""
+
+    steps: int
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A core, its arrays in floats, and its id of each of their nodes."""
+
+    core: Core
+    flat: Flat
+    nodes: tuple[int, ...]
+
+
+class Chase:
+    """What runs beside the ascents: the primal of the place where the first of them began."""
+
+    def __init__(self, progress: Progress, pool: ThreadPoolExecutor) -> None:
+        self.progress = progress
+        self.pool = pool
+        self.home: Place | None = None
+        self.primal: Primal | None = None
+        self.prices: FloatArray = np.zeros(0)
+        self.rounds = 0
+        self.credit = 0  # entries that the primal may read before it is level with the ascents
+
+    def ascend(
+        self,
+        place: Place,
+        ascent: Ascent,
+        patience: Patience,
+        *,
+        gap: Callable[[float], float],
+        tell: Callable[[], None],
+    ) -> None:
+        """Raises prices and messages until that stalls or the case is closed.
+
+        Args:
+            place: where.
+            ascent: of its arrays.
+            patience: when to stop.
+            gap: what a bound leaves open; 0 where it closes the case.
+            tell: called now and then, to state the bound.
+        """
+        flat, core = place.flat, place.core
+        if self.home is None or self.primal is None:
+            self.home, self.primal = Place(core.copy(), flat, place.nodes), Primal(flat)
+        local = self.primal if self.home.flat is flat else Primal(flat)
+        entries = 2 * flat.table.size + flat.cost.size + flat.room.size
+        steps = max(LEAST_STEPS, min(ROUND_ENTRIES // entries, MOST_STEPS))
+        wide = max(patience.steps // steps, 1)
+        window: list[float] = []
+        while not ascent.converged:
+            self._round(self.home, self.primal, ascent, steps, entries)
+            reached = ascent.bound + core.constant
+            window.append(reached)
+            left = gap(reached)
+            if left <= 0 or (len(window) > wide and reached - window[-1 - wide] < patience.part * left):
+                break
+            if len(window) % wide == 0:
+                tell()
+        if local is not self.primal:
+            local.consider(ascent.nearest, ascent.best_prices, abs(ascent.bound + core.constant))
+            self._lift(place, local)
+        self._lift(self.home, self.primal)
+
+    def repair(self, place: Place, picks: Mapping[int, int], scale: float) -> None:
+        """Offers a choice that holds too much, once it is repaired; `scale` is the magnitude of costs."""
+        local = Primal(place.flat)
+        candidate = np.array([picks[node] for node in place.nodes], np.int64)
+        local.consider(candidate, np.zeros(place.core.room.size), scale)
+        self._lift(place, local)
+
+    def _round(self, home: Place, primal: Primal, ascent: Ascent, steps: int, entries: int) -> None:
+        """Some steps of the ascent, and as much work of the primal."""
+        candidate = None
+        scale = 1.0
+        if ascent.flat is home.flat and np.isfinite(ascent.scalars[NEAREST]):
+            candidate = ascent.nearest.copy()
+            self.prices = ascent.best_prices.copy()
+            scale = abs(ascent.bound + home.core.constant)
+
+        def improve() -> None:
+            self.credit += steps * entries
+            if candidate is not None and self.credit > 0:
+                self.credit -= primal.consider(candidate, self.prices, scale)
+            self.credit = primal.improve(self.prices, self.credit)
+
+        if home.flat.table.size >= THREADED_CELLS:
+            beside = self.pool.submit(improve)
+            try:
+                ascent.climb(steps)
+            finally:
+                beside.result()
+        else:
+            ascent.climb(steps)
+            improve()
+        self.rounds += 1
+        self._lift(home, primal, slight=self.rounds % LIFTED_EVERY == 0)
+        self.progress.spend(steps * entries)
+
+    def _lift(self, place: Place, primal: Primal, *, slight: bool = True) -> None:
+        """Offers the best choice of `primal` unless it is no better, or but slightly."""
+        if primal.picks is None:
+            return
+        below = self.progress.below
+        value = primal.value + place.core.constant
+        if below is None or value < below - (0.5 if slight else SLIGHT * abs(below)):
+            self.progress.offer_picks(place.core, dict(zip(place.nodes, primal.picks.tolist(), strict=True)))

@@ -1,0 +1,33 @@
+"""Compiles the hot loops once, so that the first problem does not wait: `python -m strategy.solve.warm`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategy.problem import Edge, Node, Problem, Usage
+from strategy.solve.ascent import start_ascent
+from strategy.solve.build import build_core
+from strategy.solve.flat import flatten, in_floats, lifetime_rank
+from strategy.solve.passed import state_messages
+from strategy.solve.primal import Primal
+
+
+def warm() -> None:
+    """Runs every compiled loop on a problem of three nodes, with the types that it always has."""
+    nodes = tuple(Node(f"n{i}", (i, 3 - i), (Usage(i, i + 2, (2, 5)),)) for i in range(3))
+    edges = (Edge(0, 1, (1, 2, 3, 0)), Edge(1, 2, (0, 4, 2, 1)))
+    problem = Problem("warm", nodes, edges, limit=8)
+    core = build_core(problem)
+    exact, ids = flatten(core, lifetime_rank(problem))
+    flat = in_floats(exact)
+    ascent = start_ascent(flat, core.constant, np.zeros(core.room.size))
+    ascent.climb(3)
+    ascent.probe(0, 1, 1.0, 1)
+    state_messages(core, exact, ids, ascent)
+    primal = Primal(flat)
+    primal.consider(ascent.nearest, ascent.best_prices, 1.0)
+    primal.improve(ascent.best_prices, 1000)
+
+
+if __name__ == "__main__":
+    warm()
