@@ -15,7 +15,7 @@ from pathlib import Path
 
 from strategy.errors import InputError
 from strategy.estimate import collectives, exchange, frameworks, kernels, memory, price
-from strategy.estimate.constants import Constants, nominal, parse_constants
+from strategy.estimate.constants import Constants, parse_constants
 from strategy.estimate.fit import Fit
 from strategy.estimate.interval import Stratum
 from strategy.files import read_json, write_atomic
@@ -97,11 +97,6 @@ def write_calibration(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, 
         },
     }
     write_atomic(path, json.dumps(document, indent=1) + "\n")
-
-
-def uncalibrated() -> Calibration:
-    """What is believed before any measurement: priors, and intervals of a factor of two."""
-    return Calibration(nominal(DECLARED), {"": Stratum(0.7, 0, {})})
 
 
 def _digits(value: float) -> float:

@@ -6,96 +6,77 @@ that issues its kernels, what of its communication is hidden, its loader) has a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from strategy.errors import InputError, did_you_mean
 from strategy.estimate.constants import Constant
+
+REFERENCE = "reference"
+"""No constant: Megatron-LM's compute is the measure of the others', and eager systems hide no tensor parallelism."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One training system.
 
-    `slack`, `host`, `moved`, `tp`, `dp` and `step` name constants: compute over the kernels' own time, seconds of host
-    per kernel, memory-bound traffic, exposed shares of tensor- and data-parallel communication, seconds per step.
-    `gradient_bytes` per parameter are reduced; `sharded` systems gather parameters for every micro-batch where
-    ZeRO stage 3 is on; `even` ones deal out layers, embedding and head so that no stage is longer than the others;
+    `slack`, `host`, `moved`, `tp`, `dp`, `gather` and `step` name constants: compute over the kernels' own time,
+    seconds of host per kernel, memory-bound traffic, exposed shares of tensor- and data-parallel communication, time of
+    gathering sharded parameters over that of the links, seconds per step. `gradient_bytes` per parameter are reduced;
+    `even` systems deal out layers, embedding and head so that no stage is longer than the others;
     `scattered` ones send a boundary tensor between stages once, not once per tensor-parallel rank; `casting` ones run
     memory-bound kernels in single precision when products run in half.
     """
 
     name: str
-    slack: str
-    host: str
-    moved: str
-    tp: str
-    dp: str
-    step: str
+    slack: str = REFERENCE
+    host: str = "host.graph"
+    moved: str = "moved.eager"
+    tp: str = REFERENCE
+    dp: str = "dp.exposed.ring"
+    gather: str = "gather.sharded"
+    step: str = "step.graph"
     gradient_bytes: float = 2.0
     even: bool = False
     scattered: bool = False
     casting: bool = False
 
 
-REFERENCE = "reference"
-"""No constant: Megatron-LM's compute is the measure of the others', and eager systems hide no tensor parallelism."""
+VISION = (
+    "mxnet-ngc", "mxnet", "tensorflow", "tensorflow-xla", "tensorflow2", "pytorch-ngc", "pytorch", "paddle",
+    "paddle-dali",
+)  # fmt: skip
+"""Systems of published image and BERT runs; what is written after a dash shares its kernels, but for XLA."""
 
 
 def _vision(name: str) -> Profile:
     moved = {"tensorflow": "moved.tensorflow", "paddle": "moved.paddle"}.get(name, "moved.eager")
     kernels = name if name.endswith("xla") else name.removesuffix("2").partition("-")[0]
-    return Profile(
-        name,
-        f"slack.{kernels}",
-        "host.graph",
-        moved,
-        REFERENCE,
-        "dp.exposed.ring",
-        "step.graph",
-        4.0,
-        casting=moved != "moved.eager",
-    )
+    return Profile(name, slack=f"slack.{kernels}", moved=moved, gradient_bytes=4.0, casting=moved != "moved.eager")
 
 
-VISION = ("mxnet-ngc", "mxnet", "tensorflow", "tensorflow-xla", "tensorflow2", "pytorch-ngc", "pytorch", "paddle",
-           "paddle-dali")  # fmt: skip
+# Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
+_FORK = Profile(
+    "megatron-fork", host="host.deepspeed", dp="dp.exposed.deepspeed", gather="gather.zero", step="step.deepspeed"
+)
+_CORE = Profile(
+    "megatron-core", slack="slack.bridge", moved="moved.compiled", tp="tp.exposed.core", dp="dp.exposed.core",
+    gradient_bytes=4.0, even=True, scattered=True,
+)  # fmt: skip
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("megatron", REFERENCE, "host.graph", "moved.eager", REFERENCE, "dp.exposed.eager",
-                "step.eager", 4.0),
-        # Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
-        Profile("megatron-fork", REFERENCE, "host.deepspeed", "moved.eager", REFERENCE,
-                "dp.exposed.deepspeed", "step.deepspeed", 2.0),
-        Profile("megatron-deepspeed", "slack.deepspeed", "host.deepspeed", "moved.eager", REFERENCE,
-                "dp.exposed.deepspeed", "step.deepspeed", 2.0),
-        Profile("deepspeed-zero", "slack.deepspeed", "host.deepspeed", "moved.eager", REFERENCE,
-                "dp.exposed.zero", "step.deepspeed", 2.0),
-        Profile("oneflow", "slack.oneflow", "host.graph", "moved.oneflow", REFERENCE, "dp.exposed.ring",
-                "step.graph", 2.0),
-        Profile("torchtitan", "slack.torchtitan", "host.graph", "moved.compiled", "tp.exposed.titan",
-                "dp.exposed.sharded", "step.graph", 2.0),
-        Profile("llm-foundry", "slack.foundry", "host.graph", "moved.foundry", REFERENCE,
-                "dp.exposed.sharded", "step.eager", 2.0),
-        Profile("megatron-core", "slack.bridge", "host.graph", "moved.compiled", "tp.exposed.core", "dp.exposed.core",
-                "step.graph", 4.0, even=True, scattered=True),
-        Profile("megatron-bridge", "slack.bridge", "host.graph", "moved.compiled", "tp.exposed.core", "dp.exposed.core",
-                "step.graph", 4.0, even=True, scattered=True),
+        Profile("megatron", dp="dp.exposed.eager", step="step.eager", gradient_bytes=4.0),
+        _FORK,
+        replace(_FORK, name="megatron-deepspeed", slack="slack.deepspeed"),
+        replace(_FORK, name="deepspeed-zero", slack="slack.deepspeed"),
+        Profile("oneflow", slack="slack.oneflow", moved="moved.oneflow"),
+        Profile("torchtitan", slack="slack.torchtitan", moved="moved.compiled", tp="tp.exposed.titan"),
+        Profile("llm-foundry", slack="slack.foundry", moved="moved.foundry", step="step.eager"),
+        _CORE,
+        replace(_CORE, name="megatron-bridge"),
         *(_vision(name) for name in VISION),
     )
-}  # fmt: skip
+}
 PROFILES["oneflow-noclip"] = PROFILES["oneflow"]
-
-
-def profile(name: str) -> Profile:
-    """The profile of a framework.
-
-    Raises:
-        InputError: no such framework.
-    """
-    if name not in PROFILES:
-        raise InputError("no profile of this framework", got=name, hint=did_you_mean(name, PROFILES))
-    return PROFILES[name]
 
 
 CONSTANTS = (
@@ -120,8 +101,8 @@ CONSTANTS = (
     Constant("tp.exposed.core", 0.5, 0.4, "the same of Megatron-Core"),
     Constant("dp.exposed.eager", 1.0, 0.2, "share of gradient communication that is not hidden, Megatron-LM"),
     Constant("dp.exposed.deepspeed", 1.0, 0.3, "the same of Megatron-DeepSpeed"),
-    Constant("dp.exposed.zero", 3.0, 1.0, "time of ZeRO's gathering of parameters over the links' own"),
-    Constant("dp.exposed.sharded", 1.2, 0.4, "the same of fully sharded systems"),
+    Constant("gather.zero", 3.0, 1.0, "time of DeepSpeed ZeRO's gathering of parameters over the links' own"),
+    Constant("gather.sharded", 1.2, 0.4, "the same of FSDP"),
     Constant("dp.exposed.core", 0.3, 0.5, "the same of Megatron-Core"),
     Constant("dp.exposed.ring", 0.6, 0.4, "the same of DDP, Horovod and OneFlow"),
     Constant("step.graph", 2e-3, 1.0, "seconds per step outside of micro-batches, graph systems"),

@@ -169,20 +169,13 @@ class Jobs:
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Jobs:
-        """Columns of the numeric fields."""
+        """Columns of the numeric fields of at least one job."""
         arrays: dict[str, Floats] = {}
-        for prefix, values in (
-            ("", jobs),
-            ("", [job.shape for job in jobs]),
-            ("", [job.device for job in jobs]),
-        ):
-            if not values:
-                continue
+        for values in (jobs, [job.shape for job in jobs], [job.device for job in jobs]):
             for field in fields(values[0]):
                 column = [getattr(value, field.name) for value in values]
-                name = f"{prefix}{field.name}"
-                if isinstance(column[0], int | float) and name not in arrays:
-                    arrays[name] = np.array(column, dtype=float)
+                if isinstance(column[0], int | float):
+                    arrays.setdefault(field.name, np.array(column, dtype=float))
         arrays["dp"] = np.array([job.dp for job in jobs], dtype=float)
         arrays["bits"] = np.array([job.bits for job in jobs], dtype=float)
         arrays["peak"] = np.array([job.device.peak(job.bits) for job in jobs])
@@ -201,11 +194,6 @@ class Jobs:
     def where(self, **wanted: object) -> npt.NDArray[np.bool_]:
         """Which jobs have these values of their fields."""
         return np.array([all(getattr(job, key) == value for key, value in wanted.items()) for job in self.jobs])
-
-    def index(self, name: str, names: Sequence[str]) -> npt.NDArray[np.intp]:
-        """The place in `names` of every job's text field."""
-        places = {text: place for place, text in enumerate(names)}
-        return np.array([places[getattr(job, name)] for job in self.jobs], dtype=np.intp)
 
 
 def gradient_bytes(jobs: Jobs) -> Floats:

@@ -50,8 +50,9 @@ class Pricing:
         self._kernels = Kernels(jobs)
         frameworks = [job.framework for job in jobs.jobs]
         profiles = [PROFILES[name] for name in frameworks]
-        self._slack, self._host, self._tp, self._dp, self._step = (
-            Lookup([getattr(profile, part) for profile in profiles]) for part in ("slack", "host", "tp", "dp", "step")
+        self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
+            Lookup([getattr(profile, part) for profile in profiles])
+            for part in ("slack", "host", "tp", "dp", "gather", "step")
         )
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
         self._even = np.array([profile.even for profile in profiles])
@@ -122,7 +123,7 @@ class Pricing:
     def _gathered(self, c: Constants) -> Floats:
         """Seconds of gathering sharded parameters for both passes and of scattering gradients."""
         moves = self.exchange
-        return moves.gather * self._over(moves.dp_far, c) * self._dp.of(c) * 3 * self.work.micro_batches
+        return moves.gather * self._over(moves.dp_far, c) * self._gather.of(c) * 3 * self.work.micro_batches
 
     def _update(self, c: Constants) -> Floats:
         """Seconds of the optimiser, by the bytes that it moves."""

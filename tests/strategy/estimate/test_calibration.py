@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from strategy.errors import InputError
-from strategy.estimate.calibration import DECLARED, read_calibration, shipped, uncalibrated
+from strategy.estimate.calibration import DECLARED, read_calibration, shipped
 from strategy.estimate.constants import MAXIMUM
+from strategy.estimate.frameworks import PROFILES, REFERENCE
 
 FILE = json.loads((resources.files("strategy.estimate") / "published.json").read_text())
 
@@ -22,6 +23,13 @@ def test_there_are_at_most_a_hundred_constants_and_all_are_fitted() -> None:
     assert set(FILE["constants"]) == set(names) == set(shipped().constants)
 
 
+def test_what_a_framework_names_is_a_constant() -> None:
+    names = {constant.name for constant in DECLARED} | {REFERENCE}
+    for profile in PROFILES.values():
+        parts = (profile.slack, profile.host, profile.moved, profile.tp, profile.dp, profile.gather, profile.step)
+        assert set(parts) <= names, profile.name
+
+
 def test_every_constant_has_its_interval_prior_and_source() -> None:
     for name, entry in FILE["constants"].items():
         assert 0 < entry["low"] <= entry["value"] <= entry["high"], name
@@ -29,8 +37,10 @@ def test_every_constant_has_its_interval_prior_and_source() -> None:
         assert entry["meaning"]
 
 
-def test_without_a_file_there_are_the_priors() -> None:
-    assert uncalibrated().constants == {constant.name: constant.prior for constant in DECLARED}
+def test_a_constant_that_a_file_lacks_keeps_its_prior(tmp_path: Path) -> None:
+    path = tmp_path / "constants.json"
+    path.write_text(json.dumps(FILE | {"constants": {}}))
+    assert read_calibration(path).constants == {constant.name: constant.prior for constant in DECLARED}
 
 
 @pytest.mark.parametrize(

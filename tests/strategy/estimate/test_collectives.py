@@ -42,6 +42,15 @@ def test_half_of_an_all_reduce_is_never_dearer_than_the_whole(name: str, ranks: 
     assert (collectives.reduce_scatter(SIZES, g, c) <= collectives.all_reduce(SIZES, g, c)).all()
 
 
+@pytest.mark.parametrize("name", ["V100-16", "A100-80", "B200"])
+def test_two_levels_are_one_more_way_and_as_monotone(name: str) -> None:
+    c, g = shipped().constants, group(name, 16, 8)
+    flat, either = collectives.all_reduce(SIZES, g, c), collectives.all_reduce(SIZES, g, c, levels=True)
+    assert (either <= flat).all()
+    assert (either[-1] < flat[-1]) == (name == "V100-16"), "it pays where a node's GPUs share one slow NIC"
+    assert (np.diff(either) >= -1e-12 * either[1:]).all()
+
+
 def test_large_messages_reach_the_published_bandwidth_inside_a_node() -> None:
     """One node all-reduce, bus bandwidth: A100 235, H100 476-480, B200 838 GB/s."""
     for name, published in (("A100-80", 235e9), ("H100", 476e9), ("B200", 838e9)):
