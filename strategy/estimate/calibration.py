@@ -58,7 +58,8 @@ def read_calibration(path: Path) -> Calibration:
     for name, entry in entries.items():
         try:
             ranges = {key: (float(low), float(high)) for key, (low, high) in entry["ranges"].items()}
-            known[name] = Stratum(float(entry["half_width"]), int(entry["runs"]), ranges)
+            devices = tuple(str(device) for device in entry["devices"])
+            known[name] = Stratum(float(entry["half_width"]), int(entry["runs"]), devices, ranges)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"not a stratum: {error}", where=f"{path}: strata[{name!r}]") from None
         if not 0 <= known[name].half_width < float("inf"):
@@ -91,6 +92,7 @@ def write_calibration(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, 
             name: {
                 "half_width": _digits(s.half_width),
                 "runs": s.runs,
+                "devices": list(s.devices),
                 "ranges": {k: list(v) for k, v in s.ranges.items()},
             }
             for name, s in strata.items()
