@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
             problem, time_limit_s=limit_s, work_limit=args.work_limit, progress=reporter(already_s=reading_s)
         )
     solve_time_s = time.perf_counter() - started
+    if args.certificate is not None:  # first of all: whoever reads stdout may close it early
+        write_proof(args.certificate, digest, solution)
 
     cost, bound, found_s = solution.cost, solution.lower_bound, solution.first_feasible_s
     gap = None if cost is None else (cost - bound) / cost if cost else 0.0
@@ -85,8 +87,6 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     print(list(solution.choice or ()), flush=True)
-    if args.certificate is not None:
-        write_proof(args.certificate, digest, solution)
     if solution.status == "infeasible":
         raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
