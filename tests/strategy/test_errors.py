@@ -6,6 +6,7 @@ import pytest
 
 from strategy import errors
 from strategy.errors import (
+    CertificateError,
     DeadlockError,
     EnvironmentLacks,
     GraphError,
@@ -35,6 +36,7 @@ def test_exit_codes_are_the_contract() -> None:
         SbpError: 2,
         GraphError: 2,
         PlanError: 2,
+        CertificateError: 2,
         DeadlockError: 2,
         InfeasibleError: 3,
         EnvironmentLacks: 5,

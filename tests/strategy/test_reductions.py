@@ -117,4 +117,4 @@ def test_reductions_stop_at_their_deadline_with_a_whole_core() -> None:
         verdict = check(problem, Certificate(problem_digest(problem), None, None, core.constant, proof))
         assert verdict.steps == len(core.steps)
         stops.add(verdict.steps)
-    assert len(stops) >= 3
+    assert len(stops) >= 2
