@@ -77,21 +77,7 @@ def measure(jobs: Jobs) -> Work:
 
     latent = j.q_rank > 0
     queries = j.heads * j.head_qk
-    fan_in = np.where(latent, 0.0, queries + j.kv_heads * (j.head_qk + j.head_v))
-    per_layer = [  # rows, columns, depth, how many layers have it
-        (tokens, fan_in / j.tp, j.hidden, j.attention_layers),
-        (tokens, np.where(latent, j.q_rank + j.kv_rank, 0.0), j.hidden, j.attention_layers),
-        (tokens, queries / j.tp, j.q_rank, j.attention_layers),
-        (tokens, j.heads * (j.head_qk + j.head_v) / j.tp, j.kv_rank, j.attention_layers),
-        (tokens, j.hidden, j.heads * j.head_v / j.tp, j.attention_layers),
-        (tokens, j.ffn * (1 + j.gated) / j.tp, j.hidden, j.dense_layers),
-        (tokens, j.hidden, j.ffn / j.tp, j.dense_layers),
-        (tokens, j.shared_ffn * (1 + j.gated) / j.tp, j.hidden, j.moe_layers),
-        (tokens, j.hidden, j.shared_ffn / j.tp, j.moe_layers),
-        (tokens, 2 * j.latent / j.tp, j.hidden, j.moe_layers),
-        (tokens, (2 * j.mamba_inner + 2 * 8 * j.mamba_state) / j.tp, j.hidden, j.mamba_layers),
-        (tokens, j.hidden, j.mamba_inner / j.tp, j.mamba_layers),
-    ]
+    per_layer = _products(jobs, tokens)
     weights = [(m, n, k, one, layers) for m, n, k, layers in per_layer]
     forward, backward = _sum(weights, wide)
     experts = np.maximum(j.experts, 1)
@@ -155,20 +141,7 @@ def measure(jobs: Jobs) -> Work:
     # A vocabulary that is cut is padded to whole tiles; one that is not stays as ragged as it is.
     vocab = np.where(j.tp > 1, np.ceil(j.vocab / (128 * j.tp)) * 128, j.vocab)
     logits, logits_back = _sum([(tokens * j.logit_share, vocab, j.hidden, one, one)], half)
-    attention = (
-        j.hidden * fan_in + j.hidden * j.heads * j.head_v
-        + np.where(latent, j.hidden * (j.q_rank + j.kv_rank) + queries * j.q_rank
-                   + j.heads * (j.head_qk + j.head_v) * j.kv_rank, 0.0)
-    )  # fmt: skip
-    dense = (
-        j.attention_layers * attention
-        + j.dense_layers * (2 + j.gated) * j.hidden * j.ffn
-        + j.moe_layers * ((2 + j.gated) * j.hidden * j.shared_ffn + j.hidden * (j.experts + 2 * j.latent))
-        + j.mamba_layers * j.hidden * (3 * j.mamba_inner + 16 * j.mamba_state)
-        + 4 * j.hidden * (j.attention_layers + _feeds(jobs))
-        + j.parameters
-    )
-    expert = j.moe_layers * (2 + j.gated) * width * j.expert_ffn * j.experts
+    dense, expert = _parameters(jobs)
     again = np.array([{"none": 0.0, "selective": 0.0, "full": 1.0}[job.recompute] for job in jobs.jobs])
     return Work(
         forward=ahead,
@@ -186,6 +159,52 @@ def measure(jobs: Jobs) -> Work:
         collectives=np.where(images, 0.0, j.attention_layers + j.mamba_layers + _feeds(jobs)),
         routed_kernels=22 * j.moe_layers,
     )
+
+
+def _fan_in(jobs: Jobs) -> Floats:
+    """Columns of the product that makes queries, keys and values at once; none where they come from latent vectors."""
+    j = jobs
+    return np.where(j.q_rank > 0, 0.0, j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v))
+
+
+def _products(jobs: Jobs, tokens: Floats) -> list[tuple[Floats, Floats, Floats, Floats]]:
+    """(rows, columns, depth, how many layers have it) of each product with weights, but for those of experts."""
+    j = jobs
+    latent = j.q_rank > 0
+    queries = j.heads * j.head_qk
+    fan_in = _fan_in(jobs)
+    return [
+        (tokens, fan_in / j.tp, j.hidden, j.attention_layers),
+        (tokens, np.where(latent, j.q_rank + j.kv_rank, 0.0), j.hidden, j.attention_layers),
+        (tokens, queries / j.tp, j.q_rank, j.attention_layers),
+        (tokens, j.heads * (j.head_qk + j.head_v) / j.tp, j.kv_rank, j.attention_layers),
+        (tokens, j.hidden, j.heads * j.head_v / j.tp, j.attention_layers),
+        (tokens, j.ffn * (1 + j.gated) / j.tp, j.hidden, j.dense_layers),
+        (tokens, j.hidden, j.ffn / j.tp, j.dense_layers),
+        (tokens, j.shared_ffn * (1 + j.gated) / j.tp, j.hidden, j.moe_layers),
+        (tokens, j.hidden, j.shared_ffn / j.tp, j.moe_layers),
+        (tokens, 2 * j.latent / j.tp, j.hidden, j.moe_layers),
+        (tokens, (2 * j.mamba_inner + 2 * 8 * j.mamba_state) / j.tp, j.hidden, j.mamba_layers),
+        (tokens, j.hidden, j.mamba_inner / j.tp, j.mamba_layers),
+    ]
+
+
+def _parameters(jobs: Jobs) -> tuple[Floats, Floats]:
+    """Parameters of all layers but those of experts, and those of experts."""
+    j = jobs
+    queries = j.heads * j.head_qk
+    width = np.where(j.latent > 0, j.latent, j.hidden)
+    latent = j.hidden * (j.q_rank + j.kv_rank) + queries * j.q_rank + j.heads * (j.head_qk + j.head_v) * j.kv_rank
+    attention = j.hidden * _fan_in(jobs) + j.hidden * j.heads * j.head_v + np.where(j.q_rank > 0, latent, 0.0)
+    dense = (
+        j.attention_layers * attention
+        + j.dense_layers * (2 + j.gated) * j.hidden * j.ffn
+        + j.moe_layers * ((2 + j.gated) * j.hidden * j.shared_ffn + j.hidden * (j.experts + 2 * j.latent))
+        + j.mamba_layers * j.hidden * (3 * j.mamba_inner + 16 * j.mamba_state)
+        + 4 * j.hidden * (j.attention_layers + _feeds(jobs))
+        + j.parameters
+    )
+    return dense, j.moe_layers * (2 + j.gated) * width * j.expert_ffn * j.experts
 
 
 def _feeds(jobs: Jobs) -> Floats:
