@@ -26,7 +26,7 @@ NIC_OUT, NIC_IN, GPU_OUT, GPU_IN, BRIDGE = "nic out", "nic in", "gpu out", "gpu 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Latency, bytes by link, and messages that every rank taking part sends."""
+    """Latency, bytes by link, and messages that all ranks send."""
 
     latency_ns: int
     legs: Mapping[str, int]
@@ -62,7 +62,7 @@ def ring(fabric: Fabric, nbytes: int, stream: int) -> Collective:
     moved = steps * -(-nbytes // n)
     inside = moved if fabric.gpus_per_node > 1 else 0
     across = moved if nodes > 1 else 0
-    return _cheaper(fabric, (inside, across), (steps - crossings, crossings), stream, steps)
+    return _cheaper(fabric, (inside, across), (steps - crossings, crossings), stream, n * steps)
 
 
 def upper_half(fabric: Fabric, nbytes: int, stream: int) -> Collective:
@@ -70,13 +70,13 @@ def upper_half(fabric: Fabric, nbytes: int, stream: int) -> Collective:
     steps = 2 * (fabric.nodes - 1)
     chain = fabric.gpus_per_node - 1
     moved = nbytes if chain else 0, steps * -(-nbytes // fabric.nodes)
-    return _cheaper(fabric, moved, (chain, steps), stream, steps + min(chain, 1))
+    return _cheaper(fabric, moved, (chain, steps), stream, fabric.nodes * (chain + steps))
 
 
 def lower_half(fabric: Fabric, nbytes: int) -> Collective:
     """A broadcast from each node's leader along a chain."""
     chain = fabric.gpus_per_node - 1
-    return _cheaper(fabric, (nbytes if chain else 0, 0), (chain, 0), None, min(chain, 1))
+    return _cheaper(fabric, (nbytes if chain else 0, 0), (chain, 0), None, fabric.nodes * chain)
 
 
 def _cheaper(

@@ -60,7 +60,15 @@ class Workload:
         return sum(span.time_ns for span in self.spans)
 
 
-def workload(name: str, model: Model, batch: int, device: DeviceSheet, *, width: int = 32) -> Workload:
+def workload(
+    name: str,
+    model: Model,
+    batch: int,
+    device: DeviceSheet,
+    *,
+    width: int = 32,
+    optimizer: Optimizer = Optimizer.SGD,
+) -> Workload:
     """A model's step with a batch per GPU; gradients are of single precision.
 
     Args:
@@ -69,8 +77,9 @@ def workload(name: str, model: Model, batch: int, device: DeviceSheet, *, width:
         batch: samples per GPU.
         device: of every rank.
         width: bits of the operands of products and of what moves between kernels, 32 or 16.
+        optimizer: how parameters are updated.
     """
-    training = Training(global_batch=batch, optimizer=Optimizer.SGD, max_norm=math.inf)
+    training = Training(global_batch=batch, optimizer=optimizer, max_norm=math.inf)
     graph = training_graph(model, training)
     place = {op.name: number for number, op in enumerate(graph.ops)}
     updates = {op.updates[0]: op for op in graph.ops if op.kind == training.optimizer}

@@ -1,4 +1,4 @@
-"""Pipelines laid out by hand, for tests: one actor per leg of the schedule, transfers that take no time."""
+"""Pipelines by their schedule alone, for published arithmetic and for tests: one actor per leg, free transfers."""
 
 from __future__ import annotations
 
