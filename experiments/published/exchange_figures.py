@@ -183,7 +183,10 @@ def summation(fabrics: tuple[Fabric, Fabric] | None = None) -> Figure:
 
 
 def tables(gpu: str = "V100-16") -> Figure:
-    """Wide and deep, batch 16,384, 7 x 1,024; every GPU has room for all rows and Adam passes over that."""
+    """Wide and deep, batch 16,384, 7 x 1,024.
+
+    Every GPU has room for all rows, as the published memory says, which hardly falls with GPUs; Adam passes over all.
+    """
     published = {"2.3 M rows, 8 GPUs": 16.58, "51.2 M, 8": 50.7, "2.3 M, 1": 66.7, "51.2 M, 1": 99.7}
     values = {}
     for name in published:

@@ -8,7 +8,8 @@ Simple, whose every step also waits for a fence, or LL, which sends a flag with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link, Side
@@ -16,9 +17,6 @@ from strategy.units import to_ns
 
 _FENCE_INSIDE_S, _FENCE_NETWORK_S = 2.8e-6, 11.3e-6
 """Latency of a step by Simple over one by LL, on NVLink and on InfiniBand, in NCCL's tables (src/graph/tuning.cc)."""
-_WIRE = {True: 1, False: 2}
-"""Bytes on the wire per byte, with fences and with flags."""
-
 RINGS = 2
 """Of a communicator of NCCL 2 over one NIC."""
 NIC_OUT, NIC_IN, GPU_OUT, GPU_IN, BRIDGE = "nic out", "nic in", "gpu out", "gpu in", "bridge"
@@ -79,15 +77,21 @@ def lower_half(fabric: Fabric, nbytes: int) -> Collective:
     return _cheaper(fabric, (nbytes if chain else 0, 0), (chain, 0), None, fabric.nodes * chain)
 
 
+@lru_cache(maxsize=64)
+def fenced(fabric: Fabric) -> Fabric:
+    """The fabric as a step by Simple finds it: later by the wait for a fence."""
+    inside_hop_s, network_hop_s = fabric.inside_hop_s + _FENCE_INSIDE_S, fabric.network_hop_s + _FENCE_NETWORK_S
+    return replace(fabric, inside_hop_s=inside_hop_s, network_hop_s=network_hop_s)
+
+
 def _cheaper(
     fabric: Fabric, moved: tuple[int, int], steps: tuple[int, int], stream: int | None, messages: int
 ) -> Collective:
     """The protocol that is faster alone; `moved` bytes and `steps` are inside nodes and between them."""
     found = []
-    for fenced, wire in _WIRE.items():
+    for hops, wire in ((fenced(fabric), 1), (fabric, 2)):
         inside, across = (wire * nbytes for nbytes in moved)
-        latency_s = steps[0] * (fabric.inside_hop_s + fenced * _FENCE_INSIDE_S)
-        latency_s += steps[1] * (fabric.network_hop_s + fenced * _FENCE_NETWORK_S)
+        latency_s = steps[0] * hops.inside_hop_s + steps[1] * hops.network_hop_s
         rate = fabric.nic_bytes_per_s
         alone_s = latency_s + max(inside / min(fabric.inside_bytes_per_s, fabric.bridge_bytes_per_s), across / rate)
         legs = {GPU_OUT: inside, GPU_IN: inside, BRIDGE: inside}
