@@ -24,8 +24,7 @@ from strategy.graph import Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
-from strategy.ops.copy import MOVES
-from strategy.placement import Placement
+from strategy.placement import MOVES, Placement, Space
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import B, NdSbp, largest_position
 from strategy.shares import most_sent
@@ -124,6 +123,10 @@ class CostModel:
         """Price of moving a tensor between placements."""
         task = transfer_task(spec, source, sender, target, receiver)
         return self.seconds(transfer_features(self.cluster, task, spec))
+
+    def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
+        """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
+        return self.seconds(Features(f"to_{target}", 0, _largest_nbytes(spec, layout, mesh)))
 
 
 def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from strategy.graph import Space
+from strategy.placement import Space
 from strategy.sbp import Reduce
 from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec, is_empty
 
