@@ -167,7 +167,7 @@ def written_space(kind: str, operands: Sequence[Value]) -> Space:
     here = {value.space for value in operands}
     if len(here) > 1:
         told = ", ".join(f"{value.name} of the {value.space}" for value in operands)
-        raise GraphError([f"{kind} reads from both memories (got {told}); bring them into one with to_global"])
+        raise GraphError([f"{kind} reads from both memories (got {told}); to_global brings them to one"])
     if kind in MOVES and here == {MOVES[kind]}:
         raise GraphError([f"{kind} moves {operands[0].name}, which is there already"])
     return MOVES[kind] if kind in MOVES else next(iter(here), Space.DEVICE)

@@ -66,7 +66,7 @@ def test_an_op_works_in_one_memory_unless_it_moves() -> None:
     )
     assert problems(Graph(named, ops)) == (
         "op again: to_device moves x, which is there already",
-        "op both: add reads from both memories (got x of the device, y of the host); bring them into one with to_global",
+        "op both: add reads from both memories (got x of the device, y of the host); to_global brings them to one",
         "op over: writes back of the device, and computes on the host",
     )
 
