@@ -21,7 +21,8 @@ from simulator.simulate import simulate
 from strategy.cluster import Cluster, Device, Host, Link
 from strategy.config import Context, PlanConfig
 from strategy.convert import lay_out
-from strategy.cost import Coefficients, CostModel
+from strategy.cost import CostModel
+from strategy.data_sheet import Coefficients
 from strategy.errors import InfeasibleError, SbpError
 from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange

@@ -66,6 +66,14 @@ FABRICS = ("infiniband", "omnipath", "edr")
 """Networks between nodes: InfiniBand or RoCE at a NIC per GPU, Omni-Path, one EDR port per node."""
 
 
+def sheet_like(name: str) -> DeviceSheet:
+    """The sheet of the GPU that a name names or begins like (`A100-SXM4-80GB`); the A100's where none does."""
+    if name in DEVICES:
+        return DEVICES[name]
+    model = name.split("-")[0]
+    return next((sheet for sheet in _SHEETS if sheet.name.split("-")[0] == model), DEVICES["A100-80"])
+
+
 def device(name: str) -> DeviceSheet:
     """The sheet of a name.
 

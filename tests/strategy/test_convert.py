@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from strategy.boxing import Boxing, layouts_of, transfer_task
-from strategy.cluster import find_cluster
 from strategy.convert import Converter, Crossing, cross
 from strategy.cost import CostModel
 from strategy.layout import Home
 from strategy.levels import box_size
 from strategy.placement import Placement
+from strategy.presets import find_cluster
 from strategy.program import ActKind
 from strategy.sbp import B, NdSbp, P, Partial, Reduce, Split, format_nd, has_partial, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
