@@ -148,12 +148,12 @@ def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...
         nbytes = inputs[0].nbytes
     half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
     flop = definition.flop(inputs, outputs, op.attrs)
-    product = _product(op.kind, outputs[0].shape, flop) if op.kind in PRODUCTS else None
+    product = product_of(op.kind, outputs[0].shape, flop) if op.kind in PRODUCTS else None
     every_pair = op.kind.startswith("attention_block") or not op.attrs.get("causal", 1)
     return Features(kind, flop, nbytes, half=half, product=product, every_pair=every_pair)
 
 
-def _product(kind: str, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
+def product_of(kind: str, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
     """(rows, columns, depth, how many) of a product that writes `shape`; None of an empty one."""
     many = len(shape) - 2 if kind in ("batch_matmul", "grouped_matmul_tn") else 0
     count, rows = math.prod(shape[:many]), math.prod(shape[many:-1])
