@@ -102,9 +102,14 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole or not at all, in the format that the suffix names."""
+    """Write a figure whole or not at all, in the format that the suffix names; the same figure, the same bytes."""
+    import matplotlib
+
     picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200)
+    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix)
+    with matplotlib.rc_context({"svg.hashsalt": "sbplan"}):
+        metadata = {dated: None} if dated else None
+        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200, metadata=metadata)
     write_atomic(path, picture.getvalue())
 
 
