@@ -24,7 +24,7 @@ from strategy.estimate import collectives, gemm
 from strategy.estimate.calibration import shipped
 from strategy.estimate.collectives import Group, family_of
 from strategy.estimate.constants import Constants
-from strategy.estimate.devices import DeviceSheet, sheet_like
+from strategy.estimate.devices import DEVICES, DeviceSheet, named_sheet
 from strategy.estimate.kernels import full_rate_flop
 from strategy.measurement import Features
 from strategy.placement import MOVES
@@ -79,12 +79,23 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     return Coefficients(device.launch_s, s_per_flop, 0.0)
 
 
+def unpublished(cluster: Cluster) -> tuple[str, ...]:
+    """Parts of a cluster on which no published run was: what is said of them is its data sheet alone."""
+    if cluster.device.backend == "numpy":
+        return (f"device {cluster.device.name}", "links")
+    fitted = shipped()
+    seen = named_sheet(cluster.device.name)
+    device = () if seen and seen.name in fitted.strata[""].devices else (f"device {cluster.device.name}",)
+    known = cluster.nodes == 1 or f"fabric.{cluster.fabric}" in fitted.constants
+    return device if known else (*device, f"fabric {cluster.fabric}")
+
+
 @lru_cache(maxsize=1 << 16)
 def _s_per_flop(
     device: Device, kind: str, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
 ) -> float:
     """Seconds per counted FLOP on a GPU; where no shape is given, of one that loses nothing."""
-    constants, sheet = shipped().constants, sheet_like(device.name)
+    constants, sheet = shipped().constants, _sheet(device)
     peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
     rate = peak * _share(kind, half, sheet, constants)
     if kind in _ATTENTION:
@@ -98,6 +109,10 @@ def _s_per_flop(
         bandwidth=np.full(1, device.memory_bytes_per_s), nbytes=np.full(1, 2.0 if half else 4.0),
     )  # fmt: skip
     return float(full_rate_flop(lost, constants)[0]) / (2 * float(np.prod(product, dtype=float)) * rate)
+
+
+def _sheet(device: Device) -> DeviceSheet:
+    return named_sheet(device.name) or DEVICES["A100-80"]
 
 
 def _share(kind: str, half: str, sheet: DeviceSheet, constants: Constants) -> float:
@@ -118,7 +133,7 @@ def _share(kind: str, half: str, sheet: DeviceSheet, constants: Constants) -> fl
 @cache
 def _s_per_byte_sent(device: Device, link: Link, level: str, fabric: str, kind: str, hops: int) -> float:
     """Seconds per byte that the busiest rank of a group on one level sends in a large message."""
-    constants, sheet = shipped().constants, sheet_like(device.name)
+    constants, sheet = shipped().constants, _sheet(device)
     ranks = hops + 1 if kind not in (ActKind.ROTATE, ActKind.TRANSFER) else 2
     inside = level == "intra"
     group = Group(

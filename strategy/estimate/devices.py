@@ -66,12 +66,12 @@ FABRICS = ("infiniband", "omnipath", "edr")
 """Networks between nodes: InfiniBand or RoCE at a NIC per GPU, Omni-Path, one EDR port per node."""
 
 
-def sheet_like(name: str) -> DeviceSheet:
-    """The sheet of the GPU that a name names or begins like (`A100-SXM4-80GB`); the A100's where none does."""
+def named_sheet(name: str) -> DeviceSheet | None:
+    """The sheet of the GPU that a name is, or begins with the model of (`A100-SXM4-80GB`)."""
     if name in DEVICES:
         return DEVICES[name]
     model = name.split("-")[0]
-    return next((sheet for sheet in _SHEETS if sheet.name.split("-")[0] == model), DEVICES["A100-80"])
+    return next((sheet for sheet in _SHEETS if sheet.name.split("-")[0] == model), None)
 
 
 def device(name: str) -> DeviceSheet:

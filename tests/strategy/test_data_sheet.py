@@ -8,7 +8,7 @@ import pytest
 
 from strategy.cluster import Cluster, Link
 from strategy.cost import CostModel
-from strategy.data_sheet import data_sheet
+from strategy.data_sheet import data_sheet, unpublished
 from strategy.estimate.calibration import shipped
 from strategy.measurement import Features
 from strategy.presets import PRESETS, find_cluster
@@ -78,6 +78,17 @@ def test_more_bandwidth_is_never_slower_and_an_unknown_gpu_is_like_an_a100() -> 
     assert CostModel(quick, {}).seconds(eight) < 0.6 * CostModel(found, {}).seconds(eight)
     unknown = replace(found, device=replace(found.device, name="X900"))
     assert CostModel(unknown, {}).seconds(product(LARGE)) == CostModel(found, {}).seconds(product(LARGE))
+
+
+def test_what_no_published_run_was_on_is_said() -> None:
+    found = {name: unpublished(replace(one, nodes=2)) for name, one in PRESETS.items()}
+    assert found["dgx-a100"] == found["dgx-h100"] == found["gb200-nvl72"] == ()
+    assert found["dgx-1p"] == ("device P100",)
+    assert found["v100-vpc25"] == ("fabric tcp",)
+    a100 = find_cluster("dgx-a100")
+    assert unpublished(replace(a100, device=replace(a100.device, name="A100-SXM4-80GB"))) == ()
+    assert unpublished(replace(a100, device=replace(a100.device, name="X900"))) == ("device X900",)
+    assert unpublished(cluster(2)) == ("device small", "links")
 
 
 def test_every_preset_prices_every_kind() -> None:
