@@ -35,7 +35,8 @@ def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
 def extrapolated(plan: Plan, calibration: Calibration | None) -> list[str]:
     """What no measurement stands behind; sorted.
 
-    With a calibration, kinds of acts that were not measured, or not at such sizes; without, what no published run was on.
+    With a calibration: kinds of acts that were not measured, or not at such sizes. Without: what no published run was
+    on.
     """
     if calibration is None:
         from strategy.data_sheet import unpublished
