@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.boxing import Boxing, BoxingStep, Price
-from strategy.cluster import Cluster
 from strategy.cost import CostModel
 from strategy.errors import SbpError
 from strategy.graph import Graph
 from strategy.layout import Assignment, Conversion, Home, Layout, Stages, home_of, wanted_copies
+from strategy.levels import by_node
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import B, Broadcast, NdSbp, Partial, Sbp, Split, format_nd, is_legal_layout
@@ -137,7 +137,7 @@ class Converter:
     def __post_init__(self) -> None:
         known: dict[object, Boxing] = {}
         for placement in self.placements:
-            alike = placement.mesh, _by_node(self.cost.cluster, placement)
+            alike = placement.mesh, by_node(self.cost.cluster, placement)
             known.setdefault(alike, Boxing(placement, self._step_price(placement)))
             self.boxings.append(replace(known[alike], placement=placement))
 
@@ -205,16 +205,9 @@ class Converter:
         sender, receiver = self.placements[home], self.placements[stage]
         key: object = (home, stage)
         if not set(sender.devices) & set(receiver.devices):
-            by_node = _by_node(self.cost.cluster, sender, receiver)
-            key = sender.mesh, sender.space, receiver.mesh, receiver.space, by_node
+            nodes = by_node(self.cost.cluster, sender, receiver)
+            key = sender.mesh, sender.space, receiver.mesh, receiver.space, nodes
         return self.distances.setdefault(key, len(self.distances))
-
-
-def _by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:
-    """The node of every rank, nodes numbered as they appear: what the levels between ranks depend on."""
-    numbers: dict[int, int] = {}
-    ranks = (rank for placement in placements for rank in placement.devices)
-    return tuple(numbers.setdefault(rank // cluster.devices_per_node, len(numbers)) for rank in ranks)
 
 
 def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Converter) -> Layout:
