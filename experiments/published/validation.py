@@ -23,7 +23,7 @@ from experiments.published.fitting import (
 )  # fmt: skip
 from experiments.published.predictions import Prediction, predict
 from experiments.published.rows import Row, read_rows
-from experiments.published.scores import Score, family_of, measured_seconds, score
+from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, score
 from strategy.estimate import collectives
 from strategy.estimate.calibration import TIME, Calibration
 from strategy.estimate.constants import Constants, nominal
@@ -54,12 +54,13 @@ class Point:
 class Validation:
     """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup.
 
-    `points` are the runs of which `within` is the score.
+    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one.
     """
 
     fits: Mapping[str, Fit]
     strata: Mapping[str, Stratum]
     points: Sequence[Point]
+    choices: Sequence[Choice]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
     collective_error: Mapping[str, float]
@@ -95,6 +96,7 @@ def validate() -> Validation:
         fits,
         intervals,
         list(_points(cells, apart)),
+        choices(cells, apart),
         score(cells, apart),
         score(cells, predictions(rows, runs, across, links, intervals)),
         {
