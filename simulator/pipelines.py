@@ -1,4 +1,4 @@
-"""Pipelines by their schedule alone, for published arithmetic and for tests: one actor per leg, free transfers."""
+"""Bare pipelines, to study schedules: one actor per leg of the schedule, stages alike, no model behind them."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strategy.cost import FLOP_BOUND
+from strategy.data_sheet import FLOP_BOUND
 from strategy.errors import InputError
 from strategy.estimate.devices import DeviceSheet
 from strategy.graph import Graph, Op, Phase
