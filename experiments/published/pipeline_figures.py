@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.published.figures import Figure, near
+from experiments.published.sources import SourceFigure, near
 from simulator.pipelines import pipeline
 from simulator.simulate import Simulation, simulate
 
@@ -10,7 +10,7 @@ _SOURCE = "Narayanan et al. 2021, section 2.2, and OneFlow's article on GPT-3"
 _STAGES, _MICRO_BATCHES = 4, 8
 
 
-def pipeline_figures() -> list[Figure]:
+def pipeline_figures() -> list[SourceFigure]:
     """Without accumulation, GPipe, 1F1B, and 1F1B with fewer micro-batches in flight."""
     gpipe, steady = (_run(schedule, _MICRO_BATCHES) for schedule in ("gpipe", "1f1b"))
     alone = _run("1f1b", 1)
@@ -29,22 +29,23 @@ def _run(schedule: str, micro_batches: int, cap: int | None = None) -> Simulatio
     return simulate(pipeline(_STAGES, micro_batches, schedule, cap=cap))
 
 
-def _shares(name: str, published: dict[str, float], found: dict[str, Simulation]) -> Figure:
+def _shares(name: str, published: dict[str, float], found: dict[str, Simulation]) -> SourceFigure:
     values = {key: run.idle_share for key, run in found.items()}
     text = ", ".join(f"{key} {100 * share:.1f} %" for key, share in published.items())
-    return Figure(name, _SOURCE, text, "exact", values, near(values, published, 1e-9))
+    return SourceFigure(name, _SOURCE, text, "exact", values, near(values, published, 1e-9))
 
 
-def _overhead(name: str, found: dict[str, Simulation]) -> Figure:
+def _overhead(name: str, found: dict[str, Simulation]) -> SourceFigure:
     values = {key: run.bubble_overhead for key, run in found.items()}
     published = dict.fromkeys(values, (_STAGES - 1) / _MICRO_BATCHES)
-    return Figure(name, _SOURCE, "(p - 1) / m = 37.5 %", "exact", values, near(values, published, 1e-9))
+    return SourceFigure(name, _SOURCE, "(p - 1) / m = 37.5 %", "exact", values, near(values, published, 1e-9))
 
 
-def _in_flight(found: dict[str, Simulation]) -> Figure:
+def _in_flight(found: dict[str, Simulation]) -> SourceFigure:
     """The stash of a micro-batch has 4 bytes."""
     held = {key: [nbytes // 4 for nbytes in run.peak_memory_bytes] for key, run in found.items()}
     values = {f"{key} stage {s}": float(count) for key, counts in held.items() for s, count in enumerate(counts)}
     within = held == {"gpipe": [8, 8, 8, 8], "1f1b": [4, 3, 2, 1]}
-    return Figure("micro-batches in flight", _SOURCE, "GPipe 8 everywhere, 1F1B 4 on the first stage", "exact", values,
-                  within)  # fmt: skip
+    return SourceFigure(
+        "micro-batches in flight", _SOURCE, "GPipe 8 everywhere, 1F1B 4 on the first stage", "exact", values, within
+    )

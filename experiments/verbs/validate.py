@@ -13,8 +13,8 @@ from experiments.console import emit, say
 from experiments.outputs import check_place
 
 if TYPE_CHECKING:
-    from experiments.published.figures import Figure
     from experiments.published.scores import Choice, Score
+    from experiments.published.sources import SourceFigure
     from experiments.published.validation import Validation
 
 
@@ -27,8 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit, hold out, score, and print the tables."""
-    from experiments.published.figures import all_figures, as_table
     from experiments.published.fitting import open_rows
+    from experiments.published.sources import all_figures, as_table
     from experiments.published.validation import FOLDS, validate
     from strategy.estimate.calibration import DECLARED, write_calibration
 
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def document(found: Validation, figures: Sequence[Figure]) -> dict[str, object]:
+def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, object]:
     """The JSON document of a validation."""
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON

@@ -87,6 +87,12 @@ def tcp_cloud(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabri
     return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, flow, _NVLINK_HOP_S, _TCP_HOP_S, slowdown=0.15)
 
 
+def rdma_nvlink(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabric:
+    """V100s on NVLink, and RDMA, of which one connection takes all."""
+    nic = gbit_per_s * _GBIT * _REACHED
+    return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, nic, _NVLINK_HOP_S, _RDMA_HOP_S)
+
+
 def rdma_pcie(nodes: int, gbit_per_s: float, *, gpus_per_node: int) -> Fabric:
     """GPUs under PCIe 3 x16 switches, and RoCE, of which one connection takes all."""
     nic = gbit_per_s * _GBIT * _REACHED

@@ -21,6 +21,7 @@ def test_every_parameter_has_a_gradient_of_its_size(name: str) -> None:
     model = find_model(name)
     found = workload(name, model, 8, DEVICES["V100-16"])
     assert sum(found.nbytes) == 4 * model.parameters
+    assert found.name == name
 
 
 def test_gradients_are_needed_from_the_front_and_given_from_the_back() -> None:

@@ -8,12 +8,12 @@ from functools import cache
 import pytest
 
 from experiments.published import exchange_figures, job_figures, pipeline_figures
-from experiments.published.figures import Figure, as_table, falling, near
-from simulator.exchange.fabric import rdma_pcie, tcp_cloud
+from experiments.published.sources import SourceFigure, as_table, falling, near
+from simulator.exchange.fabric import rdma_nvlink, rdma_pcie, tcp_cloud
 
 
 @cache
-def usual_four_nodes() -> list[Figure]:
+def usual_four_nodes() -> list[SourceFigure]:
     return exchange_figures.four_nodes()
 
 
@@ -26,11 +26,12 @@ QUICK = {
     "barrier": lambda: [exchange_figures.barrier()],
     "saturation": lambda: [exchange_figures.saturation()],
     "BytePS": lambda: [exchange_figures.summation()],
+    "BERT": lambda: [exchange_figures.bert_at_scale()],
     "tables": lambda: [exchange_figures.tables()],
 }
 
 
-def values(figure: Figure) -> list[float]:
+def values(figure: SourceFigure) -> list[float]:
     return list(figure.simulated.values())
 
 
@@ -75,6 +76,11 @@ def test_gains_of_summation_shrink_as_the_network_grows_faster() -> None:
     assert all(more > less for more, less in zip(*found, strict=True))
 
 
+def test_bert_scales_worse_over_slower_links() -> None:
+    fast, slow = (values(exchange_figures.bert_at_scale(rdma_nvlink(32, rate))) for rate in (200, 50))
+    assert all(less < more - 0.02 for less, more in zip(slow, fast, strict=True))
+
+
 def test_a_faster_gpu_takes_less_time_for_tables() -> None:
     old, new = (values(exchange_figures.tables(gpu)) for gpu in ("V100-16", "A100-80"))
     assert all(fast < slow for fast, slow in zip(new, old, strict=True))
@@ -95,6 +101,6 @@ def test_near_and_falling_judge_as_they_say() -> None:
 
 
 def test_the_table_says_what_is_outside() -> None:
-    text = as_table([Figure("bubble", "someone", "3", "exact", {"it": 4.0}, within=False)])
+    text = as_table([SourceFigure("bubble", "someone", "3", "exact", {"it": 4.0}, within=False)])
     assert text.splitlines()[0].startswith("OUTSIDE  bubble")
     assert "it 4" in text

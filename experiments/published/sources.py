@@ -12,7 +12,7 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class SourceFigure:
     """One line of the table: `published` and `tolerance` as text, and the simulated values by name."""
 
     name: str
@@ -33,7 +33,7 @@ def falling(values: Sequence[float]) -> bool:
     return all(before > after for before, after in pairwise(values))
 
 
-def all_figures() -> list[Figure]:
+def all_figures() -> list[SourceFigure]:
     """Every figure, simulated now."""
     from experiments.published.exchange_figures import exchange_figures
     from experiments.published.job_figures import job_figures
@@ -42,7 +42,7 @@ def all_figures() -> list[Figure]:
     return [*pipeline_figures(), *job_figures(), *exchange_figures()]
 
 
-def as_table(figures: Sequence[Figure]) -> str:
+def as_table(figures: Sequence[SourceFigure]) -> str:
     """Two lines per figure: what was published, and what is simulated."""
     lines = []
     for figure in figures:
