@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from simulator.conservation import check_conservation
-from simulator.resources import SharedResource
-from strategy.errors import DeadlockError, PlanError
+from simulator.resources import SharedResource, check_demands
+from strategy.errors import DeadlockError
 from strategy.program import Program
 from strategy.protocol import Act, Protocol, find_cycle, rendezvous_members
 from strategy.timeline import ActRecord, Clock, Timeline, make_timeline
@@ -88,6 +88,7 @@ def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
 
 class _Engine:
     def __init__(self, program: Program, steps: int, jitter: Jitter | None) -> None:
+        check_demands(program)
         self.program = program
         self.protocol = Protocol(program, steps=steps)
         self.members = rendezvous_members(program)
@@ -97,14 +98,6 @@ class _Engine:
         self.num_events = 0
         self._heap: list[tuple[int, int, _Flight | None, _Flow | None, int]] = []
         self._ready_ns: list[int | None] = [None] * len(program.streams)
-        self._check_demands()
-
-    def _check_demands(self) -> None:
-        for actor in self.program.actors:
-            for name, _ in actor.work.demands:
-                if name not in self.flows:
-                    known = ", ".join(self.flows) or "none"
-                    raise PlanError("an unknown resource", where=actor.name, got=name, expected=f"one of: {known}")
 
     def run(self) -> None:
         """Go from event to event until nothing can happen any more."""

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from strategy.errors import PlanError
+from strategy.program import Program
 
 T = TypeVar("T")
 
@@ -71,3 +72,16 @@ class SharedResource(Generic[T]):
             self.busy_ns += elapsed_ns
             self._level += elapsed_ns * self.bytes_per_s * _SHARES // len(self._queue)
         self._now_ns = now_ns
+
+
+def check_demands(program: Program) -> None:
+    """Refuse acts that demand what the program does not have.
+
+    Raises:
+        PlanError: an unknown resource, and whose.
+    """
+    for actor in program.actors:
+        for name, _ in actor.work.demands:
+            if name not in program.resources:
+                known = ", ".join(sorted(program.resources)) or "none"
+                raise PlanError("an unknown resource", where=actor.name, got=name, expected=f"one of: {known}")

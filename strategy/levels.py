@@ -59,6 +59,13 @@ def slowest_level(cluster: Cluster, placement: Placement, axes: tuple[int, ...])
     return "inter" if any(map(cluster.crosses_nodes, placement.groups(*axes))) else "intra"
 
 
+def by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:
+    """The node of every rank, nodes numbered as they appear: what the levels between ranks depend on."""
+    numbers: dict[int, int] = {}
+    ranks = (rank for placement in placements for rank in placement.devices)
+    return tuple(numbers.setdefault(rank // cluster.devices_per_node, len(numbers)) for rank in ranks)
+
+
 def place_in(nodes: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, int]:
     """(node, place within it) of a rank."""
     node = next(k for k, members in enumerate(nodes) if rank in members)

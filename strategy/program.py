@@ -15,13 +15,16 @@ act, and its updater, holding the only block once all readers have returned it, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
-from strategy.graph import Space
+from strategy.placement import Space
 from strategy.sbp import Reduce
 from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec, is_empty
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +224,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Actors, registers and streams of all ranks. `resources` maps a shared resource to its bytes per second."""
+    """Actors, registers and streams of all ranks. `resources` maps a shared resource to its bytes per second.
+
+    A *folded* program has those of some ranks, which do what all others do (`lowering.folding`): `alike` names, by
+    rank, the one that stands for it, `sent_bytes_per_step` what it sends itself. Both are empty where all are there.
+    """
 
     ranks: int
     registers: tuple[Register, ...]
@@ -232,3 +239,9 @@ class Program:
     tokens_per_step: int = 0
     model_flop_per_step: int = 0
     hardware_flop_per_step: int = 0
+    alike: tuple[int, ...] = ()
+    sent_bytes_per_step: tuple[int, ...] = ()
+
+    def of_all_ranks(self, found: Sequence[T]) -> tuple[T, ...]:
+        """What every rank has, where `found` is right for the ranks that are there."""
+        return tuple(found[rank] for rank in self.alike) if self.alike else tuple(found)

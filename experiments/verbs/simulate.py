@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
-    from experiments.prices import extrapolated_kinds, read_calibration_of
+    from experiments.prices import extrapolated, read_calibration_of
     from experiments.verbs.verify import refusal
     from simulator.simulate import simulate
     from strategy.plan import read_plan
@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.figure is not None:
         draw(plan, program, found, args.figure)
     if args.json:
-        extrapolated = None if calibration is None else extrapolated_kinds(plan, calibration)
-        emit({**document(found), "extrapolated": extrapolated})
+        emit({**document(found), "extrapolated": extrapolated(plan, calibration)})
     say(f"{args.plan}: {format_seconds(found.step_time_s)} a step, {found.idle_share:.1%} of it idle")
     return 0
 
@@ -102,9 +101,14 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole or not at all, in the format that the suffix names."""
+    """Write a figure whole or not at all, in the format that the suffix names; the same figure, the same bytes."""
+    import matplotlib
+
     picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200)
+    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix)
+    with matplotlib.rc_context({"svg.hashsalt": "sbplan"}):
+        metadata = {dated: None} if dated else None
+        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200, metadata=metadata)
     write_atomic(path, picture.getvalue())
 
 

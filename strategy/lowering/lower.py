@@ -17,16 +17,18 @@ and the rest, its latency: alone, an act takes what the cost model says, and bes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
-from strategy.cost import FLOP_BOUND, CostModel, expected, port_rates
+from strategy.cost import CostModel, expected, port_rates
+from strategy.data_sheet import FLOP_BOUND
 from strategy.errors import present
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
 from strategy.levels import nodes_of
 from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline, arrange
+from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import placed
 from strategy.lowering.schedule import chunk_order
 from strategy.measurement import Features
@@ -50,11 +52,30 @@ from strategy.program import (
 from strategy.sbp import Partial, local_boxes
 from strategy.tensor import Box, Rate, box_shape
 
+FOLDED_FROM = 32
+"""More ranks than these are simulated by those that stand for others, where there are such."""
+
 
 def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0) -> Program:
     """The program of one training step, every act priced by `cost` and every block in its place."""
+    return _lowered(graph, layout, pipeline, cost, tokens_per_step, folds=False)
+
+
+def lower_to_simulate(
+    graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0
+) -> Program:
+    """The same for simulation alone: of many ranks, if those of a stage are alike, one per stage (`folding`)."""
+    ranks = sum(len(placement.devices) for placement in layout.stages.placements)
+    return _lowered(graph, layout, pipeline, cost, tokens_per_step, folds=ranks > FOLDED_FROM)
+
+
+def _lowered(
+    graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, tokens_per_step: int, *, folds: bool
+) -> Program:
     arrangement = arrange(graph, layout, pipeline)
-    return placed(_Lowering(graph, layout, pipeline, cost, arrangement).program(tokens_per_step))
+    features = [action_features(graph, layout, arrangement, cost, action) for action in arrangement.actions]
+    folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features) if folds else None
+    return placed(_Lowering(graph, layout, pipeline, cost, arrangement, features, folded).program(tokens_per_step))
 
 
 def model_flop(graph: Graph, pipeline: Pipeline) -> int:
@@ -85,6 +106,8 @@ class _Lowering:
     pipeline: Pipeline
     cost: CostModel
     arrangement: Arrangement
+    features: Sequence[Features]
+    folded: Folding | None
     registers: list[Register] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
     register_of: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -96,7 +119,7 @@ class _Lowering:
         """Registers, actors and streams."""
         self._make_registers()
         for index, action in enumerate(self.arrangement.actions):
-            self.actors_of[index] = list(self._make_actors(action))
+            self.actors_of[index] = list(self._make_actors(action, self.features[index]))
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
             ranks=ranks,
@@ -108,7 +131,14 @@ class _Lowering:
             tokens_per_step=tokens_per_step,
             model_flop_per_step=model_flop(self.graph, self.pipeline),
             hardware_flop_per_step=hardware_flop(self.graph, self.pipeline),
+            alike=() if self.folded is None else self.folded.alike,
+            sent_bytes_per_step=() if self.folded is None else self.folded.sent_bytes_per_step,
         )
+
+    def _ranks_of(self, stage: int) -> tuple[int, ...]:
+        """The ranks of a stage that the program has."""
+        devices = self.layout.stages.placements[stage].devices
+        return devices if self.folded is None else devices[:1]
 
     def _make_registers(self) -> None:
         for index, held in enumerate(self.arrangement.tensors):
@@ -117,7 +147,7 @@ class _Lowering:
             spec, placement = value.spec, self.layout.stages.placements[held.stage]
             ragged, blocks = spec.ragged, held.lifetime.blocks
             boxes = local_boxes(spec.shape, held.layout, placement.mesh)
-            for rank, box in zip(placement.devices, boxes, strict=True):
+            for rank, box in zip(self._ranks_of(held.stage), boxes, strict=self.folded is None):
                 self.register_of[index, rank], self.box_of[index, rank] = len(self.registers), box
                 place = () if ragged is None else box
                 shape, dtype, space = box_shape(box), spec.dtype, value.space
@@ -130,15 +160,14 @@ class _Lowering:
         shares = rate is Rate.STEP and action.rate is Rate.MICRO_BATCH
         return Port(self.register_of[tensor, rank], self.pipeline.num_micro_batches if shares else 1)
 
-    def _make_actors(self, action: Action) -> Iterator[tuple[str, int]]:
+    def _make_actors(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """Add the actors of an action; gives (stream name, actor) of each."""
-        features = action_features(self.graph, self.layout, self.arrangement, self.cost, action)
         if action.kind is ActKind.TRANSFER:
             yield from self._make_transfer(action, features)
             return
         placement = self.layout.stages.placements[action.stage]
         groups: dict[tuple[int, ...], int] = {}
-        for rank in placement.devices:
+        for rank in self._ranks_of(action.stage):
             task = self._task(action, features, rank)
             number = None
             if action.kind.is_communication:
@@ -203,11 +232,18 @@ class _Lowering:
         return LoadTask((target.value,), (box,), {target.value: others[0]} if others else {})
 
     def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
-        """One rendezvous per set of ranks that must meet."""
+        """One rendezvous per set of ranks that must meet; of a folded program, one of the two that stand for all."""
         source, written = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
         placements = self.layout.stages.placements
         spec = self.graph.values[written.value].spec
         whole = transfer_task(spec, source.layout, placements[source.stage], written.layout, placements[written.stage])
+        shown = {*self._ranks_of(source.stage), *self._ranks_of(written.stage)}
+        name = f"{source.stage}>{written.stage}"
+        if self.folded is not None:
+            for rank in sorted(shown):
+                yield name, self._add_actor(action, rank, features, whole, self.rendezvous)
+            self.rendezvous += 1
+            return
         for ranks in meeting_ranks(whole.messages):
             members = set(ranks)
             task = TransferTask(
@@ -216,7 +252,7 @@ class _Lowering:
                 {r: box for r, box in whole.target_boxes.items() if r in members},
             )
             for rank in ranks:
-                yield f"{source.stage}>{written.stage}", self._add_actor(action, rank, features, task, self.rendezvous)
+                yield name, self._add_actor(action, rank, features, task, self.rendezvous)
             self.rendezvous += 1
         yield from self._idle_ends(action, features, whole)
 
@@ -235,16 +271,27 @@ class _Lowering:
 
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}
+        turns: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
         for stage in range(len(self.layout.stages.placements)):
-            for index in self._stage_order(stage):
-                for name, actor in self.actors_of[index]:
-                    sequences.setdefault((self.actors[actor].rank, name), []).append(actor)
+            for part in self._stage_order(stage):
+                if part not in turns:
+                    turns[part] = self._turns(part)
+                for stream, actors in turns[part].items():
+                    sequences.setdefault(stream, []).extend(actors)
         for (rank, name), sequence in sorted(sequences.items()):
             dynamic = name == "load"
             yield Stream(rank, name, tuple(dict.fromkeys(sequence)) if dynamic else tuple(sequence), dynamic)
 
-    def _stage_order(self, stage: int) -> Iterator[int]:
-        """The actions of one step of a stage, in order."""
+    def _turns(self, actions: tuple[int, ...]) -> dict[tuple[int, str], list[int]]:
+        """The actors of some actions in a row, by rank and stream."""
+        found: dict[tuple[int, str], list[int]] = {}
+        for index in actions:
+            for name, actor in self.actors_of[index]:
+                found.setdefault((self.actors[actor].rank, name), []).append(actor)
+        return found
+
+    def _stage_order(self, stage: int) -> Iterator[tuple[int, ...]]:
+        """The actions of one step of a stage, in order: before, chunk by chunk, and after."""
         indexed = [(i, a) for i, a in enumerate(self.arrangement.actions) if a.stage == stage]
         chunks: dict[tuple[Phase, int], list[int]] = {}
         prologue: list[int] = []
@@ -256,8 +303,9 @@ class _Lowering:
                 prologue.append(index)
             else:
                 chunks.setdefault((action.phase, action.lap), []).append(index)
-        yield from prologue
+        parts = {key: tuple(actions) for key, actions in chunks.items()}
+        yield tuple(prologue)
         count, pipeline = len(self.layout.stages.placements), self.pipeline
         for chunk in chunk_order(pipeline.schedule, count, stage, pipeline.num_micro_batches, pipeline.laps):
-            yield from chunks.get((chunk.phase, chunk.lap), ())
-        yield from epilogue
+            yield parts.get((chunk.phase, chunk.lap), ())
+        yield tuple(epilogue)

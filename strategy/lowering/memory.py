@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategy.graph import Space
 from strategy.lowering.arena import Span, place, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
+from strategy.placement import Space
 from strategy.program import Actor, OpTask, Program, Register
 
 ALIGNMENT = 64
@@ -66,12 +66,13 @@ def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, .
     for register in program.registers:
         if register.space is space:
             registers[register.rank].append(register)
-    return tuple(pool_nbytes(mine) + state_nbytes(mine) for mine in registers)
+    return program.of_all_ranks([pool_nbytes(mine) + state_nbytes(mine) for mine in registers])
 
 
 def fullest(program: Program, rank: int) -> Fill:
     """What a rank's device holds when it holds most; of tensors that share a block in place, the first counts."""
     occupancy = Occupancy(program)
+    rank = program.alike[rank] if program.alike else rank
     occupants = _in(program, occupancy.of_rank(rank), Space.DEVICE)
     used = usage(_spans(program, occupants))
     at = used.index(max(used))

@@ -8,6 +8,8 @@ from strategy.program import BoxingTask, Program, TransferTask
 
 def sent_bytes_per_step(program: Program) -> tuple[int, ...]:
     """Bytes by rank: what the executor's transports must count; of ragged tensors, what is expected."""
+    if program.alike:
+        return program.sent_bytes_per_step
     totals = [0] * program.ranks
     for actor in program.actors:
         if isinstance(actor.task, BoxingTask | TransferTask):

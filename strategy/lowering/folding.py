@@ -1,0 +1,133 @@
+"""Folding: where all ranks of a stage do the same at the same times, one stands for all of them.
+
+They do if they hold equally large pieces, send equally much in every collective and transfer, and each of them sends or
+receives in every transfer. Then no rank ever waits longer than another, and the acts of the first rank of every stage,
+meeting only each other, take place when they would among all (`tests` hold that against whole programs).
+
+Equally much is up to what an all-reduce cannot cut evenly: the rank that stands for others sends the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from strategy.boxing import boxing_task, part_nbytes, sent_nbytes, transfer_task
+from strategy.cluster import Cluster
+from strategy.errors import present
+from strategy.graph import Graph
+from strategy.layout import Layout
+from strategy.levels import by_node, nodes_of
+from strategy.lowering.arrangement import Action, Arrangement, Pipeline
+from strategy.measurement import Features
+from strategy.placement import Placement
+from strategy.program import ActKind
+from strategy.sbp import local_boxes
+from strategy.tensor import Rate, box_shape
+
+UNEVEN_SHARE = 1e-3
+UNEVEN_NBYTES = 4096
+"""How much less than the first rank another may send, as a share of it or in bytes, and still be like it."""
+
+Sent = tuple[tuple[int, ...], ...]
+"""Bytes that each rank of a placement sends in each part of an act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folding:
+    """By rank: the one that stands for it, and the bytes that it sends in a step itself."""
+
+    alike: tuple[int, ...]
+    sent_bytes_per_step: tuple[int, ...]
+
+
+def folding(
+    graph: Graph,
+    layout: Layout,
+    pipeline: Pipeline,
+    cluster: Cluster,
+    arrangement: Arrangement,
+    features: Sequence[Features],
+) -> Folding | None:
+    """How the ranks of a laid-out graph fold; None if some of a stage are unlike others.
+
+    `features` are those of the actions, in order.
+    """
+    return _Folder(graph, layout, pipeline, cluster, arrangement).folding(features)
+
+
+class _Folder:
+    def __init__(
+        self, graph: Graph, layout: Layout, pipeline: Pipeline, cluster: Cluster, arrangement: Arrangement
+    ) -> None:
+        self.graph, self.pipeline, self.cluster, self.arrangement = graph, pipeline, cluster, arrangement
+        self.placements = layout.stages.placements
+        self.known: dict[object, Sent | None] = {}
+
+    def folding(self, features: Sequence[Features]) -> Folding | None:
+        """Of all stages, or none."""
+        if not self._hold_alike():
+            return None
+        total = [0] * sum(len(placement.devices) for placement in self.placements)
+        for action, found in zip(self.arrangement.actions, features, strict=True):
+            if action.kind.is_communication:
+                sent = self._sent(action, found)
+                if sent is None:
+                    return None
+                acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
+                for rank, parts in zip(self.placements[action.stage].devices, sent, strict=True):
+                    total[rank] += acts * sum(parts)
+        first = {rank: placement.devices[0] for placement in self.placements for rank in placement.devices}
+        return Folding(tuple(first[rank] for rank in range(len(total))), tuple(total))
+
+    def _hold_alike(self) -> bool:
+        """Whether the ranks of every stage hold pieces of one shape."""
+        held = {
+            (self.graph.values[tensor.value].spec, tensor.layout, self.placements[tensor.stage].mesh)
+            for tensor in self.arrangement.tensors
+        }
+        return all(
+            spec.ragged is None and len(set(map(box_shape, local_boxes(spec.shape, layout, mesh)))) == 1
+            for spec, layout, mesh in held
+        )
+
+    def _sent(self, action: Action, features: Features) -> Sent | None:
+        """What the ranks of the action's stage send; None if some are unlike others."""
+        source, target = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
+        spec, here = self.graph.values[target.value].spec, self.placements[action.stage]
+        there = self.placements[target.stage]
+        nodes = by_node(self.cluster, here, there)
+        key = (action.kind, action.step, spec, source.layout, target.layout, here.mesh, there.mesh, nodes)
+        if key not in self.known:
+            crosses = action.kind is ActKind.TRANSFER
+            sent = self._transferred(action, there) if crosses else self._boxed(action, here, features)
+            self.known[key] = sent if sent is not None and _alike(sent) else None
+        return self.known[key]
+
+    def _boxed(self, action: Action, placement: Placement, features: Features) -> Sent:
+        source, target = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
+        spec, step = self.graph.values[target.value].spec, present(action.step, "a boxing step")
+        found = []
+        for rank in placement.devices:
+            task = boxing_task(spec, source.layout, step, placement, rank)
+            task = replace(task, nodes=nodes_of(self.cluster, task.group)) if features.parts else task
+            found.append(part_nbytes(action.kind, task, rank, spec))
+        return tuple(found)
+
+    def _transferred(self, action: Action, receiver: Placement) -> Sent | None:
+        """None where a rank sends or receives nothing."""
+        source, target = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
+        spec, sender = self.graph.values[target.value].spec, self.placements[action.stage]
+        task = transfer_task(spec, source.layout, sender, target.layout, receiver)
+        ends = {m.source for m in task.messages} | {m.target for m in task.messages}
+        if not ends.issuperset((*sender.devices, *receiver.devices)):
+            return None
+        return tuple((sent_nbytes(action.kind, task, rank, spec),) for rank in sender.devices)
+
+
+def _alike(sent: Sent) -> bool:
+    """Whether the first rank sends the most, and the others about as much."""
+    return all(
+        min(part) >= part[0] - max(UNEVEN_NBYTES, UNEVEN_SHARE * part[0]) and max(part) == part[0]
+        for part in zip(*sent, strict=True)
+    )
