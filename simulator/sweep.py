@@ -2,8 +2,9 @@
 
     start = latest end of what it waits for        end = start + duration
 
-These are the event engine's times, to the nanosecond, for every program that has such a graph (`act_graph` says which).
-The graph is made once and swept for as many durations as there are.
+These are the event engine's times, to the nanosecond, for every program that has such a graph (`act_graph` says which)
+and in which no two streams use one resource. The graph is made once and swept for as many durations as there are. Where
+streams do share resources, `shared_sweep` goes from event to event instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.act_graph import ActGraph, Integers
+from simulator.act_graph import ActGraph, Integers, SweepRefusal
 from simulator.engine import Jitter
 from strategy.program import Program
 from strategy.solve.compiled import compiled
@@ -34,11 +35,14 @@ class Times:
 
 
 def durations_ns(graph: ActGraph, extra_ns: Integers | None = None) -> Integers:
-    """How long every node takes; `extra_ns` adds to the latency of every act."""
+    """How long every node takes alone; `extra_ns` adds to the latency of every act."""
+    return latencies_ns(graph, extra_ns) + graph.transfer_ns
+
+
+def latencies_ns(graph: ActGraph, extra_ns: Integers | None = None) -> Integers:
+    """How long every node takes before it moves bytes: the longest latency of its acts."""
     latency_ns = graph.latency_ns if extra_ns is None else graph.latency_ns + extra_ns
-    if graph.num_nodes == graph.num_acts:
-        return latency_ns + graph.transfer_ns
-    return np.maximum.reduceat(latency_ns, graph.first_act[:-1]) + graph.transfer_ns
+    return latency_ns if graph.num_nodes == graph.num_acts else np.maximum.reduceat(latency_ns, graph.first_act[:-1])
 
 
 def jitter_ns(graph: ActGraph, jitter: Jitter) -> Integers:
@@ -48,7 +52,13 @@ def jitter_ns(graph: ActGraph, jitter: Jitter) -> Integers:
 
 
 def sweep(graph: ActGraph, durations: Integers) -> Times:
-    """The times of all nodes that take so many nanoseconds each."""
+    """The times of all nodes that take so many nanoseconds each.
+
+    Raises:
+        SweepRefusal: acts may share a resource, so that what they take depends on when they run.
+    """
+    if graph.shared is not None:
+        raise SweepRefusal(f"not for the sweep: {graph.shared}", hint="shared_sweep takes it")
     end_ns = np.empty_like(durations)
     _sweep(graph.first_wait[graph.first_act], graph.waits, durations, end_ns)
     return Times(end_ns - durations, end_ns)

@@ -51,7 +51,6 @@ from strategy.program import (
 from strategy.sbp import Partial, local_boxes
 from strategy.tensor import Box, Rate, box_shape
 
-
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""
 
@@ -202,7 +201,10 @@ class _Lowering:
         if isinstance(task, TransferTask) and not task.messages:
             return Work()
         spec = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec
-        return self.cost.work(features, rank, part_nbytes(action.kind, task, rank, spec))
+        sent = part_nbytes(action.kind, task, rank, spec)
+        if self.folded is not None and any(sent):
+            sent = tuple(part.nbytes for part in features.parts or (features,))
+        return self.cost.work(features, rank, sent)
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
