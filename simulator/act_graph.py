@@ -40,7 +40,7 @@ class ActGraph:
     latency of its acts, and then, alone, `transfer_ns`. `waits` are nodes whose ends an act waits for.
 
     `leader` is the first actor of each node; with others of its rendezvous, actor i moves bytes through the resources
-    `user_of` from `first_use[i]` to `first_use[i + 1]`, each for so many `units` of its level.
+    `user_of` from `first_use[i]` to `first_use[i + 1]`, each for so many `units` of its level, or `alone_ns` alone.
     """
 
     steps: int
@@ -55,6 +55,7 @@ class ActGraph:
     first_use: Integers
     user_of: Integers
     units: Integers
+    alone_ns: Integers
     resources: tuple[str, ...]
     shared: str | None
 
@@ -170,6 +171,7 @@ class _Builder:
         number_of = {name: number for number, name in enumerate(names)}
         uses = [(number_of[name], level_units(n, rates[name])) for found in demands for name, n in found.items()]
         numbers, units = np.array(uses, dtype=np.int64).reshape(-1, 2).T
+        each_ns = [time_alone_ns(n, rates[name]) for found in demands for name, n in found.items()]
         return ActGraph(
             steps=self.steps,
             actor=self.actor[acts],
@@ -183,6 +185,7 @@ class _Builder:
             first_use=np.cumsum([0, *map(len, demands)]),
             user_of=numbers.copy(),
             units=units.copy(),
+            alone_ns=np.array(each_ns, dtype=np.int64),
             resources=names,
             shared=shared_resource(self.program),
         )

@@ -51,28 +51,35 @@ def jitter_ns(graph: ActGraph, jitter: Jitter) -> Integers:
     return np.array([jitter(actor, number) for actor, number in acts], dtype=np.int64)
 
 
-def sweep(graph: ActGraph, durations: Integers) -> Times:
+def sweep(graph: ActGraph, durations: Integers, *, shared: bool = False) -> Times:
     """The times of all nodes that take so many nanoseconds each.
+
+    With `shared`, acts that share a resource are taken as if each had it alone, which bounds their times from below.
 
     Raises:
         SweepRefusal: acts may share a resource, so that what they take depends on when they run.
     """
-    if graph.shared is not None:
+    if graph.shared is not None and not shared:
         raise SweepRefusal(f"not for the sweep: {graph.shared}", hint="shared_sweep takes it")
     end_ns = np.empty_like(durations)
     _sweep(graph.first_wait[graph.first_act], graph.waits, durations, end_ns)
     return Times(end_ns - durations, end_ns)
 
 
+def ready_ns(graph: ActGraph, times: Times) -> Integers:
+    """When every act could have started, had it not to wait for others of its rendezvous."""
+    found = np.zeros(graph.num_acts, dtype=np.int64)
+    _latest(graph.first_wait, graph.waits, times.end_ns, found)
+    return found
+
+
 def sweep_timeline(program: Program, graph: ActGraph, times: Times) -> Timeline:
     """The timeline of swept times: the one that the event engine finds."""
-    ready_ns = np.zeros(graph.num_acts, dtype=np.int64)
-    _latest(graph.first_wait, graph.waits, times.end_ns, ready_ns)
     node = np.repeat(np.arange(graph.num_nodes), np.diff(graph.first_act))
     stream_of = {actor: index for index, stream in enumerate(program.streams) for actor in stream.sequence}
     registers = program.registers
     records = []
-    columns = (graph.actor, graph.number, times.start_ns[node], times.end_ns[node], ready_ns)
+    columns = (graph.actor, graph.number, times.start_ns[node], times.end_ns[node], ready_ns(graph, times))
     for actor, number, start_ns, end_ns, ready in zip(*(column.tolist() for column in columns), strict=True):
         found = program.actors[actor]
         reads = tuple(number // p.acts_per_piece % registers[p.register].blocks for p in found.reads)
