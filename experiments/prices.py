@@ -47,12 +47,14 @@ def simulated_step(program: Program) -> SimulatedStep:
     A stream does its acts of a step one after another, so no steady period is shorter than their sum. The bound is cut
     at the time found: of two steps, the second may have begun before the first one's end.
     """
+    from simulator.admission import is_large
     from simulator.engine import run
-    from simulator.large import is_large, simulate_large
     from strategy.search.simulated_plan import SimulatedStep
     from strategy.timeline import by_stream, step_time_ns
 
     if is_large(program):
+        from simulator.large import simulate_large
+
         found = simulate_large(program)
         return SimulatedStep(found.step_time_s, found.busiest_stream_s)
     timeline = run(program, STEPS).timeline

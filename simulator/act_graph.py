@@ -19,11 +19,12 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.admission import dynamic_order
 from simulator.resources import check_demands, level_units
+from strategy.compiled import compiled
 from strategy.errors import InternalError, PlanError
 from strategy.program import Program, time_alone_ns
 from strategy.protocol import admit, rendezvous_members
-from strategy.solve.compiled import compiled
 
 Integers = NDArray[np.int64]
 
@@ -68,15 +69,6 @@ class ActGraph:
     def num_acts(self) -> int:
         """Acts, those of a rendezvous counted one by one."""
         return len(self.actor)
-
-
-def dynamic_order(program: Program) -> str | None:
-    """Which stream takes its actors in an order that depends on timing; None if none does."""
-    for stream in program.streams:
-        found = len(set(stream.sequence)) if stream.dynamic else 1
-        if found > 1:
-            return f"dynamic stream {stream.name} of rank {stream.rank} takes its {found} actors in the order of events"
-    return None
 
 
 def shared_resource(program: Program) -> str | None:

@@ -11,16 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from simulator.act_graph import ActGraph, Integers, act_graph, dynamic_order, grouped
+from simulator.act_graph import ActGraph, Integers, act_graph, grouped
 from simulator.shared_sweep import SharedTimes, shared_sweep
 from simulator.sweep import Times, durations_ns, latencies_ns, ready_ns, sweep
 from strategy.errors import InternalError
 from strategy.lowering.memory import memory_nbytes
 from strategy.program import ActKind, Program, time_alone_ns
-from strategy.protocol import admit, check_consistent
-
-LARGE = 200_000
-"""Acts of a step from which on a program of fixed order is simulated so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,27 +49,6 @@ class LargeSimulation:
     num_tasks: int
     num_events: int
     simulate_time_s: float = field(compare=False)
-
-
-def is_large(program: Program) -> bool:
-    """Whether a program is simulated as arrays: many acts, in an order that does not depend on timing."""
-    return sum(actor.acts_per_step for actor in program.actors) >= LARGE and dynamic_order(program) is None
-
-
-def admitted(program: Program) -> ActGraph | None:
-    """Refuse a program that would hang; gives the acts of one step, if it is large.
-
-    A step that finishes decides it (`protocol.admit`), and one finishes if no act waits for itself.
-
-    Raises:
-        DeadlockError: naming the cycle of waits.
-        PlanError: an actor, stream or register is inconsistent.
-    """
-    if not is_large(program):
-        admit(program)
-        return None
-    check_consistent(program)
-    return act_graph(program, 1)
 
 
 def simulate_large(

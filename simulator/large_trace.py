@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from simulator.act_graph import Integers
 from simulator.large import Acts
+from strategy.compiled import compiled
 from strategy.program import Actor, Program
-from strategy.solve.compiled import compiled
 
 Bytes = NDArray[np.uint8]
 PER_CHUNK = 1 << 17

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simulator.act_graph import ActGraph, Integers, SweepRefusal, grouped
 from simulator.resources import SHARES
 from simulator.sweep import Times
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 
 LARGEST_LEVEL = 2**55
 """Level units beyond which products of them may not fit 64 bits: 14 hours of one resource."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from simulator.act_graph import ActGraph, Integers, SweepRefusal
 from simulator.engine import Jitter
+from strategy.compiled import compiled
 from strategy.program import Program
-from strategy.solve.compiled import compiled
 from strategy.timeline import ActRecord, Clock, Timeline, make_timeline
 
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
     from experiments.prices import extrapolated_kinds, read_calibration_of
     from experiments.verbs.verify import refusal
-    from simulator.large import admitted, is_large, simulate_large
+    from simulator.admission import admitted, is_large
     from simulator.simulate import simulate
     from strategy.plan import read_plan
     from strategy.units import format_seconds
@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
         program, graphs = program_of(plan, calibration), [None]
     found: Simulation | LargeSimulation
     if is_large(program):
+        from simulator.large import simulate_large
+
         found = simulate_large(program, graph=graphs[0], peak_flop_per_s=plan.peak_flop_per_s)
     else:
         found = simulate(program, peak_flop_per_s=plan.peak_flop_per_s)

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify and say what was found."""
     if args.certificate is not None:
         return verify_certificate(args.certificate, args.plan, json=args.json)
-    from simulator.large import admitted
+    from simulator.admission import admitted
     from strategy.plan import read_plan
     from strategy.verify import verify
 

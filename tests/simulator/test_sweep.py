@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.act_graph import SweepRefusal, act_graph, dynamic_order, shared_resource
+from simulator.act_graph import SweepRefusal, act_graph, shared_resource
+from simulator.admission import dynamic_order
 from simulator.engine import Jitter, run
 from simulator.shared_sweep import shared_sweep
 from simulator.sweep import durations_ns, jitter_ns, latencies_ns, sweep, sweep_timeline
