@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.joins import Join
 
