@@ -1,4 +1,4 @@
-"""Recompute the shipped published numbers: how well measured training runs are predicted by fits without them."""
+"""Recompute the shipped published numbers: predictions of measured runs by fits without them, and sources' figures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from experiments.outputs import check_place
 
 if TYPE_CHECKING:
     from experiments.published.scores import Choice, Score
+    from experiments.published.sources import SourceFigure
     from experiments.published.validation import Validation
 
 
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, hold out, score, and print the tables."""
     from experiments.published.fitting import open_rows
+    from experiments.published.sources import all_figures, as_table
     from experiments.published.validation import FOLDS, validate
     from strategy.estimate.calibration import DECLARED, write_calibration
 
@@ -40,20 +42,22 @@ def run(args: argparse.Namespace) -> int:
             "strata": f"held-out residuals of {FOLDS} folds; groups of a model on a GPU kept whole",
         }
         write_calibration(args.out, found.fits, found.strata, provenance)
+    figures = all_figures()
     if args.json:
-        emit(document(found) | ({"choices": [asdict(one) for one in found.choices]} if args.search else {}))
+        emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.search else {}))
     say(f"{len(DECLARED)} fitted parameters\n")
     say(f"held out by group, {FOLDS} folds\n" + table(found.within))
     say("\nheld out by family\n" + table(found.across))
     say("\nall-reduces of at least 1 MiB, mean error")
     for setup, error in found.collective_error.items():
         say(f"  {setup:<12}{100 * error:6.1f} %")
+    say("\nfigures that the sources print, simulated\n" + as_table(figures))
     if args.search:
         say("\n" + searches(found.choices))
     return 0
 
 
-def document(found: Validation) -> dict[str, object]:
+def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, object]:
     """The JSON document of a validation."""
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON
@@ -67,6 +71,7 @@ def document(found: Validation) -> dict[str, object]:
         "across_macro": macro(found.across.values()),
         "collectives": dict(found.collective_error),
         "calculon": CALCULON,
+        "figures": [asdict(figure) for figure in figures],
     }
 
 

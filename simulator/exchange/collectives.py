@@ -8,7 +8,8 @@ Simple, whose every step also waits for a fence, or LL, which sends a flag with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link, Side
@@ -16,9 +17,6 @@ from strategy.units import to_ns
 
 _FENCE_INSIDE_S, _FENCE_NETWORK_S = 2.8e-6, 11.3e-6
 """Latency of a step by Simple over one by LL, on NVLink and on InfiniBand, in NCCL's tables (src/graph/tuning.cc)."""
-_WIRE = {True: 1, False: 2}
-"""Bytes on the wire per byte, with fences and with flags."""
-
 RINGS = 2
 """Of a communicator of NCCL 2 over one NIC."""
 NIC_OUT, NIC_IN, GPU_OUT, GPU_IN, BRIDGE = "nic out", "nic in", "gpu out", "gpu in", "bridge"
@@ -26,7 +24,7 @@ NIC_OUT, NIC_IN, GPU_OUT, GPU_IN, BRIDGE = "nic out", "nic in", "gpu out", "gpu 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Latency, bytes by link, and messages that every rank taking part sends."""
+    """Latency, bytes by link, and messages that all ranks send."""
 
     latency_ns: int
     legs: Mapping[str, int]
@@ -62,7 +60,7 @@ def ring(fabric: Fabric, nbytes: int, stream: int) -> Collective:
     moved = steps * -(-nbytes // n)
     inside = moved if fabric.gpus_per_node > 1 else 0
     across = moved if nodes > 1 else 0
-    return _cheaper(fabric, (inside, across), (steps - crossings, crossings), stream, steps)
+    return _cheaper(fabric, (inside, across), (steps - crossings, crossings), stream, n * steps)
 
 
 def upper_half(fabric: Fabric, nbytes: int, stream: int) -> Collective:
@@ -70,13 +68,20 @@ def upper_half(fabric: Fabric, nbytes: int, stream: int) -> Collective:
     steps = 2 * (fabric.nodes - 1)
     chain = fabric.gpus_per_node - 1
     moved = nbytes if chain else 0, steps * -(-nbytes // fabric.nodes)
-    return _cheaper(fabric, moved, (chain, steps), stream, steps + min(chain, 1))
+    return _cheaper(fabric, moved, (chain, steps), stream, fabric.nodes * (chain + steps))
 
 
 def lower_half(fabric: Fabric, nbytes: int) -> Collective:
     """A broadcast from each node's leader along a chain."""
     chain = fabric.gpus_per_node - 1
-    return _cheaper(fabric, (nbytes if chain else 0, 0), (chain, 0), None, min(chain, 1))
+    return _cheaper(fabric, (nbytes if chain else 0, 0), (chain, 0), None, fabric.nodes * chain)
+
+
+@lru_cache(maxsize=64)
+def fenced(fabric: Fabric) -> Fabric:
+    """The fabric as a step by Simple finds it: later by the wait for a fence."""
+    inside_hop_s, network_hop_s = fabric.inside_hop_s + _FENCE_INSIDE_S, fabric.network_hop_s + _FENCE_NETWORK_S
+    return replace(fabric, inside_hop_s=inside_hop_s, network_hop_s=network_hop_s)
 
 
 def _cheaper(
@@ -84,10 +89,9 @@ def _cheaper(
 ) -> Collective:
     """The protocol that is faster alone; `moved` bytes and `steps` are inside nodes and between them."""
     found = []
-    for fenced, wire in _WIRE.items():
+    for hops, wire in ((fenced(fabric), 1), (fabric, 2)):
         inside, across = (wire * nbytes for nbytes in moved)
-        latency_s = steps[0] * (fabric.inside_hop_s + fenced * _FENCE_INSIDE_S)
-        latency_s += steps[1] * (fabric.network_hop_s + fenced * _FENCE_NETWORK_S)
+        latency_s = steps[0] * hops.inside_hop_s + steps[1] * hops.network_hop_s
         rate = fabric.nic_bytes_per_s
         alone_s = latency_s + max(inside / min(fabric.inside_bytes_per_s, fabric.bridge_bytes_per_s), across / rate)
         legs = {GPU_OUT: inside, GPU_IN: inside, BRIDGE: inside}

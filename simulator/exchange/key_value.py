@@ -68,7 +68,7 @@ class _KeyValue:
         owner = [gradient * 9973 % nodes] if nbytes <= self._split_bytes else range(nodes)
         shards = {server: (nbytes + place) // len(owner) for place, server in enumerate(owner)}
         hop_ns = to_ns(task.fabric.network_hop_s) if nodes > 1 else 0
-        task.tally.data_messages += 2 * (nodes - 1) * len(owner)
+        task.tally.data_messages += 2 * (nodes - 1) * len(owner) + 2 * nodes * (task.fabric.gpus_per_node - 1)
         sequence = [
             (self._inside(nbytes), 0),
             (self._across(shards, {"out": "in", "worker": "server"}), hop_ns),

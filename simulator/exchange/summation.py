@@ -89,7 +89,7 @@ class _Queue:
         if gpus > 1:
             push[BRIDGE] = pull[BRIDGE] = nbytes
         hop_ns = to_ns(fabric.network_hop_s + 2 * fabric.message_s) if fabric.nodes > 1 else 0
-        task.tally.data_messages += 2
+        task.tally.data_messages += 2 * fabric.ranks * (gpus - 1) + 2 * (fabric.nodes - 1 + bool(self._options.servers))
 
         def gathered() -> None:
             self._left[gradient] -= 1

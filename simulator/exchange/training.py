@@ -21,9 +21,9 @@ from strategy.errors import InternalError
 
 @dataclass(slots=True)
 class Tally:
-    """What a scheme counts in a run: control messages at rank 0 and at the busiest rank per negotiation, and of all.
+    """What a scheme counts: messages of a negotiation at rank 0 and at the busiest rank, and of a run by all ranks.
 
-    `data_messages` are what one rank sends of gradients.
+    `data_messages` carry gradients.
     """
 
     negotiations: int = 0

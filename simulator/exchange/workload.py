@@ -60,7 +60,15 @@ class Workload:
         return sum(span.time_ns for span in self.spans)
 
 
-def workload(name: str, model: Model, batch: int, device: DeviceSheet, *, width: int = 32) -> Workload:
+def workload(
+    name: str,
+    model: Model,
+    batch: int,
+    device: DeviceSheet,
+    *,
+    width: int = 32,
+    optimizer: Optimizer = Optimizer.SGD,
+) -> Workload:
     """A model's step with a batch per GPU; gradients are of single precision.
 
     Args:
@@ -69,19 +77,20 @@ def workload(name: str, model: Model, batch: int, device: DeviceSheet, *, width:
         batch: samples per GPU.
         device: of every rank.
         width: bits of the operands of products and of what moves between kernels, 32 or 16.
+        optimizer: how parameters are updated.
     """
-    training = Training(global_batch=batch, optimizer=Optimizer.SGD, max_norm=math.inf)
+    training = Training(global_batch=batch, optimizer=optimizer, max_norm=math.inf)
     graph = training_graph(model, training)
     place = {op.name: number for number, op in enumerate(graph.ops)}
     updates = {op.updates[0]: op for op in graph.ops if op.kind == training.optimizer}
-    first = sorted((min(place[op.name] for op in graph.consumers[name]), name) for name in updates)
-    number = {name: gradient for gradient, (_, name) in enumerate(first)}
+    first = sorted((min(place[op.name] for op in graph.consumers[variable]), variable) for variable in updates)
+    number = {variable: gradient for gradient, (_, variable) in enumerate(first)}
     needs: dict[int, list[int]] = {}
     gives: dict[int, list[int]] = {}
-    for at, name in first:
-        needs.setdefault(at, []).append(number[name])
-        gives.setdefault(_given_at(graph, place, updates[name].inputs[0]), []).append(number[name])
-    update_ns = {number[name]: _time_ns(graph, op, device, width) for name, op in updates.items()}
+    for at, variable in first:
+        needs.setdefault(at, []).append(number[variable])
+        gives.setdefault(_given_at(graph, place, updates[variable].inputs[0]), []).append(number[variable])
+    update_ns = {number[variable]: _time_ns(graph, op, device, width) for variable, op in updates.items()}
     spans = []
     for at, op in enumerate(graph.ops):
         if op.phase is not Phase.UPDATE:

@@ -103,6 +103,8 @@ def test_held_out_runs_are_predicted_as_well_as_promised(command: Command, tmp_p
     assert sum(item["false_alarms"] for item in found["within"].values()) <= 0.03 * rows
     assert all(item["out_of_memory_found"] == item["out_of_memory"] for item in found["within"].values())
     assert max(found["collectives"].values()) < 0.12
+    assert len(found["figures"]) >= 19
+    assert all(figure["within"] for figure in found["figures"])
     searches = found["choices"]
     assert len(searches) > 60
     assert sum(one["chosen"] == one["fastest"] for one in searches) >= len(searches) / 2

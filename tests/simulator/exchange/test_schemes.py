@@ -80,6 +80,14 @@ def test_compute_slows_down_while_bytes_move(layers: Workload, steady: Fabric) -
     assert 0 < slow.step_ns - free.step_ns <= 0.11 * 4 * busy_ns
 
 
+def test_half_the_bandwidth_doubles_what_is_bound_by_it_and_nothing_else(steady: Fabric) -> None:
+    half = replace(steady, nic_bytes_per_s=steady.nic_bytes_per_s / 2)
+    bound, free = stack(4, 64 * 2**20, forward_ns=100_000), stack(4, 2**16, forward_ns=50_000_000)
+    for step, least, most in ((bound, 1.6, 2.05), (free, 1.0, 1.02)):
+        ratio = simulate(step, half, Streams()).step_ns / simulate(step, steady, Streams()).step_ns
+        assert least <= ratio <= most
+
+
 def test_fusing_fewer_bytes_costs_latency_at_scale(layers: Workload) -> None:
     fabric = replace(rdma_pcie(128, 25, gpus_per_node=4), straggle=0.0)
     steps = [simulate(layers, fabric, Horovod(fusion_bytes=size)).step_ns for size in (2**26, 2**23, 2**14)]

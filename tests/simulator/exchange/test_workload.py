@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from simulator.exchange.fabric import tcp_cloud
+from simulator.exchange.tables import split_tables
+from simulator.exchange.training import simulate
 from simulator.exchange.workload import workload
+from strategy.errors import InputError
 from strategy.estimate.devices import DEVICES
 from strategy.models import find_model
+from strategy.models.wide_deep import WideDeepConfig
 
 
 @pytest.mark.parametrize("name", ["resnet50", "vgg16", "bert-base", "arcface-r50"])
@@ -14,6 +21,7 @@ def test_every_parameter_has_a_gradient_of_its_size(name: str) -> None:
     model = find_model(name)
     found = workload(name, model, 8, DEVICES["V100-16"])
     assert sum(found.nbytes) == 4 * model.parameters
+    assert found.name == name
 
 
 def test_gradients_are_needed_from_the_front_and_given_from_the_back() -> None:
@@ -38,3 +46,19 @@ def test_halves_are_faster_but_their_gradients_as_large() -> None:
     single, half = (workload("r", find_model("resnet50"), 64, DEVICES["V100-16"], width=width) for width in (32, 16))
     assert half.compute_ns < single.compute_ns / 2
     assert half.nbytes == single.nbytes
+
+
+def test_rows_of_split_tables_are_waited_for_and_their_gradients_stay() -> None:
+    whole = workload("clicks", WideDeepConfig(2, 16, 4000, 4, 5, 2, 3), 8, DEVICES["V100-16"])
+    split, scheme = split_tables(whole, 4 * 4000, 10**6)
+    assert {split.nbytes[number] for number in scheme.kept} == {4 * 4000, 4 * 4000 * 4}
+    fast, slow = (
+        simulate(split, replace(tcp_cloud(1, 25), straggle=0.0, inside_bytes_per_s=rate), scheme)
+        for rate in (130e9, 13e9)
+    )
+    rows_ns = 2 * 7 / 8 * 10**6 * (1e9 / 13e9 - 1e9 / 130e9)
+    assert slow.step_ns - fast.step_ns == pytest.approx(rows_ns, rel=0.1)
+    with pytest.raises(InputError, match="no tables"):
+        split_tables(whole, 10**9, 1)
+    with pytest.raises(InputError, match="inside a node"):
+        simulate(split, tcp_cloud(2, 25), scheme)
