@@ -1,12 +1,12 @@
-"""Act graph: which acts each act of a program waits for, as arrays. Only of programs in which timing decides nothing.
+"""Act graph: which acts each act of a program waits for, as arrays. Only of programs whose order is fixed.
 
 An act waits for the act before it in its stream; for the act that completes each piece that it is the first to read;
 and, where it begins a piece, for the acts that gave back the block which that piece goes into (`protocol`). The acts of
 one rendezvous are one *node*, which waits for what any of its members waits for; every other act is a node by itself.
 Nodes stand in an order in which each comes after all that it waits for.
 
-That is a program's whole meaning if its order does not depend on timing and no two acts ever share a resource. What
-else there is, is refused by name: the event engine is for it.
+Dynamic streams with several actors are refused by name: the event engine is for them. Acts that may share a resource
+are no matter of the graph; `shared` names one.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.resources import check_demands
+from simulator.admission import dynamic_order
+from simulator.resources import check_demands, level_units
+from strategy.compiled import compiled
 from strategy.errors import InternalError, PlanError
 from strategy.program import Program, time_alone_ns
 from strategy.protocol import admit, rendezvous_members
-from strategy.solve.compiled import compiled
 
 Integers = NDArray[np.int64]
 
 
 class SweepRefusal(PlanError):
-    """A program whose times depend on more than its graph of acts: it takes the event engine."""
+    """A program whose times depend on more than its graph of acts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +38,10 @@ class ActGraph:
     """Acts and nodes in order. Acts of node i are `first_act[i]` to `first_act[i + 1]`; likewise waits of acts.
 
     `actor` and `number` say which act it is, `latency_ns` what it takes without jitter; a node takes the longest
-    latency of its acts and then `transfer_ns`. `waits` are nodes whose ends an act waits for.
+    latency of its acts, and then, alone, `transfer_ns`. `waits` are nodes whose ends an act waits for.
+
+    `leader` is the first actor of each node; with others of its rendezvous, actor i moves bytes through the resources
+    `user_of` from `first_use[i]` to `first_use[i + 1]`, each for so many `units` of its level, or `alone_ns` alone.
     """
 
     steps: int
@@ -48,6 +52,13 @@ class ActGraph:
     first_act: Integers
     first_wait: Integers
     waits: NDArray[np.int32]
+    leader: Integers
+    first_use: Integers
+    user_of: Integers
+    units: Integers
+    alone_ns: Integers
+    resources: tuple[str, ...]
+    shared: str | None
 
     @property
     def num_nodes(self) -> int:
@@ -60,16 +71,13 @@ class ActGraph:
         return len(self.actor)
 
 
-def refusal(program: Program) -> str | None:
-    """Why the order or the sharing of a program depends on timing; None if it does not."""
-    for stream in program.streams:
-        found = len(set(stream.sequence))
-        if stream.dynamic and found > 1:
-            return f"dynamic stream {stream.name} of rank {stream.rank} takes its {found} actors in the order of events"
+def shared_resource(program: Program) -> str | None:
+    """Which resource acts of different streams use, perhaps at once; None if there is none."""
     for name, streams in _users(program).items():
         if not set.intersection(*streams):
-            several = sorted({program.streams[i].name for found in streams for i in found})
-            return f"resource {name} is shared by streams {', '.join(several)}"
+            first, *_, last = sorted({i for found in streams for i in found})
+            one, other = (program.streams[i] for i in (first, last))
+            return f"resource {name} is shared by streams {one.name} (rank {one.rank}) and {other.name} ({other.rank})"
     return None
 
 
@@ -77,14 +85,14 @@ def act_graph(program: Program, steps: int) -> ActGraph:
     """The acts of `steps` steps.
 
     Raises:
-        SweepRefusal: timing decides something.
+        SweepRefusal: the order of some acts depends on timing.
         DeadlockError: the program hangs.
         PlanError: it is inconsistent.
     """
     check_demands(program)
-    problem = refusal(program)
+    problem = dynamic_order(program)
     if problem is not None:
-        raise SweepRefusal(f"not for the sweep: {problem}", hint="the event engine takes it")
+        raise SweepRefusal(f"no fixed order: {problem}", hint="the event engine takes it")
     return _Builder(program, steps).graph()
 
 
@@ -104,19 +112,16 @@ def _stream_of(program: Program) -> dict[int, int]:
     return {actor: index for index, stream in enumerate(program.streams) for actor in stream.sequence}
 
 
-def _transfers_ns(program: Program) -> list[int]:
-    """By actor: how long its bytes, with those of the others of its rendezvous, take through what nothing shares."""
+def _demands(program: Program) -> list[dict[str, int]]:
+    """By actor, if it is the first of its rendezvous or alone: the bytes that an act moves through each resource."""
     members = rendezvous_members(program)
-    found = [0] * len(program.actors)
+    found: list[dict[str, int]] = [{} for _ in program.actors]
     for index, actor in enumerate(program.actors):
         together = (index,) if actor.rendezvous is None else members[actor.rendezvous]
         if together[0] == index:
-            total: dict[str, int] = defaultdict(int)
             for name, nbytes in (demand for member in together for demand in program.actors[member].work.demands):
-                total[name] += nbytes
-            longest = max((time_alone_ns(n, program.resources[name]) for name, n in total.items()), default=0)
-            for member in together:
-                found[member] = longest
+                if nbytes > 0:
+                    found[index][name] = found[index].get(name, 0) + nbytes
     return found
 
 
@@ -152,16 +157,29 @@ class _Builder:
         act_place[acts] = np.arange(self.total)
         first_wait, edges = grouped(act_place[waiting], self.total)
         latency_ns = np.array([actor.work.latency_ns for actor in self.program.actors], dtype=np.int64)
-        transfer_ns = np.array(_transfers_ns(self.program), dtype=np.int64)
+        rates, names = self.program.resources, tuple(sorted(self.program.resources))
+        demands = _demands(self.program)
+        alone_ns = [max((time_alone_ns(n, rates[name]) for name, n in found.items()), default=0) for found in demands]
+        number_of = {name: number for number, name in enumerate(names)}
+        uses = [(number_of[name], level_units(n, rates[name])) for found in demands for name, n in found.items()]
+        numbers, units = np.array(uses, dtype=np.int64).reshape(-1, 2).T
+        each_ns = [time_alone_ns(n, rates[name]) for found in demands for name, n in found.items()]
         return ActGraph(
             steps=self.steps,
             actor=self.actor[acts],
             number=self.number[acts],
             latency_ns=latency_ns[self.actor[acts]],
-            transfer_ns=transfer_ns[self.actor[order]],
+            transfer_ns=np.array(alone_ns, dtype=np.int64)[self.actor[order]],
             first_act=first_act,
             first_wait=first_wait,
             waits=place[self.node[awaited[edges]]].astype(np.int32),
+            leader=self.actor[order],
+            first_use=np.cumsum([0, *map(len, demands)]),
+            user_of=numbers.copy(),
+            units=units.copy(),
+            alone_ns=np.array(each_ns, dtype=np.int64),
+            resources=names,
+            shared=shared_resource(self.program),
         )
 
     def _check(self) -> None:
@@ -188,11 +206,8 @@ class _Builder:
             position[acts] = np.arange(len(acts))
             waiting.append(acts[1:])
             awaited.append(acts[:-1])
-        late, early = self._credit_edges()
-        together = self.stream_of[self.actor[late]] == self.stream_of[self.actor[early]]
-        if (position[early] >= position[late])[together].any():
-            self._refuse()
-        return np.concatenate([*waiting, late[~together]]), np.concatenate([*awaited, early[~together]])
+        late, early = self._credit_edges(position)
+        return np.concatenate([*waiting, late]), np.concatenate([*awaited, early])
 
     def _acts(self, turns: Integers) -> Integers:
         """The acts of a stream whose step has these turns, in order."""
@@ -203,20 +218,25 @@ class _Builder:
         step = np.arange(self.steps)[:, None] * (self.counts[turns] // self.steps)
         return np.asarray(self.first_of[turns] + nth + step, dtype=np.int64).ravel()
 
-    def _credit_edges(self) -> tuple[Integers, Integers]:
-        """What acts wait for because of registers, at home in `_waits`."""
+    def _credit_edges(self, position: Integers) -> tuple[Integers, Integers]:
+        """What acts wait for because of registers; `position` is the place of each act in its stream."""
         rows = np.array(list(self._waits()), dtype=np.int64).reshape(-1, 5)
         waiter, shares, other, other_shares, shift = rows.T
         pieces = np.maximum(-(-self.counts[waiter] // shares) - shift, 0)
-        row = np.repeat(np.arange(len(rows)), pieces)
-        nth = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        number = (nth + 1) * other_shares[row] - 1
-        if (number >= self.counts[other[row]]).any():
+        if (pieces * other_shares > self.counts[other]).any():
             self._refuse()
-        return (
-            self.first_of[waiter[row]] + (nth + shift[row]) * shares[row],
-            self.first_of[other[row]] + number,
+        late, early, count = _spread(
+            pieces,
+            self.first_of[waiter] + shift * shares,
+            shares,
+            self.first_of[other] + other_shares - 1,
+            other_shares,
+            position,
+            self.stream_of[waiter] == self.stream_of[other],
         )
+        if count < 0:
+            self._refuse()
+        return late[:count], early[:count]
 
     def _waits(self) -> Iterator[tuple[int, int, int, int, int]]:
         """(actor, its acts per piece, another, that one's, shift): piece p waits for the other's piece p - shift."""
@@ -244,6 +264,33 @@ class _Builder:
         """Have admission say what is wrong."""
         admit(self.program, steps=self.steps)
         raise InternalError("the sweep finds no order of a program that is admitted")
+
+
+@compiled
+def _spread(
+    pieces: Integers,
+    waiting: Integers,
+    every: Integers,
+    awaited: Integers,
+    other_every: Integers,
+    position: Integers,
+    same_stream: NDArray[np.bool_],
+) -> tuple[Integers, Integers, int]:
+    """(waiting acts, awaited acts, how many) of rows of so many pieces each; how many is -1 if a stream goes backwards.
+
+    What the order of a stream implies is left out.
+    """
+    most = int(pieces[~same_stream].sum())
+    late, early, count = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64), 0
+    for row in range(len(pieces)):
+        for piece in range(pieces[row]):
+            act, other = waiting[row] + piece * every[row], awaited[row] + piece * other_every[row]
+            if not same_stream[row]:
+                late[count], early[count] = act, other
+                count += 1
+            elif position[other] >= position[act]:
+                return late, early, -1
+    return late, early, count
 
 
 def grouped(keys: Integers, count: int) -> tuple[Integers, Integers]:

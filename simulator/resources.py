@@ -3,8 +3,9 @@
 Of `n` acts that have bytes left to move through a resource, each gets an n-th of its bytes per second. Resources
 are independent: an act that crosses two of them ends when the slower is through. A rendezvous counts as one act.
 
-The *level* of a resource is how much an act that had been there from the start would have got. One that joins at
-level L with b bytes is through at level L + b, whatever joins or leaves in between, so a change costs O(log n).
+The *level* of a resource is how much of its time an act that had been there from the start would have got. One that
+joins at level L with bytes that take t is through at level L + t, whatever joins or leaves in between, so a change
+costs O(log n).
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 from strategy.errors import PlanError
-from strategy.program import Program
+from strategy.program import Program, time_alone_ns
 
 T = TypeVar("T")
 
-_SHARES = 720720
-"""lcm(1, ..., 16): levels count in this part of a nano-byte, so that up to 16 acts share without rounding."""
+SHARES = 720720
+"""lcm(1, ..., 16): levels count in this part of a nanosecond, so that up to 16 acts share without rounding."""
 
-_UNIT = 10**9 * _SHARES
-"""Level units per byte."""
+
+def level_units(nbytes: int, bytes_per_s: float) -> int:
+    """How much the level of a resource rises while it moves `nbytes` for one act alone, rounded up."""
+    return time_alone_ns(nbytes * SHARES, bytes_per_s)
 
 
 class SharedResource(Generic[T]):
@@ -46,7 +49,7 @@ class SharedResource(Generic[T]):
         self._advance(now_ns)
         self._joined += 1
         self.version += 1
-        heappush(self._queue, (self._level + nbytes * _UNIT, self._joined, nbytes, act))
+        heappush(self._queue, (self._level + level_units(nbytes, self.bytes_per_s), self._joined, nbytes, act))
 
     def leave(self, now_ns: int) -> list[T]:
         """Acts that are through by now."""
@@ -64,13 +67,13 @@ class SharedResource(Generic[T]):
         if not self._queue:
             return None
         missing = self._queue[0][0] - self._level
-        return self._now_ns - (-missing * len(self._queue) // (self.bytes_per_s * _SHARES))
+        return self._now_ns - (-missing * len(self._queue) // SHARES)
 
     def _advance(self, now_ns: int) -> None:
         if self._queue:
             elapsed_ns = now_ns - self._now_ns
             self.busy_ns += elapsed_ns
-            self._level += elapsed_ns * self.bytes_per_s * _SHARES // len(self._queue)
+            self._level += elapsed_ns * SHARES // len(self._queue)
         self._now_ns = now_ns
 
 

@@ -159,6 +159,12 @@ class Converter:
         crossing = self._across(spec, home, stage, layout)
         return crossing.leaving, crossing.arriving
 
+    def way(self, home: int, stage: int) -> tuple[int, int]:
+        """What all conversions from one stage to another cost alike: the first such stage, or the number of a pair."""
+        if home == stage:
+            return -1, next(i for i, boxing in enumerate(self.boxings) if boxing is self.boxings[stage])
+        return self._number(home, stage), -1
+
     def all_prices_ns(
         self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layout: NdSbp
     ) -> list[tuple[float, float]]:
@@ -182,9 +188,7 @@ class Converter:
         return crossing.steps
 
     def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> Crossing:
-        pair = self.pairs.get((home.stage, stage))
-        if pair is None:
-            pair = self.pairs[home.stage, stage] = self._pair(home.stage, stage)
+        pair = self._number(home.stage, stage)
         key = (spec, home.layout, layout, pair)
         found = self.found.get(key)
         if found is None:
@@ -199,6 +203,11 @@ class Converter:
             leaves, arrives = self.boxings[home.stage], self.boxings[stage]
             found = self.found[key] = cross(spec, home.layout, leaves, layout, arrives, moving_ns, copying_ns)
         return found
+
+    def _number(self, home: int, stage: int) -> int:
+        if (home, stage) not in self.pairs:
+            self.pairs[home, stage] = self._pair(home, stage)
+        return self.pairs[home, stage]
 
     def _pair(self, home: int, stage: int) -> int:
         """One number for the pairs of stages between which every conversion is alike: disjoint, at one distance."""

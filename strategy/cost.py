@@ -27,8 +27,8 @@ from strategy.measurement import Features
 from strategy.ops import op_definition
 from strategy.placement import MOVES, Placement, Space
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
-from strategy.sbp import B, NdSbp, largest_position
-from strategy.shares import most_sent
+from strategy.sbp import B, NdSbp, has_partial, largest_position
+from strategy.shares import most_sent, most_transferred
 from strategy.signature import Signature, piece_specs
 from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
@@ -101,8 +101,7 @@ class CostModel:
         self, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
     ) -> float:
         """Price of moving a tensor between placements."""
-        task = transfer_task(spec, source, sender, target, receiver)
-        return self.seconds(transfer_features(self.cluster, task, spec))
+        return self.seconds(crossing_features(self.cluster, spec, source, sender, target, receiver))
 
     def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
         """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
@@ -208,3 +207,13 @@ def transfer_features(cluster: Cluster, task: TransferTask, spec: TensorSpec) ->
         if message.source != message.target:
             sent[message.source] = sent.get(message.source, 0) + spec.sent_nbytes(box_size(message.box))
     return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, cluster.level(tuple(ranks)))
+
+
+def crossing_features(
+    cluster: Cluster, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
+) -> Features:
+    """`transfer_features` of a tensor that moves between placements, found without listing its messages."""
+    if spec.ragged is not None or has_partial(source) or has_partial(target):
+        return transfer_features(cluster, transfer_task(spec, source, sender, target, receiver), spec)
+    size, ranks = most_transferred(spec, source, sender, target, receiver)
+    return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks))

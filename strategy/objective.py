@@ -11,8 +11,7 @@ other work counts in full: the simulator knows about overlap, the objective does
 
 from __future__ import annotations
 
-from strategy.boxing import transfer_task
-from strategy.cost import CostModel, op_features, transfer_features
+from strategy.cost import CostModel, crossing_features, op_features
 from strategy.graph import Graph
 from strategy.layout import Layout
 from strategy.lowering.arrangement import Action, Arrangement, Pipeline
@@ -63,8 +62,7 @@ def action_features(
     source = arrangement.tensors[action.reads[0]]
     if action.kind is ActKind.TRANSFER:
         receiver = layout.stages.placements[written.stage]
-        task = transfer_task(spec, source.layout, placement, written.layout, receiver)
-        return transfer_features(cost.cluster, task, spec)
+        return crossing_features(cost.cluster, spec, source.layout, placement, written.layout, receiver)
     return cost.step_features(spec, source.layout, action.step, placement)
 
 

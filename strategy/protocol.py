@@ -250,8 +250,7 @@ def admit(program: Program, *, steps: int = 2) -> None:
         DeadlockError: naming the cycle of waits.
         PlanError: an actor, stream or register is inconsistent.
     """
-    _check_streams(program)
-    _check_rates(program)
+    check_consistent(program)
     protocol = Protocol(program, steps=steps)
     members = rendezvous_members(program)
     agenda = list(reversed(protocol.streams))
@@ -267,6 +266,16 @@ def admit(program: Program, *, steps: int = 2) -> None:
             queued.add(touched)
     if not protocol.finished:
         raise DeadlockError(find_cycle(protocol, members))
+
+
+def check_consistent(program: Program) -> None:
+    """Refuse a program whose actors, streams and registers do not go together.
+
+    Raises:
+        PlanError: naming the one that does not.
+    """
+    _check_streams(program)
+    _check_rates(program)
 
 
 def _check_streams(program: Program) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from strategy.boxing import BoxingStep, boxing_task, most_sent_nbytes
+import numpy as np
+
+from strategy.boxing import BoxingStep, boxing_task, most_sent_nbytes, replicas
 from strategy.placement import Placement
 from strategy.program import ActKind
-from strategy.sbp import NdSbp, Owner, Split
+from strategy.sbp import NdSbp, Owner, Split, local_boxes
 from strategy.tensor import DType, Shape, TensorSpec
 
 
@@ -28,6 +30,32 @@ def most_sent(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Plac
         counted, size = _counted(step, source, mesh, len(spec.shape))
         return spec.sent_nbytes(counted * math.prod(spec.shape) // size)
     return most_sent_nbytes(step.kind, boxing_task(spec, source, step, placement, rank), spec)
+
+
+def most_transferred(
+    spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
+) -> tuple[int, tuple[int, ...]]:
+    """Elements that the busiest rank sends in a transfer, and the ranks that take part, as `transfer_task` deals them.
+
+    Of all pairs of a piece and a receiver at once: arrays are [pieces, receivers, dims].
+    """
+    found = replicas(zip(sender.devices, local_boxes(spec.shape, source, sender.mesh), strict=True))
+    whole = ((0, 1),)  # one dim more, so that scalars have one
+    wanted = np.array([whole + box for box in local_boxes(spec.shape, target, receiver.mesh)])
+    held = np.array([whole + box for box in found])[:, None]
+    lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
+    shared = np.maximum(lengths, 0).prod(axis=2)
+    kept = {rank: piece for piece, holders in enumerate(found.values()) for rank in holders}
+    own = [(kept[rank], place) for place, rank in enumerate(receiver.devices) if rank in kept]
+    ranks = {rank for rank, takes in zip(receiver.devices, shared.any(axis=0).tolist(), strict=True) if takes}
+    for piece, place in own:
+        shared[piece, place] = 0
+    counts = np.array([len(holders) for holders in found.values()])
+    dealers = (np.cumsum(counts) - counts)[:, None] + np.arange(shared.shape[1]) % counts[:, None]
+    sent = np.bincount(dealers.ravel(), weights=shared.ravel(), minlength=len(kept)).tolist()
+    senders = [rank for holders in found.values() for rank in holders]
+    ranks.update(rank for rank, size in zip(senders, sent, strict=True) if size)
+    return int(max(sent)), tuple(sorted(ranks))
 
 
 @lru_cache(maxsize=4096)

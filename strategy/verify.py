@@ -8,14 +8,14 @@ converted there by legal steps; memory, traffic and objective are those claimed;
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from strategy.boxing import BoxingStep, step_between
 from strategy.cluster import host_memory_bytes
 from strategy.errors import SbplanError
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lowering.arrangement import arrange
-from strategy.lowering.lower import lower
+from strategy.lowering.lower import lower_to_simulate
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.lowering.schedule import schedule_problem
 from strategy.lowering.traffic import sent_bytes_per_step
@@ -35,16 +35,16 @@ ALIKE = ("ep",)
 STATUSES = ("optimal", "feasible", "limit")
 
 
-def verify(plan: Plan, program: Program | None = None) -> list[str]:
+def verify(plan: Plan, program: Program | None = None, *, admits: Callable[[Program], object] = admit) -> list[str]:
     """Every problem of a plan, one line each, naming op or value; an empty list accepts it.
 
-    `program` is what the plan is lowered to, where the caller has it already.
+    `program` is what the plan is lowered to, where the caller has it already; `admits` raises if it would hang.
     """
     for check in (_stages, _signatures, _conversions, _figures):
         problems = list(check(plan))
         if problems:
             return problems
-    return list(_program(plan, program))
+    return list(_program(plan, program, admits))
 
 
 def _stages(plan: Plan) -> Iterator[str]:
@@ -178,12 +178,13 @@ def _figures(plan: Plan) -> Iterator[str]:
         yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
 
 
-def _program(plan: Plan, program: Program | None) -> Iterator[str]:
+def _program(plan: Plan, program: Program | None, admits: Callable[[Program], object]) -> Iterator[str]:
     """Whether the lowered program can finish, what it holds, and what it sends."""
     try:
         if program is None:
-            program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
-        admit(program)
+            tokens = plan.tokens_per_step
+            program = lower_to_simulate(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=tokens)
+        admits(program)
     except SbplanError as error:
         yield str(error)
         return

@@ -16,6 +16,8 @@ from strategy.files import write_atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from simulator.act_graph import ActGraph
+    from simulator.large import LargeSimulation
     from simulator.simulate import Simulation
     from strategy.calibrate import Calibration
     from strategy.plan import Plan
@@ -37,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
     from experiments.prices import extrapolated, read_calibration_of
     from experiments.verbs.verify import refusal
+    from simulator.admission import admitted, is_large
     from simulator.simulate import simulate
     from strategy.plan import read_plan
     from strategy.units import format_seconds
@@ -46,12 +49,21 @@ def run(args: argparse.Namespace) -> int:
     check_place(args.figure, "--figure")
     check_format(args.figure)
     plan = read_plan(args.plan)
-    problems = verify(plan)
+    program = program_of(plan, None)
+    graphs: list[ActGraph | None] = []
+    problems = verify(plan, program, admits=lambda lowered: graphs.append(admitted(lowered)))
     if problems:
         raise refusal(args.plan, problems)
     calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
-    program = program_of(plan, calibration)
-    found = simulate(program, peak_flop_per_s=plan.peak_flop_per_s)
+    if calibration is not None:
+        program, graphs = program_of(plan, calibration), [None]
+    found: Simulation | LargeSimulation
+    if is_large(program):
+        from simulator.large import simulate_large
+
+        found = simulate_large(program, graph=graphs[0], peak_flop_per_s=plan.peak_flop_per_s)
+    else:
+        found = simulate(program, peak_flop_per_s=plan.peak_flop_per_s)
     if args.trace is not None:
         write_trace_of(program, found, args.trace)
     if args.figure is not None:
@@ -64,13 +76,13 @@ def run(args: argparse.Namespace) -> int:
 
 def program_of(plan: Plan, calibration: Calibration | None) -> Program:
     """The plan's program, priced by its own constants or by a calibration."""
-    from strategy.lowering.lower import lower
+    from strategy.lowering.lower import lower_to_simulate
 
     cost = plan.cost if calibration is None else calibration.cost_model(plan.cluster)
-    return lower(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
+    return lower_to_simulate(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
 
 
-def document(found: Simulation) -> dict[str, object]:
+def document(found: Simulation | LargeSimulation) -> dict[str, object]:
     """The JSON document of a simulation."""
     keys = ("step_time_s", "bubble_overhead", "idle_share", "exposed_communication_s", "tokens_per_s", "mfu", "hfu")
     return {
@@ -79,16 +91,31 @@ def document(found: Simulation) -> dict[str, object]:
     }
 
 
-def write_trace_of(program: Program, found: Simulation, path: Path) -> None:
+def write_trace_of(program: Program, found: Simulation | LargeSimulation, path: Path) -> None:
     """The timeline and the memory of every rank, for Perfetto."""
+    from simulator.large import LargeSimulation
+    from simulator.large_trace import write_large_trace
     from simulator.memory_timeline import memory_timelines
     from simulator.trace import write_trace
 
+    if isinstance(found, LargeSimulation):
+        write_large_trace(path, program, found.acts)
+        return
     write_trace(path, [found.timeline], memory=[memory_timelines(program, found.timeline)])
 
 
-def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
-    """The timeline into `path`, and the memory beside it into `NAME-memory.SUFFIX`."""
+def draw(plan: Plan, program: Program, found: Simulation | LargeSimulation, path: Path) -> None:
+    """The timeline into `path`, and the memory beside it into `NAME-memory.SUFFIX`.
+
+    Raises:
+        InputError: there are too many acts to draw.
+    """
+    from simulator.large import LargeSimulation
+
+    if isinstance(found, LargeSimulation):
+        raise InputError(
+            "too many acts for a picture", where=f"--figure {path}", got=found.num_tasks, hint="use --trace"
+        )
     from simulator.figures import memory_figure, timeline_figure
     from simulator.memory_timeline import memory_timelines
     from strategy.lowering.arrangement import arrange

@@ -1,9 +1,9 @@
 """Arena: one piece of memory shared by blocks that are never in use together.
 
-What is in use all the time lies at the bottom. The others are placed one after the other, each at the lowest offset
-where it meets no block placed before that is in use at a time when it is (first fit by decreasing size; Pisarchyk and
-Lee 2020, arXiv:2001.03288, section 4). Where that leaves gaps, other orders are tried, and the smallest arena wins. No
-arena is smaller than what is in use at once.
+What is in use all the time lies at the bottom. The others are placed above it one after the other, each at the lowest
+offset where it meets no block placed before that is in use at a time when it is (first fit by decreasing size;
+Pisarchyk and Lee 2020, arXiv:2001.03288, section 4). Where that leaves gaps, other orders are tried, and the smallest
+arena wins. No arena is smaller than what is in use at once.
 """
 
 from __future__ import annotations
@@ -34,6 +34,22 @@ class Span:
 
 def place(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets in bytes, in the order of `spans`, and the size of the arena."""
+    horizon = _horizon(spans)
+    offsets = [0] * len(spans)
+    bottom = 0
+    for index, span in enumerate(spans):
+        if span.length == horizon:
+            offsets[index] = bottom
+            bottom += span.nbytes
+    above = [index for index, span in enumerate(spans) if span.length < horizon]
+    found, size = _place_above([spans[index] for index in above])
+    for index, offset in zip(above, found, strict=True):
+        offsets[index] = bottom + offset
+    return offsets, bottom + size
+
+
+def _place_above(spans: Sequence[Span]) -> tuple[list[int], int]:
+    """Offsets and size of what is not in use all the time."""
     least = max(usage(spans), default=0)
     meetings = _Meetings(spans)
     best: list[int] = []
@@ -64,13 +80,11 @@ def _horizon(spans: Sequence[Span]) -> int:
 
 def _orders(spans: Sequence[Span]) -> Iterator[list[int]]:
     """Largest first; what is in use longest first; what takes most bytes for longest first; by time."""
-    horizon = _horizon(spans)
-    always = [i for i, span in enumerate(spans) if span.length == horizon]
-    others = [i for i, span in enumerate(spans) if span.length < horizon]
-    yield always + sorted(others, key=lambda i: (-spans[i].nbytes, -spans[i].length, i))
-    yield always + sorted(others, key=lambda i: (-spans[i].length, -spans[i].nbytes, i))
-    yield always + sorted(others, key=lambda i: (-spans[i].length * spans[i].nbytes, i))
-    yield always + sorted(others, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
+    numbers = range(len(spans))
+    yield sorted(numbers, key=lambda i: (-spans[i].nbytes, -spans[i].length, i))
+    yield sorted(numbers, key=lambda i: (-spans[i].length, -spans[i].nbytes, i))
+    yield sorted(numbers, key=lambda i: (-spans[i].length * spans[i].nbytes, i))
+    yield sorted(numbers, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
 
 
 class _Meetings:

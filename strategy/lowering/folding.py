@@ -2,9 +2,10 @@
 
 They do if they hold equally large pieces, send equally much in every collective and transfer, and each of them sends or
 receives in every transfer. Then no rank ever waits longer than another, and the acts of the first rank of every stage,
-meeting only each other, take place when they would among all (`tests` hold that against whole programs).
+meeting only each other, take place when they would among all.
 
-Equally much is up to what an all-reduce cannot cut evenly: the rank that stands for others sends the most.
+Equally much is up to what dims cannot be cut evenly. A collective ends with its busiest rank, so the one that stands
+for others is taken to send as much; it holds as much as any, for the first pieces are the largest.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from strategy.cluster import Cluster
 from strategy.errors import present
 from strategy.graph import Graph
 from strategy.layout import Layout
-from strategy.levels import by_node, nodes_of
+from strategy.levels import box_size, by_node, nodes_of
 from strategy.lowering.arrangement import Action, Arrangement, Pipeline
 from strategy.measurement import Features
 from strategy.placement import Placement
 from strategy.program import ActKind
 from strategy.sbp import local_boxes
-from strategy.tensor import Rate, box_shape
+from strategy.tensor import Rate
 
-UNEVEN_SHARE = 1e-3
+UNEVEN_SHARE = 1 / 256
 UNEVEN_NBYTES = 4096
-"""How much less than the first rank another may send, as a share of it or in bytes, and still be like it."""
+"""How much more than another a rank may hold or send, as a share or in bytes, and still be like it."""
 
 Sent = tuple[tuple[int, ...], ...]
 """Bytes that each rank of a placement sends in each part of an act."""
@@ -81,13 +82,14 @@ class _Folder:
         return Folding(tuple(first[rank] for rank in range(len(total))), tuple(total))
 
     def _hold_alike(self) -> bool:
-        """Whether the ranks of every stage hold pieces of one shape."""
+        """Whether the ranks of every stage hold pieces of one size."""
         held = {
             (self.graph.values[tensor.value].spec, tensor.layout, self.placements[tensor.stage].mesh)
             for tensor in self.arrangement.tensors
         }
         return all(
-            spec.ragged is None and len(set(map(box_shape, local_boxes(spec.shape, layout, mesh)))) == 1
+            spec.ragged is None
+            and _even([box_size(box) * spec.dtype.nbytes for box in local_boxes(spec.shape, layout, mesh)])
             for spec, layout, mesh in held
         )
 
@@ -101,7 +103,8 @@ class _Folder:
         if key not in self.known:
             crosses = action.kind is ActKind.TRANSFER
             sent = self._transferred(action, there) if crosses else self._boxed(action, here, features)
-            self.known[key] = sent if sent is not None and _alike(sent) else None
+            even = sent is not None and all(map(_even, zip(*sent, strict=True)))
+            self.known[key] = sent if even else None
         return self.known[key]
 
     def _boxed(self, action: Action, placement: Placement, features: Features) -> Sent:
@@ -125,9 +128,6 @@ class _Folder:
         return tuple((sent_nbytes(action.kind, task, rank, spec),) for rank in sender.devices)
 
 
-def _alike(sent: Sent) -> bool:
-    """Whether the first rank sends the most, and the others about as much."""
-    return all(
-        min(part) >= part[0] - max(UNEVEN_NBYTES, UNEVEN_SHARE * part[0]) and max(part) == part[0]
-        for part in zip(*sent, strict=True)
-    )
+def _even(nbytes: Sequence[int]) -> bool:
+    most = max(nbytes)
+    return most - min(nbytes) <= max(UNEVEN_NBYTES, UNEVEN_SHARE * most)

@@ -202,7 +202,10 @@ class _Lowering:
         if isinstance(task, TransferTask) and not task.messages:
             return Work()
         spec = self.graph.values[self.arrangement.tensors[action.reads[0]].value].spec
-        return self.cost.work(features, rank, part_nbytes(action.kind, task, rank, spec))
+        sent = part_nbytes(action.kind, task, rank, spec)
+        if self.folded is not None and any(sent):
+            sent = tuple(part.nbytes for part in features.parts or (features,))
+        return self.cost.work(features, rank, sent)
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:

@@ -109,11 +109,11 @@ def _in(program: Program, occupants: Sequence[Occupant], space: Space) -> list[O
 
 def _shape(occupancy: Occupancy, rank: int) -> Hashable:
     """What the placement on a rank depends on, with registers and actors numbered within the rank."""
-    program, mine, streams = occupancy.program, occupancy.registers_of[rank], occupancy.streams_of[rank]
+    program, mine, sequences = occupancy.program, occupancy.registers_of[rank], occupancy.sequences[rank]
     register_number = {index: number for number, index in enumerate(mine)}
     actor_number: dict[int, int] = {}
-    for stream in streams:
-        for index in program.streams[stream].sequence:
+    for sequence in sequences:
+        for index in sequence:
             actor_number.setdefault(index, len(actor_number))
     actors = [_use(program.actors[index], register_number) for index in actor_number]
     registers = ((program.registers[index], index in occupancy.dynamic) for index in mine)
@@ -123,7 +123,7 @@ def _shape(occupancy: Occupancy, rank: int) -> Hashable:
             for r, dynamic in registers
         ),
         tuple(actors),
-        tuple(tuple(actor_number[a] for a in program.streams[stream].sequence) for stream in streams),
+        tuple(tuple(actor_number[a] for a in sequence) for sequence in sequences),
     )
 
 

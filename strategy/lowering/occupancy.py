@@ -13,6 +13,9 @@ wait for one another there anyway.
 Blocks that a dynamic stream touches, and those of which no main act tells begin or end, are in use all the time. All
 steps are alike: where a step's pieces do not fill the blocks evenly, a block is in use whenever it is so in some step.
 
+Of very many micro-batches a few are replayed (`shortening`). What holds several of them at once is then in use all the
+time, too.
+
 In place: an act that may write its result over an input does so where it is the last to read it. The two blocks are
 then one, in use as long as either.
 """
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from strategy.lowering.arena import Interval
+from strategy.lowering.shortening import Shortening, shortening
 from strategy.program import OpTask, Port, Program
 
 Block = tuple[int, int]
@@ -88,6 +92,21 @@ class Occupancy:
         return tuple(tuple(sorted(streams, key=lambda i: (-length[i], i))) for streams in found)
 
     @cached_property
+    def shortenings(self) -> tuple[Shortening | None, ...]:
+        """Rank -> how its streams are shortened, which is how its main one is."""
+        sequences = (self.program.streams[streams[0]].sequence if streams else () for streams in self.streams_of)
+        return tuple(shortening(self.program, sequence) for sequence in sequences)
+
+    @cached_property
+    def sequences(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Rank -> what is replayed of its static streams, the main one first."""
+        program, found = self.program, []
+        for short, streams in zip(self.shortenings, self.streams_of, strict=True):
+            whole = (program.streams[i].sequence for i in streams)
+            found.append(tuple(turns if short is None else short.sequence(program, turns) for turns in whole))
+        return tuple(found)
+
+    @cached_property
     def users(self) -> tuple[_Users, ...]:
         """By register."""
         producers: list[list[tuple[int, Port]]] = [[] for _ in self.program.registers]
@@ -111,7 +130,8 @@ class _Rank:
 
     def __init__(self, occupancy: Occupancy, rank: int) -> None:
         self.program, self.users = occupancy.program, occupancy.users
-        self.streams = [self.program.streams[i].sequence for i in occupancy.streams_of[rank]]
+        self.short = occupancy.shortenings[rank]
+        self.streams = occupancy.sequences[rank]
         self.mine = [i for i in occupancy.registers_of[rank] if not self.program.registers[i].initial]
         self.horizon = max(2 * len(self.streams[0]), 1) if self.streams else 1
         self.begins: dict[Turn, int] = {}
@@ -167,8 +187,20 @@ class _Rank:
         for port in self.program.actors[actor].reads:
             if not self.program.registers[port.register].initial:
                 for producer, written in self.users[port.register].producers:
-                    found.append((producer, (number // port.acts_per_piece + 1) * written.acts_per_piece - 1))
+                    found.append((producer, (number // self._shares(port) + 1) * self._shares(written) - 1))
         return found
+
+    def _acts(self, actor: int) -> int:
+        """How often an actor acts in what is replayed."""
+        return self._replayed(self.program.actors[actor].acts_per_step)
+
+    def _shares(self, port: Port) -> int:
+        """How many acts share a piece in what is replayed."""
+        return self._replayed(port.acts_per_piece)
+
+    def _replayed(self, count: int) -> int:
+        long = self.short is not None and count == self.program.num_micro_batches
+        return self.short.num_micro_batches if self.short is not None and long else count
 
     def occupants(self) -> list[Occupant]:
         """In the order of registers, those that share a block in place together."""
@@ -188,15 +220,15 @@ class _Rank:
         """By block: when it is in use; sorted, disjoint."""
         users, blocks = self.users[register], self.program.registers[register].blocks
         always = [[(0, self.horizon)] for _ in range(blocks)]
-        if not users.producers:
+        if not users.producers or (self.short is not None and blocks > 1):
             return always
         ((producer, written),) = users.producers
-        pieces = self.program.actors[producer].acts_per_step // written.acts_per_piece
+        pieces = self._acts(producer) // self._shares(written)
         steps = range(blocks // math.gcd(blocks, pieces))
         found: list[list[Interval]] = [[] for _ in range(blocks)]
         for piece in range(pieces):
-            begin = self.begins.get((producer, piece * written.acts_per_piece), -1)
-            last = ((a, (piece + 1) * p.acts_per_piece - 1) for a, p in ((producer, written), *users.consumers))
+            begin = self.begins.get((producer, piece * self._shares(written)), -1)
+            last = ((a, (piece + 1) * self._shares(p) - 1) for a, p in ((producer, written), *users.consumers))
             end = max(self.ends.get(turn, NEVER) for turn in last)
             if begin < 0 or end > self.horizon:
                 return always
@@ -234,7 +266,7 @@ class _Rank:
             return False
         ends = {end for intervals in lives[source.register] for _, end in intervals}
         begins = {begin for intervals in lives[target.register] for begin, _ in intervals}
-        acts = range(self.program.actors[actor].acts_per_step)
+        acts = range(self._acts(actor))
         turns = {self.ends[actor, number] for number in acts}
         return ends == turns and begins == {end - 1 for end in turns}
 

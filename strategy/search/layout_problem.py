@@ -314,14 +314,18 @@ class _Builder:
 
     def _priced(self, bundle: _Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> list[int]:
         """What a copy costs by the layout that it comes from."""
-        totals, weights = [0] * len(sources), self.space.weights
+        totals, weights, converter = [0] * len(sources), self.space.weights, self.space.converter
+        ways: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         for (home, stage), times in bundle.moves.items():
-            found = self.space.converter.all_prices_ns(bundle.spec, home, sources, stage, layout)
-            for i, (leaving, arriving) in enumerate(found):
+            way = converter.way(home, stage)
+            *_, leaves, arrives = ways.get(way, (0, 0, 0, 0))
+            ways[way] = home, stage, leaves + times * weights[home], arrives + times * weights[stage]
+        for home, stage, leaves, arrives in ways.values():
+            for i, (leaving, arriving) in enumerate(converter.all_prices_ns(bundle.spec, home, sources, stage, layout)):
                 if totals[i] == FORBIDDEN or leaving + arriving == math.inf:
                     totals[i] = FORBIDDEN
                 else:
-                    totals[i] += times * (weights[home] * int(leaving) + weights[stage] * int(arriving))
+                    totals[i] += leaves * int(leaving) + arrives * int(arriving)
         return totals
 
     def _reads(self, reader: _Class, positions: tuple[int, ...]) -> dict[NdSbp, BoolArray]:

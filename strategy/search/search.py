@@ -185,8 +185,11 @@ def _best_bound_first(request: Request) -> list[PlanConfig]:
 
 
 def _first_by_hand(request: Request, candidates: Sequence[PlanConfig], deadline: float) -> list[Solved]:
-    """One candidate laid out by hand, where the state of the training does not fit on one device; else none."""
-    if state_bytes(request) <= request.memory_limit_bytes:
+    """One candidate laid out by hand, where the state of the training does not fit on one device; else none.
+
+    A single candidate is laid out as freely as the pins allow right away.
+    """
+    if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1:
         return []
     return solved_by_hand(request, likely_first(request, candidates), 1, deadline)
 

@@ -29,6 +29,9 @@ from strategy.search.quick_bound import quick_bound_ns
 from strategy.signature import Signature
 from strategy.solve import SolveStatus, solve
 
+NEGLIGIBLE = 1e-3
+"""A part of the objective that it is not worth looking at a second layout for."""
+
 
 class OutOfTimeError(SbplanError):
     """The time limit was reached before there was any plan."""
@@ -40,7 +43,8 @@ class OutOfTimeError(SbplanError):
 class Solved:
     """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
 
-    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`).
+    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`); `slowest`
+    is the stage whose time the objective is.
     """
 
     config: PlanConfig
@@ -48,6 +52,7 @@ class Solved:
     objective_ns: int
     bound_ns: int
     peaks: tuple[int, ...]
+    slowest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +142,12 @@ def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_lim
 
 
 def _no_worse_than_deduced(memory_limit_bytes: int, space: SearchSpace, found: Solved) -> Solved:
-    """Several stages are weighed against one another, which is no proof; so look at what no search would give."""
+    """Several stages are weighed against one another, which is no proof; so look at what no search would give.
+
+    Not where it could gain next to nothing.
+    """
+    if found.objective_ns - found.bound_ns <= NEGLIGIBLE * found.objective_ns:
+        return found
     try:
         deduced = _deduced(found.config, space, Deduction.MATCH_ALL, memory_limit_bytes, found.bound_ns)
     except InfeasibleError:
@@ -149,11 +159,7 @@ def _focus_on_slowest(
     memory_limit_bytes: int, space: SearchSpace, found: Solved, deadline: float, cutoff_ns: int | None, *, fits: bool
 ) -> Solved:
     """Weigh the slowest stage alone: a second bound, and perhaps a better layout."""
-    times = stage_times_ns(
-        space.graph, found.layout, arrange(space.graph, found.layout, space.pipeline), space.cost, space.pipeline
-    )
-    slowest = times.index(max(times))
-    alone = replace(space, weights=tuple(int(stage == slowest) for stage in range(len(times))))
+    alone = replace(space, weights=tuple(int(stage == found.slowest) for stage in range(found.config.pp)))
     limit = None if fits else memory_limit_bytes
     try:
         bound, signatures = _solve_weighted(alone, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns)
@@ -196,6 +202,7 @@ def _solve_weighted(
 def _evaluate(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
     layout = lay_out(space.graph, space.stages, signatures, space.converter)
     arrangement = arrange(space.graph, layout, space.pipeline)
-    objective = max(stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline))
+    times = stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline)
+    objective = max(times)
     peaks = lifetime_peaks(space.graph, space.stages, arrangement)
-    return Solved(config, layout, objective, min(bound_ns, objective), peaks)
+    return Solved(config, layout, objective, min(bound_ns, objective), peaks, times.index(objective))

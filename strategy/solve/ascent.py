@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import Flat, FloatArray
 from strategy.solve.measure import cost_of, load_of

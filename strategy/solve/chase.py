@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.solve.ascent import NEAREST, Ascent
-from strategy.solve.flat import FloatArray
+from strategy.solve.flat import LEGAL, FloatArray
+from strategy.solve.measure import fits
 from strategy.solve.place import Place, Relaxation
 from strategy.solve.primal import Primal
 from strategy.solve.progress import Progress
 
 # Entries that one round of the ascent reads, and the least and the most steps that it takes.
 ROUND_ENTRIES = 20_000_000
-LEAST_STEPS, MOST_STEPS = 4, 50
+LEAST_STEPS, MOST_STEPS = 4, 25
 # From this many cells on the primal has a thread of its own.
 THREADED_CELLS = 100_000
 # Rounds between two liftings of slightly better choices, and what is more than slight.
@@ -77,6 +78,7 @@ class Chase:
         window: list[float] = []
         while not ascent.converged:
             self._round(self.home, self.primal, place, ascent, steps * entries, steps)
+            self._offer_nearest(place, ascent)
             reached = ascent.bound + core.constant
             window.append(reached)
             left = gap(reached)
@@ -89,6 +91,14 @@ class Chase:
             local.consider(nearest, ascent.best_prices, abs(ascent.bound + core.constant))
             self._lift(whole, local)
         self._lift(self.home, self.primal)
+
+    def _offer_nearest(self, place: Relaxation, ascent: Ascent) -> None:
+        """Offers the cheapest choice that the last steps decoded, if it is better and legal as it is."""
+        below, value = self.progress.below, ascent.scalars[NEAREST] + place.whole.core.constant
+        better = value < (LEGAL if below is None else below - 0.5)
+        if better and fits(place.inner.flat, ascent.nearest):
+            picks = place.completed(ascent.nearest).tolist()
+            self.progress.offer_picks(place.whole.core, dict(zip(place.whole.nodes, picks, strict=True)))
 
     def repair(self, place: Place, picks: Mapping[int, int], scale: float) -> None:
         """Offers a choice that holds too much, once it is repaired; `scale` is the magnitude of costs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import LEGAL, Flat, FloatArray
 from strategy.solve.measure import cost_of, load_of

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.joins import Join
 
@@ -48,8 +48,8 @@ class FlatJoins(NamedTuple):
 
     @property
     def read(self) -> int:
-        """Entries that messages read in one direction: of every join, once per axis."""
-        return int((self.lines.prod(axis=1) * (self.member >= 0).sum(axis=1)).sum())
+        """Entries of all joins, those that share a table too: what messages in one direction read."""
+        return int(self.lines.prod(axis=1).sum())
 
 
 def flatten_joins(joins: tuple[Join, ...], nodes: tuple[int, ...]) -> FlatJoins:

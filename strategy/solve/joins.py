@@ -12,13 +12,14 @@ from math import prod
 
 import numpy as np
 
+from strategy.problem import FORBIDDEN
 from strategy.solve.core import Core, IntArray, add
 
 # Neighbours of a node that is joined away.
 FEWEST, MOST = 3, 4
 # Cells of a join, at most, and in relation to the tables that it stands for.
 JOIN_CELLS = 1 << 14
-GROWTH = 8
+GROWTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,14 @@ def _joined(costs: list[IntArray], lines: list[IntArray]) -> tuple[tuple[IntArra
     table: IntArray = np.zeros(shape, np.int64)
     begin = 0
     for cost in costs:
-        joint = cost.reshape([1] * len(shape) + [-1])
-        for axis, (rows, (first, _)) in enumerate(zip(lines, told, strict=True)):
-            part = rows[first, begin : begin + cost.size]
-            joint = add(joint, part.reshape([*(len(first) if k == axis else 1 for k in range(len(shape))), -1]))
-        table = add(table, joint.min(axis=-1))
+        least: IntArray = np.full(shape, FORBIDDEN)
+        for choice, price in enumerate(cost.tolist()):
+            joint: IntArray = np.full(shape, price)
+            for axis, (rows, (first, _)) in enumerate(zip(lines, told, strict=True)):
+                along = [size if k == axis else 1 for k, size in enumerate(shape)]
+                joint += rows[first, begin + choice].reshape(along)
+            np.minimum(least, joint, out=least)
+        table = add(table, least)
         begin += cost.size
     return tuple(of for _, of in told), table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import Flat, FloatArray
 from strategy.solve.flat_joins import cell_of

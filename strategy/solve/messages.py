@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from strategy.solve.compiled import compiled
+from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import Flat, FloatArray
 from strategy.solve.flat_joins import AXES, BIG, line_in, marginal

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.certificate.proof import Passed, Prices
+from strategy.compiled import compiled
 from strategy.problem import FORBIDDEN
 from strategy.solve.ascent import Ascent
-from strategy.solve.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.exact import INFINITE, LARGEST, Stated, credit_of, proved, scales
 from strategy.solve.flat import Flat, FloatArray

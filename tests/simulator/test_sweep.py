@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.act_graph import SweepRefusal, act_graph, refusal
+from simulator.act_graph import SweepRefusal, act_graph, shared_resource
+from simulator.admission import dynamic_order
 from simulator.engine import Jitter, run
 from simulator.pipelines import pipeline
-from simulator.sweep import durations_ns, jitter_ns, sweep, sweep_timeline
+from simulator.shared_sweep import shared_sweep
+from simulator.sweep import durations_ns, jitter_ns, latencies_ns, sweep, sweep_timeline
 from strategy.errors import DeadlockError, PlanError
 from strategy.program import ActKind, Actor, Port, Program, Stream, Work
 from strategy.timeline import Timeline
@@ -23,7 +25,11 @@ from tests.simulator.test_engine import delays, live_programs
 def swept(program: Program, steps: int, jitter: Jitter | None = None) -> Timeline:
     graph = act_graph(program, steps)
     extra_ns = None if jitter is None else jitter_ns(graph, jitter)
-    return sweep_timeline(program, graph, sweep(graph, durations_ns(graph, extra_ns)))
+    if graph.shared is not None:
+        return sweep_timeline(program, graph, shared_sweep(graph, latencies_ns(graph, extra_ns)).times)
+    times = sweep(graph, durations_ns(graph, extra_ns))
+    assert (shared_sweep(graph, latencies_ns(graph, extra_ns)).times.end_ns == times.end_ns).all()
+    return sweep_timeline(program, graph, times)
 
 
 def straggling(seed: int, ranks: int, program: Program) -> Jitter:
@@ -50,13 +56,13 @@ def test_the_sweep_is_the_engine_on_500_random_programs() -> None:
     seed = 0
     while seen["swept"] < 500:
         seed += 1
-        program = with_own_links(random_program(seed))
-        found = coverage(program) if refusal(program) is None else None
+        program = random_program(seed) if seed % 2 else with_own_links(random_program(seed))
+        found = coverage(program) if dynamic_order(program) is None else None
         if found is None or not found.live:
             seen.update(refused=found is None, hangs=found is not None)
             continue
         jitter = (None, delays(seed, 900), straggling(seed, program.ranks, program))[seed % 3]
-        steps = 1 + seed % 4 % 3
+        steps = 1 + seed % 5 % 3
         assert swept(program, steps, jitter) == run(program, steps, jitter=jitter).timeline, seed
         seen.update(
             swept=1,
@@ -71,6 +77,8 @@ def test_the_sweep_is_the_engine_on_500_random_programs() -> None:
             blocks=found.several_blocks,
             dynamic_of_one=found.dynamic_streams > 0,
             bytes=any(actor.work.demands for actor in program.actors),
+            shared=shared_resource(program) is not None,
+            not_shared=shared_resource(program) is None,
         )
     print(f"{seed} seeds: {dict(sorted(seen.items()))}")
     assert min(seen[name] for name in seen if name != "hangs") >= 100
@@ -96,15 +104,18 @@ def test_one_graph_many_durations() -> None:
 
 
 def test_what_depends_on_timing_is_refused_by_name() -> None:
-    reasons: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
     for _, program in live_programs(200):
-        reason = refusal(program)
-        if reason is None:
-            continue
-        reasons[reason.split(" ", 1)[0]] += 1
-        with pytest.raises(SweepRefusal, match="the event engine takes it"):
-            act_graph(program, 1)
-    assert min(reasons["dynamic"], reasons["resource"]) >= 10
+        if dynamic_order(program) is not None:
+            refused["order"] += 1
+            with pytest.raises(SweepRefusal, match="the event engine takes it"):
+                act_graph(program, 1)
+        elif shared_resource(program) is not None:
+            refused["resource"] += 1
+            graph = act_graph(program, 1)
+            with pytest.raises(SweepRefusal, match=r"resource link\d is shared by streams .*; shared_sweep takes it"):
+                sweep(graph, durations_ns(graph))
+    assert min(refused.values()) >= 10
 
     loaders = tuple(Actor(name, 0, ActKind.LOAD) for name in ("tokens", "targets"))
     with pytest.raises(SweepRefusal, match=r"dynamic stream load of rank 0 takes its 2 actors in the order of events"):
@@ -126,15 +137,16 @@ def test_a_resource_that_one_stream_uses_is_not_shared() -> None:
         beside((), ("x",), together=False),
     ):
         assert swept(program, 2) == run(program, 2).timeline
-    with pytest.raises(SweepRefusal, match="resource x is shared by streams one, two"):
-        act_graph(beside(("x",), ("x", "y"), together=False), 2)
+    graph = act_graph(beside(("x",), ("x", "y"), together=False), 2)
+    with pytest.raises(SweepRefusal, match=r"resource x is shared by streams one \(rank 0\) and two"):
+        sweep(graph, durations_ns(graph))
 
 
 def test_a_program_that_hangs_is_refused_with_its_cycle() -> None:
     hangs = 0
     for seed in range(200):
         program = random_program(seed, resources=False, swap_probability=0.5)
-        if not coverage(program).live and refusal(program) is None:
+        if not coverage(program).live and dynamic_order(program) is None:
             hangs += 1
             with pytest.raises(DeadlockError, match="waits for"):
                 act_graph(program, 2)
