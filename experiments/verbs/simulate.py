@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulator.act_graph import ActGraph
     from simulator.large import LargeSimulation
     from simulator.simulate import Simulation
-    from strategy.calibrate import Calibration
+    from strategy.cost import CostModel
     from strategy.plan import Plan
     from strategy.program import Program
 
@@ -30,6 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan simulate` takes."""
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file")
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FIELD=FIGURE",
+        help="what if the cluster were another: inter.bandwidth=2x, device.compute=500TFLOP/s, ...",
+    )
     parser.add_argument("--trace", type=Path, metavar="F.json.gz", help="write the timeline for Perfetto")
     parser.add_argument("--figure", type=Path, metavar="F.png", help="draw the timeline, and F-memory.png")
     add_json(parser)
@@ -39,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
     from experiments.prices import extrapolated, read_calibration_of
     from experiments.verbs.verify import refusal
+    from experiments.what_if import what_if
     from simulator.admission import admitted, is_large
     from simulator.simulate import simulate
     from strategy.plan import read_plan
@@ -49,21 +58,23 @@ def run(args: argparse.Namespace) -> int:
     check_place(args.figure, "--figure")
     check_format(args.figure)
     plan = read_plan(args.plan)
-    program = program_of(plan, None)
+    calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
+    cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
+    peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
+    program = program_of(plan, plan.cost)
     graphs: list[ActGraph | None] = []
     problems = verify(plan, program, admits=lambda lowered: graphs.append(admitted(lowered)))
     if problems:
         raise refusal(args.plan, problems)
-    calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
-    if calibration is not None:
-        program, graphs = program_of(plan, calibration), [None]
+    if cost != plan.cost:
+        program, graphs = program_of(plan, cost), [None]
     found: Simulation | LargeSimulation
     if is_large(program):
         from simulator.large import simulate_large
 
-        found = simulate_large(program, graph=graphs[0], peak_flop_per_s=plan.peak_flop_per_s)
+        found = simulate_large(program, graph=graphs[0], peak_flop_per_s=peak_flop_per_s)
     else:
-        found = simulate(program, peak_flop_per_s=plan.peak_flop_per_s)
+        found = simulate(program, peak_flop_per_s=peak_flop_per_s)
     if args.trace is not None:
         write_trace_of(program, found, args.trace)
     if args.figure is not None:
@@ -74,11 +85,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def program_of(plan: Plan, calibration: Calibration | None) -> Program:
-    """The plan's program, priced by its own constants or by a calibration."""
+def program_of(plan: Plan, cost: CostModel) -> Program:
+    """The plan's program, priced by its own constants or by others."""
     from strategy.lowering.lower import lower_to_simulate
 
-    cost = plan.cost if calibration is None else calibration.cost_model(plan.cluster)
     return lower_to_simulate(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
 
 

@@ -1,0 +1,129 @@
+"""What if the cluster were another: `inter.bandwidth=2x`, `device.compute=500 TFLOP/s`.
+
+A field is one of the cluster file's; its new figure is a factor, or absolute with a unit. What was measured on the
+cluster is scaled with it: with twice the bandwidth, a byte takes half the time that it took.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strategy.cluster import Cluster
+from strategy.cost import ON_HOST, Coefficients, CostModel
+from strategy.errors import InputError, did_you_mean, report
+from strategy.ops.copy import MOVES
+from strategy.units import parse_bandwidth, parse_compute, parse_seconds
+
+LARGEST_RATE = 2.0**63
+LONGEST_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A figure of the cluster: where it stands, how it is read, and which constants depend on it."""
+
+    part: str
+    name: str
+    parse: Callable[..., float]
+    example: str
+    least: float
+    most: float
+
+
+def _rate(part: str, name: str, parse: Callable[..., float], example: str) -> Field:
+    return Field(part, name, parse, example, 1.0, LARGEST_RATE)
+
+
+def _time(part: str, name: str) -> Field:
+    return Field(part, name, parse_seconds, "5 us", 1e-12, LONGEST_S)
+
+
+FIELDS: Mapping[str, Field] = {
+    "device.compute": _rate("device", "flop_per_s", parse_compute, "312 TFLOP/s"),
+    "device.memory_bandwidth": _rate("device", "memory_bytes_per_s", parse_bandwidth, "2 TB/s"),
+    "device.launch": _time("device", "launch_s"),
+    "intra.bandwidth": _rate("intra", "bytes_per_s", parse_bandwidth, "300 GB/s"),
+    "intra.latency": _time("intra", "latency_s"),
+    "inter.bandwidth": _rate("inter", "bytes_per_s", parse_bandwidth, "25 GB/s"),
+    "inter.latency": _time("inter", "latency_s"),
+    "host.compute": _rate("host", "flop_per_s", parse_compute, "1 TFLOP/s"),
+    "host.memory_bandwidth": _rate("host", "memory_bytes_per_s", parse_bandwidth, "50 GB/s"),
+    "host.bandwidth": _rate("host", "link_bytes_per_s", parse_bandwidth, "32 GB/s"),
+    "host.latency": _time("host", "link_latency_s"),
+}
+
+
+def what_if(cost: CostModel, changes: Sequence[str]) -> CostModel:
+    """The cost model on the cluster with these changes, each `FIELD=FIGURE`.
+
+    Raises:
+        InputError: with every change that cannot be made.
+    """
+    pairs = [change.partition("=") for change in changes]
+    given = Counter(key.strip() for key, _, _ in pairs)
+    problems = [InputError("given more than once", where=f"--set {key}") for key, count in given.items() if count > 1]
+    cluster = cost.cluster
+    for key, _, text in pairs:
+        try:
+            cluster = _changed(cluster, key.strip(), text.strip())
+        except InputError as error:
+            problems.append(error)
+    report(problems, where="--set")
+    coefficients = {key: _scaled(key, found, cost.cluster, cluster) for key, found in cost.coefficients.items()}
+    return replace(cost, cluster=cluster, coefficients=coefficients)
+
+
+def _changed(cluster: Cluster, key: str, text: str) -> Cluster:
+    where = f"--set {key}"
+    field = FIELDS.get(key)
+    if field is None:
+        known = ", ".join(FIELDS)
+        raise InputError("unknown field", where=where, expected=f"one of: {known}", hint=did_you_mean(key, FIELDS))
+    part = getattr(cluster, field.part)
+    if part is None:
+        raise InputError(f"the cluster has no {field.part}", where=where)
+    current = getattr(part, field.name)
+    expected = f'a factor such as "2x", or a figure with its unit such as "{field.example}", above zero'
+    if text.endswith("x"):
+        try:
+            figure = current * float(text[:-1])
+        except ValueError:
+            raise InputError("not a factor", where=where, got=text, expected=expected) from None
+    else:
+        try:
+            figure = field.parse(text, where=where)
+        except InputError:
+            raise InputError("not a possible figure", where=where, got=text, expected=expected) from None
+    if not (math.isfinite(figure) and field.least <= figure <= field.most):
+        raise InputError("not a possible figure", where=where, got=text, expected=expected)
+    changes: dict[str, Any] = {field.part: replace(part, **{field.name: figure})}
+    return replace(cluster, **changes)
+
+
+def _scaled(key: str, found: Coefficients, old: Cluster, new: Cluster) -> Coefficients:
+    """Measured constants of a kind of act, changed as much as the figures that they depend on."""
+    level = key.rpartition("@")[2]
+    if level in ("intra", "inter"):
+        before, after = old.link(level), new.link(level)
+        return _times(found, before.latency_s, after.latency_s, byte=before.bytes_per_s / after.bytes_per_s)
+    if old.host is not None and new.host is not None:
+        one, other = old.host, new.host
+        if key.partition(":")[0] in MOVES:
+            byte = one.link_bytes_per_s / other.link_bytes_per_s
+            return _times(found, one.link_latency_s, other.link_latency_s, byte=byte)
+        if ON_HOST in key:
+            flop, byte = one.flop_per_s / other.flop_per_s, one.memory_bytes_per_s / other.memory_bytes_per_s
+            return _times(found, old.device.launch_s, new.device.launch_s, flop=flop, byte=byte)
+    flop = old.device.flop_per_s / new.device.flop_per_s
+    byte = old.device.memory_bytes_per_s / new.device.memory_bytes_per_s
+    return _times(found, old.device.launch_s, new.device.launch_s, flop=flop, byte=byte)
+
+
+def _times(found: Coefficients, old_s: float, new_s: float, *, flop: float = 1.0, byte: float = 1.0) -> Coefficients:
+    """Constants under another fixed time, and with this much more time per FLOP and byte."""
+    fixed_s = found.fixed_s * new_s / old_s if old_s else found.fixed_s + new_s
+    return Coefficients(fixed_s, found.s_per_flop * flop, found.s_per_byte * byte)
