@@ -51,6 +51,15 @@ def test_every_rank_holds_what_one_device_computes(first: int) -> None:
         assert list(check(random_plan_case(number).plan)) == [], number
 
 
+ONCE_WRONG = (37922,)
+"""Found by the campaign: a weight's gradient that a schedule put off was waited for by what came from the host."""
+
+
+@pytest.mark.parametrize("number", ONCE_WRONG)
+def test_what_was_once_wrong_is_right(number: int) -> None:
+    assert list(check(random_plan_case(number).plan)) == []
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_processes_compute_what_one_device_computes(ranks: int) -> None:

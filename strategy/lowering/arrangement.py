@@ -149,8 +149,9 @@ class Lifetimes:
         readers = self.readers(name, stage)
         begin = self.time_of[producer.name]
         waiting = [op for op in self.graph.followers.get(name, ()) if self.stages.stage_of[op.name] == stage]
-        end = max((self.time_of[op.name] for op in (*readers, *waiting)), default=begin) + 1
-        found = self._of_pieces(self.leg(producer), readers, begin, end, moves=self.leaves(name, stage))
+        held_by = (*readers, *waiting)
+        end = max((self.time_of[op.name] for op in held_by), default=begin) + 1
+        found = self._of_pieces(self.leg(producer), held_by, begin, end, moves=self.leaves(name, stage))
         return self._moved(found, producer, stage) if producer.kind == TO_DEVICE else found
 
     def _moved(self, brought: Lifetime, op: Op, stage: int) -> Lifetime:

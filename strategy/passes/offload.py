@@ -128,8 +128,14 @@ class _Traveller:
         self.instead[trip.value, trip.layer] = back
 
     def _is_term(self, op: Op) -> bool:
-        """Whether an op has computed something of the micro-batch: no copy, and no sum over the step."""
-        return op.kind != TO_DEVICE and self.values[op.outputs[0]].rate is Rate.MICRO_BATCH
+        """Whether an op has computed something of the micro-batch that the backward pass goes on with.
+
+        No copy, no sum over the step, and no gradient of a weight, which a schedule may put off.
+        """
+        if op.kind == TO_DEVICE or self.values[op.outputs[0]].rate is not Rate.MICRO_BATCH:
+            return False
+        readers = [reader for name in op.outputs for reader in self.graph.consumers.get(name, ())]
+        return not readers or any(reader.kind != "accumulate" for reader in readers)
 
     def _add_backward(self, op: Op) -> None:
         """The op with its new inputs; a fence of what has come from the host is none too many."""

@@ -20,6 +20,7 @@ from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
+from strategy.passes.weight_gradients import set_apart
 from strategy.placement import Space
 from strategy.plan import Plan
 from strategy.program import ActKind
@@ -61,6 +62,17 @@ def test_activations_wait_on_the_host_and_nothing_else_changes(kind: Recompute) 
     assert not any(op.kind == "copy" for op in graph.ops)  # what comes from the host needs no fence
 
 
+def test_the_gradient_of_a_weight_is_put_off_whatever_comes_back() -> None:
+    """Nothing that comes from the host waits for it."""
+    kept = graph_of()
+    apart, travels = (
+        {op.name for op in set_apart(graph).ops if op.phase is Phase.WEIGHT}
+        for graph in (kept, offload_activations(kept))
+    )
+    assert apart <= travels
+    assert {name for name in travels - apart if not name.endswith(":to_device")} == set()
+
+
 def test_with_full_recompute_the_inputs_of_layers_travel_alone() -> None:
     graph = offload_activations(recompute(graph_of(), Recompute.FULL))
     assert [op.inputs[0] for op in graph.ops if op.kind == "to_host"] == ["embed_position", "layers.0.residual2"]
@@ -77,6 +89,7 @@ def test_a_copy_leaves_after_the_last_reader_and_comes_back_ahead_of_the_layers_
         (waits,) = first.after
         assert graph.producer[waits].layer != layer
         assert graph.values[waits].rate is Rate.MICRO_BATCH
+        assert any(reader.kind != "accumulate" for reader in graph.consumers[waits]), "a schedule may put it off"
     assert sum(op.kind in ("to_host", "to_device") for op in graph.ops) == 4
 
 
