@@ -92,7 +92,7 @@ def random_plan_case(
     if not stage and 1 < dp <= getattr(model, "sequence", 0) and rng.random() < 0.7:
         more = {"cp": dp, "context": rng.choice(("ring", "all_to_all"))}
         dp = 1
-    more |= _random_memory(seed, rng, model, recompute)
+    more |= _random_memory(seed, rng, model, recompute, frozen=bool(training.frozen))
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
     asked = request(math.prod(config.mesh) * pp, training, model=model, backend=backend)
     return _laid_out(seed, rng, asked, config)
@@ -159,15 +159,21 @@ def _random_rule(seed: int, rng: random.Random, model: Model) -> dict[str, Any]:
     }
 
 
-def _random_memory(seed: int, rng: random.Random, model: Model, recompute: Recompute) -> dict[str, Any]:
-    """What is computed again, what is offloaded, and what runs tile by tile."""
+def _random_memory(
+    seed: int, rng: random.Random, model: Model, recompute: Recompute, *, frozen: bool
+) -> dict[str, Any]:
+    """What is computed again, what is offloaded, and what runs tile by tile.
+
+    What is computed again, or leads to frozen parameters alone, does not wait for the backward pass: no pattern may
+    ask for it.
+    """
     mlp = isinstance(model, MlpConfig)
     values = ("*.bias_add",) if mlp else ("*.mlp.*", "*.attn.qkv.bias_add", "layers.0.*norm*", "*.gelu", "*residual*")
     offload = turn(seed, "offload", OFFLOADS)
     recomputed = {"recompute": recompute, "recompute_values": (rng.choice(values),) * (rng.random() < 0.2)}
     waits = recomputed == {"recompute": Recompute.NONE, "recompute_values": ()}
     patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
-    named = waits and offload.of_activations and rng.random() < 0.5
+    named = waits and not frozen and offload.of_activations and rng.random() < 0.5
     tiled = ("layers.*.fc.matmul", "*.matmul") if mlp else ("*.fc1.matmul", "*.attn.*.matmul", "*.fc?.matmul")
     return {
         **recomputed,
