@@ -18,6 +18,7 @@ from strategy.solve.case import Case
 from strategy.solve.core import Core, IntArray, NoChoiceError
 from strategy.solve.elimination import Bucket, plan_elimination
 from strategy.solve.exact import Stated, state_constant, state_elimination
+from strategy.solve.joins import WIDTHS, find_joins
 from strategy.solve.multipliers import raise_prices
 from strategy.solve.progress import Progress
 from strategy.solve.reductions import reduce_core
@@ -47,6 +48,7 @@ class Search:
     def __init__(self, core: Core, rank: IntArray, progress: Progress) -> None:
         self.rank = rank
         self.progress = progress
+        self.most = core.most
         self.root = Case(core, core.constant, np.zeros(core.room.size))
         self.open: list[tuple[int, int, Case]] = []
         self.count = 0
@@ -69,8 +71,9 @@ class Search:
                 self._expand(case)
 
     def _hopeless(self, bound: int | None) -> bool:
+        """Whether nothing of interest can be left: nothing cheaper than what is known, or nothing legal at all."""
         below = self.progress.below
-        return bound is None or (below is not None and bound >= below)
+        return bound is None or bound > self.most or (below is not None and bound >= below)
 
     def _push(self, case: Case) -> None:
         if case.bound is None or self._hopeless(case.bound):
@@ -85,7 +88,7 @@ class Search:
             return
         for kept in case.choices:
             part = core.branch(case.node, kept)
-            case.parts.append(Case(part, part.constant, case.prices))
+            case.parts.append(Case(part, part.constant, case.prices, case.width))
         case.close()
         for open_part in case.parts:
             self._tighten(open_part, BRIEF)
@@ -157,7 +160,8 @@ class Search:
         from strategy.solve.place import relax
         from strategy.solve.probing import branch_on
 
-        place = relax(core, self.rank)
+        place = relax(core, self.rank, case.width)
+        wider = case.width + 1 < len(WIDTHS) and len(find_joins(core, case.width + 1)) > len(place.joins)
         aim = WARM_AIM * self._gap(float(case.bound or 0)) if case.prices.any() else None
         ascent = start_ascent(place.inner.flat, core.constant, case.prices, aim)
 
@@ -176,13 +180,16 @@ class Search:
             return 0.0 if self._hopeless(case.bound) else self._gap(bound)
 
         try:
-            self._chase().ascend(place, ascent, Patience(*patience), gap=left, tell=tell)
+            self._chase().ascend(place, ascent, Patience(*(BRIEF if wider else patience)), gap=left, tell=tell)
         finally:
             stated = state()
         case.prices = ascent.best_prices
         if self._hopeless(case.bound):
             return True
         if self._fix(core, stated):
+            return False
+        if wider:
+            case.width += 1
             return False
         gap = self._gap(ascent.bound + core.constant)
         case.node, case.choices = branch_on(place.inner, ascent, stated, gap, self.progress.spend)
