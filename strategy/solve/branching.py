@@ -25,7 +25,7 @@ from strategy.solve.reductions import reduce_core
 
 if TYPE_CHECKING:
     from strategy.solve.chase import Chase
-    from strategy.solve.place import Place
+    from strategy.solve.place import Place, Relaxation
 
 # Cells of all joined tables of one elimination, at the root and below it.
 ELIMINATION_CELLS = 1 << 24
@@ -38,6 +38,8 @@ ASSUMED_GAP = 0.05
 WARM_AIM = 0.25
 # What a bound in floats may be above the exact one.
 CLOSE = 1e-3
+# Cells of all tables with wide joins, at most: messages start anew among them.
+WIDE_CELLS = 1 << 21
 # Share of the choices that fixing must remove to be worth another turn.
 WORTHWHILE = 0.04
 
@@ -161,7 +163,7 @@ class Search:
         from strategy.solve.probing import branch_on
 
         place = relax(core, self.rank, case.width)
-        wider = case.width + 1 < len(WIDTHS) and len(find_joins(core, case.width + 1)) > len(place.joins)
+        wider = case.width + 1 < len(WIDTHS) and self._worth_widening(place, case.width + 1)
         aim = WARM_AIM * self._gap(float(case.bound or 0)) if case.prices.any() else None
         ascent = start_ascent(place.inner.flat, core.constant, case.prices, aim)
 
@@ -194,6 +196,12 @@ class Search:
         gap = self._gap(ascent.bound + core.constant)
         case.node, case.choices = branch_on(place.inner, ascent, stated, gap, self.progress.spend)
         return True
+
+    def _worth_widening(self, place: Relaxation, width: int) -> bool:
+        """Whether joins of that width are more than there are, and quickly read."""
+        joins = find_joins(place.whole.core, width)
+        cells = place.whole.flat.table.size + sum(join.table.size for join in joins)
+        return len(joins) > len(place.joins) and cells <= WIDE_CELLS
 
     def _take(self, case: Case, stated: Stated, method: str) -> None:
         case.take(stated)
