@@ -16,7 +16,7 @@ from strategy.certificate.bounds import least
 from strategy.certificate.digest import problem_digest
 from strategy.certificate.proof import Branch, Certificate, Empty, Fix, IntArray, Proof
 from strategy.certificate.replay import check_choices, replay
-from strategy.certificate.working import Working, begin
+from strategy.certificate.working import Working, begin, legal
 from strategy.errors import CertificateError
 from strategy.problem import FORBIDDEN, Problem, evaluate
 
@@ -52,8 +52,9 @@ def check(problem: Problem, certificate: Certificate) -> Verdict:
     if certificate.problem != digest:
         raise CertificateError("it is about another problem", got=certificate.problem, expected=digest)
     _check_choice(problem, certificate)
-    walk = _Walk()
-    walk.run(begin(problem), certificate.proof)
+    work = begin(problem)
+    walk = _Walk(_most(work))
+    walk.run(work, certificate.proof)
     claimed = certificate.lower_bound
     if claimed is None and walk.least is not None:
         raise CertificateError(
@@ -93,10 +94,20 @@ def _check_choice(problem: Problem, certificate: Certificate) -> None:
         raise CertificateError("the bound is above the cost", got=certificate.lower_bound, expected=f"at most {cost}")
 
 
-class _Walk:
-    """One replay of a tree, and the least that anything in it proves: None is more than any number."""
+def _most(work: Working) -> int:
+    """The sum of the largest legal entries: nothing legal costs more."""
+    tables = (work.tables[one][other] for one, other in work.pairs())
+    return sum(int(entries[legal(entries)].max(initial=0)) for entries in (*work.costs.values(), *tables))
 
-    def __init__(self) -> None:
+
+class _Walk:
+    """One replay of a tree, and the least that anything in it proves: None is more than any number.
+
+    So is more than `most`, which is more than any legal choice costs.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.least: int | None = None
         self.where = "proof"
         self.leaves = self.steps = 0
@@ -126,7 +137,7 @@ class _Walk:
 
     def prove(self, bound: int | None, where: str) -> None:
         """Takes what a leaf proves."""
-        if bound is not None and (self.least is None or bound < self.least):
+        if bound is not None and bound <= self.most and (self.least is None or bound < self.least):
             self.least, self.where = bound, where
 
 

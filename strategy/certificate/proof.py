@@ -166,8 +166,9 @@ class Proof:
 class Certificate:
     """A claim about one problem: no legal choice costs less than `lower_bound`, and `choice` costs `cost`.
 
-    `problem` is `digest.problem_digest`. Without `lower_bound` the claim is that nothing is legal; without a choice,
-    nothing is said about what can be reached.
+    `problem` is `digest.problem_digest`. Without `lower_bound` the claim is that nothing is legal, which is also what a
+    bound above the sum of all nodes' and tables' largest legal entries (at least 0) shows. Without a choice, nothing is
+    said about what can be reached.
     """
 
     problem: str

@@ -18,13 +18,14 @@ from strategy.solve.case import Case
 from strategy.solve.core import Core, IntArray, NoChoiceError
 from strategy.solve.elimination import Bucket, plan_elimination
 from strategy.solve.exact import Stated, state_constant, state_elimination
+from strategy.solve.joins import WIDTHS, find_joins
 from strategy.solve.multipliers import raise_prices
 from strategy.solve.progress import Progress
 from strategy.solve.reductions import reduce_core
 
 if TYPE_CHECKING:
     from strategy.solve.chase import Chase
-    from strategy.solve.place import Place
+    from strategy.solve.place import Place, Relaxation
 
 # Cells of all joined tables of one elimination, at the root and below it.
 ELIMINATION_CELLS = 1 << 24
@@ -37,6 +38,8 @@ ASSUMED_GAP = 0.05
 WARM_AIM = 0.25
 # What a bound in floats may be above the exact one.
 CLOSE = 1e-3
+# Cells of all tables with wide joins, at most: messages start anew among them.
+WIDE_CELLS = 1 << 21
 # Share of the choices that fixing must remove to be worth another turn.
 WORTHWHILE = 0.04
 
@@ -47,6 +50,7 @@ class Search:
     def __init__(self, core: Core, rank: IntArray, progress: Progress) -> None:
         self.rank = rank
         self.progress = progress
+        self.most = core.most
         self.root = Case(core, core.constant, np.zeros(core.room.size))
         self.open: list[tuple[int, int, Case]] = []
         self.count = 0
@@ -69,8 +73,9 @@ class Search:
                 self._expand(case)
 
     def _hopeless(self, bound: int | None) -> bool:
+        """Whether nothing of interest can be left: nothing cheaper than what is known, or nothing legal at all."""
         below = self.progress.below
-        return bound is None or (below is not None and bound >= below)
+        return bound is None or bound > self.most or (below is not None and bound >= below)
 
     def _push(self, case: Case) -> None:
         if case.bound is None or self._hopeless(case.bound):
@@ -85,7 +90,7 @@ class Search:
             return
         for kept in case.choices:
             part = core.branch(case.node, kept)
-            case.parts.append(Case(part, part.constant, case.prices))
+            case.parts.append(Case(part, part.constant, case.prices, case.width))
         case.close()
         for open_part in case.parts:
             self._tighten(open_part, BRIEF)
@@ -157,7 +162,8 @@ class Search:
         from strategy.solve.place import relax
         from strategy.solve.probing import branch_on
 
-        place = relax(core, self.rank)
+        place = relax(core, self.rank, case.width)
+        wider = case.width + 1 < len(WIDTHS) and self._worth_widening(place, case.width + 1)
         aim = WARM_AIM * self._gap(float(case.bound or 0)) if case.prices.any() else None
         ascent = start_ascent(place.inner.flat, core.constant, case.prices, aim)
 
@@ -176,7 +182,7 @@ class Search:
             return 0.0 if self._hopeless(case.bound) else self._gap(bound)
 
         try:
-            self._chase().ascend(place, ascent, Patience(*patience), gap=left, tell=tell)
+            self._chase().ascend(place, ascent, Patience(*(BRIEF if wider else patience)), gap=left, tell=tell)
         finally:
             stated = state()
         case.prices = ascent.best_prices
@@ -184,9 +190,18 @@ class Search:
             return True
         if self._fix(core, stated):
             return False
+        if wider:
+            case.width += 1
+            return False
         gap = self._gap(ascent.bound + core.constant)
         case.node, case.choices = branch_on(place.inner, ascent, stated, gap, self.progress.spend)
         return True
+
+    def _worth_widening(self, place: Relaxation, width: int) -> bool:
+        """Whether joins of that width are more than there are, and quickly read."""
+        joins = find_joins(place.whole.core, width)
+        cells = place.whole.flat.table.size + sum(join.table.size for join in joins)
+        return len(joins) > len(place.joins) and cells <= WIDE_CELLS
 
     def _take(self, case: Case, stated: Stated, method: str) -> None:
         case.take(stated)

@@ -39,6 +39,7 @@ def build_core(problem: Problem) -> Core:
         tables={i: {} for i in range(len(sizes))},
         spans={i: {} for i in range(len(sizes))},
         room=np.zeros(0, np.int64),
+        most=total,
     )
     for edge, line in zip(problem.edges, _split(entries, cells), strict=True):
         table = line.reshape(sizes[edge.tail], sizes[edge.head])

@@ -12,14 +12,15 @@ class Case:
     """A core with the best bound that its steps lead to; `bound` is None once nothing of interest is left.
 
     `reached` are the steps before the end that proves `bound`. An open case knows the node to branch on and the lists
-    of its choices, one per part. `prices` are those of its rows.
+    of its choices, one per part. `prices` are those of its rows, `width` is that of its joins.
     """
 
-    def __init__(self, core: Core, bound: int, prices: FloatArray) -> None:
+    def __init__(self, core: Core, bound: int, prices: FloatArray, width: int = 0) -> None:
         self.core: Core | None = core
         self.steps: list[Step] = core.steps
         self.bound: int | None = bound
         self.prices = prices
+        self.width = width
         self.reached = len(core.steps)
         self.end: End = state_constant(core).proof
         self.node = -1

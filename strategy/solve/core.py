@@ -67,6 +67,8 @@ class Core:
     steps: list[Step] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
     deadline_s: float = math.inf
+    most: int = MAX_TOTAL_COST
+    """No legal choice of the whole problem costs more."""
 
     def check_time(self) -> None:
         """Raises OutOfTimeError once `deadline_s` (time.perf_counter) has passed."""
@@ -78,7 +80,7 @@ class Core:
         tables = {node: dict(row) for node, row in self.tables.items()}
         spans = {node: dict(held) for node, held in self.spans.items()}
         trail, steps = list(self.trail), list(self.steps)
-        return Core(dict(self.costs), tables, spans, self.room.copy(), self.constant, trail, steps)
+        return Core(dict(self.costs), tables, spans, self.room.copy(), self.constant, trail, steps, most=self.most)
 
     def without_memory(self) -> Core:
         """The relaxation in which memory is unlimited."""

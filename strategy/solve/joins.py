@@ -17,9 +17,8 @@ from strategy.solve.core import Core, IntArray, add
 
 # Neighbours of a node that is joined away.
 FEWEST, MOST = 3, 4
-# Cells of a join, at most, and in relation to the tables that it stands for.
-JOIN_CELLS = 1 << 14
-GROWTH = 4
+# By width: cells of a join, at most, and in relation to the tables that it stands for.
+WIDTHS = ((1 << 14, 4), (1 << 19, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,11 @@ class Join:
     table: IntArray
 
 
-def find_joins(core: Core) -> tuple[Join, ...]:
-    """Joins of nodes without memory, by ascending scope; no joined node is in a scope. Equal joins share arrays."""
+def find_joins(core: Core, width: int = 0) -> tuple[Join, ...]:
+    """Joins of nodes without memory, by ascending scope; no joined node is in a scope. Equal joins share arrays.
+
+    The greater the `width`, which is an index of `WIDTHS`, the larger joins may be.
+    """
     groups: dict[tuple[int, ...], list[int]] = {}
     taken: set[int] = set()
     for node in sorted(core.costs, key=lambda node: (core.costs[node].size, node)):
@@ -51,7 +53,7 @@ def find_joins(core: Core) -> tuple[Join, ...]:
             *(part for rows in lines for part in (len(rows), rows.tobytes())),
         )
         if key not in known:
-            known[key] = _joined([core.costs[node] for node in nodes], lines)
+            known[key] = _joined([core.costs[node] for node in nodes], lines, *WIDTHS[width])
         found = known[key]
         if found is not None:
             joins.append(Join(scope_of, tuple(nodes), *found))
@@ -70,16 +72,20 @@ def without(core: Core, joins: tuple[Join, ...]) -> Core:
     return Core(costs, tables, {node: core.spans[node] for node in costs}, core.room, core.constant)
 
 
-def _joined(costs: list[IntArray], lines: list[IntArray]) -> tuple[tuple[IntArray, ...], IntArray] | None:
+def _joined(
+    costs: list[IntArray], lines: list[IntArray], most: int, growth: int
+) -> tuple[tuple[IntArray, ...], IntArray] | None:
     """The classes and the table of nodes with these costs, unless it would be too large.
 
     Args:
         costs: of the nodes.
         lines: of every member of the scope: its tables to the nodes, side by side.
+        most: cells of the table.
+        growth: cells of the table for every cell of `lines`.
     """
     told = [_classes(rows) for rows in lines]
     shape = [first.size for first, _ in told]
-    if prod(shape) > min(JOIN_CELLS, GROWTH * sum(rows.size for rows in lines)):
+    if prod(shape) > min(most, growth * sum(rows.size for rows in lines)):
         return None
     table: IntArray = np.zeros(shape, np.int64)
     begin = 0

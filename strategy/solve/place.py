@@ -49,9 +49,9 @@ def place_of(core: Core, rank: IntArray) -> Place:
     return Place(core, in_floats(exact), nodes)
 
 
-def relax(core: Core, rank: IntArray) -> Relaxation:
-    """Both views of a core."""
-    joins = find_joins(core)
+def relax(core: Core, rank: IntArray, width: int = 0) -> Relaxation:
+    """Both views of a core, with joins of that width."""
+    joins = find_joins(core, width)
     exact, nodes = flatten(core, rank, joins)
     inner = Place(core, in_floats(exact), nodes)
     whole = place_of(core, rank) if joins else inner

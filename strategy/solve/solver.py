@@ -70,7 +70,7 @@ def solve(
         return _solution(known, stopped, None)
     bound = search.root.proved()
     proof = search.root.proof()
-    if bound is None and stopped is None:
+    if (bound is None or bound > core.most) and stopped is None:
         return _nothing_left(known, proof)
     if bound is not None:
         known.raise_bound(bound, known.method)

@@ -11,8 +11,9 @@ import pytest
 
 from strategy.certificate.check import Verdict, check
 from strategy.certificate.digest import problem_digest
-from strategy.certificate.proof import Certificate
-from strategy.problem import FORBIDDEN, Problem, evaluate
+from strategy.certificate.proof import Certificate, Proof
+from strategy.errors import CertificateError
+from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage, evaluate
 from strategy.solve import Solution, SolveStatus, branching, brute_force, solve
 from strategy.solve.ascent import start_ascent
 from strategy.solve.build import build_core
@@ -143,6 +144,22 @@ def test_every_answer_and_its_proof_agree_with_brute_force(monkeypatch: pytest.M
         assert replayed(problem, answer).gap == (None if oracle is None else 0.0), case
         seen[f"{answer.status} {answer.method}"] += 1
     assert seen["optimal elimination" if cells else "optimal messages"] >= 3, seen
+
+
+def test_prices_without_end_prove_that_nothing_is_legal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three things, each in one of two places that hold one: no case is needed to see that they do not fit."""
+    monkeypatch.setattr(branching, "ELIMINATION_CELLS", 0)
+    usages = (Usage(0, 1, (2, 0)), Usage(2, 3, (0, 2)))
+    nodes = tuple(Node(f"n{i}", (i, 7), usages) for i in range(3))
+    edges = tuple(Edge(i, j, (1, 2, 2, 0)) for i, j in ((0, 1), (0, 2), (1, 2)))
+    problem = Problem("crowded", nodes, edges, limit=2)
+    answer = solve(problem)
+    assert answer.status is SolveStatus.INFEASIBLE
+    verdict = replayed(problem, answer)
+    assert (verdict.lower_bound, verdict.proved, verdict.leaves) == (None, None, 1)
+    claim = Certificate(problem_digest(problem), None, None, None, Proof((), state_constant(build_core(problem)).proof))
+    with pytest.raises(CertificateError, match="does not follow"):
+        check(problem, claim)
 
 
 def test_a_ladder_is_branched_and_proved(monkeypatch: pytest.MonkeyPatch) -> None:

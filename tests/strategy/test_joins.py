@@ -87,7 +87,7 @@ def test_joins_bound_what_pairs_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
         for joined in tight:
             with monkeypatch.context() as patch:
                 if not joined:
-                    patch.setattr(place, "find_joins", lambda core: ())
+                    patch.setattr(place, "find_joins", lambda core, width: ())
                 bounds[joined] = _bound(build_core(problem), problem)
             assert oracle is not None
             assert bounds[joined] <= oracle
@@ -140,5 +140,8 @@ def test_equal_joins_share_their_table_and_large_ones_are_left_alone() -> None:
     assert not any(rest.tables.values())
     rng = random.Random(0)
     wide = [Node(f"op{i}", tuple(range(40))) for i in range(3)]
-    tables = [Edge(i, 3, tuple(rng.randrange(99) for _ in range(80))) for i in range(3)]
-    assert find_joins(build_core(Problem("wide", (*wide, copy[0]), tuple(tables)))) == ()
+    copies = [Node(f"copy{k}", (0, 1)) for k in range(9)]
+    tables = [Edge(i, 3 + k, tuple(rng.randrange(99) for _ in range(80))) for i in range(3) for k in range(9)]
+    core = build_core(Problem("wide", (*wide, *copies), tuple(tables)))
+    assert find_joins(core) == ()
+    assert [join.table.size for join in find_joins(core, 1)] == [40**3]
