@@ -20,7 +20,8 @@ from executor.transport.base import Group, HostArray, Request, Transport
 from strategy.errors import PlanError
 from strategy.graph import Graph
 from strategy.ops.base import Array, Call, OpDef, Workspace
-from strategy.ops.copy import MOVES, TO_HOST
+from strategy.ops.copy import TO_HOST
+from strategy.placement import MOVES
 from strategy.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.protocol import rendezvous_members
 from strategy.rows import Rows

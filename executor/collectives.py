@@ -16,6 +16,7 @@ Bytes handed over to other ranks by the whole group, for p ranks and a tensor of
     all_to_all       S(i) -> S(j)  T (p - 1) / p    where both cuts are even; each rank its piece less what it keeps
     rotate           S(d) -> S(d)+1  T              each rank its own piece
     slice            B -> S, B -> P, S -> P: 0
+    copy             to the rank's other memory: 0
     transfer         the boxes of the messages whose two ends are different ranks
 
 Ragged tensors move as the rows that there are (`executor.ragged`).
@@ -71,6 +72,16 @@ def prepare(
         return _transfer(task, rank, number, transport, source, target, scratch)
     part = Part(task, task.group.index(rank), number, transport, _full(source), _full(target), scratch)
     return (TWO_LEVELS if task.nodes else _FLAT)[kind](part)
+
+
+def _copy(part: Part) -> Start:
+    """From one memory of the rank to its other."""
+
+    def act() -> Requests:
+        np.copyto(part.target, part.source)
+        return iter(())
+
+    return act
 
 
 def _slice(part: Part) -> Start:
@@ -160,6 +171,7 @@ def _all_to_all(part: Part) -> Start:
 
 
 _FLAT: Mapping[ActKind, Callable[[Part], Start]] = {
+    ActKind.COPY: _copy,
     ActKind.SLICE: _slice,
     ActKind.ALL_REDUCE: _all_reduce,
     ActKind.REDUCE_SCATTER: _reduce_scatter,

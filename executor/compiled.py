@@ -21,6 +21,7 @@ from strategy.layout import Home, Layout, home_of
 from strategy.lowering.lower import lower
 from strategy.nn.tracer import Tensor
 from strategy.ops import REGISTRY
+from strategy.placement import Placement
 from strategy.program import LoadTask, Program
 from strategy.protocol import admit
 from strategy.sbp import local_box
@@ -70,7 +71,7 @@ class Compiled:
             home = self._home(value.name)
             if home is None or value.name in held:
                 continue
-            placement = self.layout.stages.placements[home.stage]
+            placement = self._placement(value.name, home)
             piece = None
             if self.worker is not None and self.world.rank in placement.devices:
                 box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(self.world.rank))
@@ -91,10 +92,12 @@ class Compiled:
     def _output(self, tensor: Tensor) -> GlobalTensor:
         name = self.traced.step_values[tensor.name]
         home = present(self._home(name), f"the op that computes {name}")
-        placement = self.layout.stages.placements[home.stage]
-        return GlobalTensor(
-            self.traced.graph.values[name].spec, placement, home.layout, self.told.get(name), self.world
-        )
+        spec, placement = self.traced.graph.values[name].spec, self._placement(name, home)
+        return GlobalTensor(spec, placement, home.layout, self.told.get(name), self.world)
+
+    def _placement(self, name: str, home: Home) -> Placement:
+        """The ranks of a value's stage, in the memory that it is in."""
+        return replace(self.layout.stages.placements[home.stage], space=self.traced.graph.values[name].space)
 
     def _home(self, name: str) -> Home | None:
         return home_of(self.traced.graph, self.layout.stages, self.layout.signatures, name)

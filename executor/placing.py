@@ -13,7 +13,7 @@ from strategy.convert import lay_out
 from strategy.errors import InfeasibleError, InputError
 from strategy.graph import Graph, Op, Phase, Role
 from strategy.layout import Home, Layout, Stages, assign_stages
-from strategy.placement import Placement
+from strategy.placement import Placement, Space
 from strategy.sbp import NdSbp
 from strategy.search.deduce import Deduction, deduce
 from strategy.search.layout_problem import Keep, SearchSpace, layout_problem
@@ -113,6 +113,9 @@ def placements_of(world: World, given: Where | Sequence[Where]) -> tuple[tuple[P
         try:
             found.append(stage if isinstance(stage, Placement) else placement(stage))
             world.check(found[-1])
+            if found[-1].space is Space.HOST:
+                hint = "tensors that to_global brings to a host are computed on there"
+                problems.append(InputError("a stage is on hosts", where="placement", got=str(stage), hint=hint))
         except InputError as error:
             problems.append(error)
     ranks = [rank for one in found for rank in one.devices]
@@ -125,7 +128,7 @@ def placements_of(world: World, given: Where | Sequence[Where]) -> tuple[tuple[P
 
 
 def _told(placement: Placement) -> str:
-    return f"{list(placement.devices)} as {placement.mesh}"
+    return f"{placement} as {placement.mesh}"
 
 
 def _at_home(graph: Graph, stages: Stages, held: Mapping[str, GlobalTensor]) -> Stages:

@@ -85,6 +85,12 @@ def _slice(part: _Part) -> Requests:
     return iter(())
 
 
+def _copy(part: _Part) -> Requests:
+    """From one memory of the rank to its other."""
+    part.target.put([_whole(part.source)])
+    return iter(())
+
+
 def _all_gather(part: _Part) -> Requests:
     own = _whole(part.source)
     came = yield from part.swap([own] * len(part.task.group), [box[-1] for box in part.task.source_boxes])
@@ -121,6 +127,7 @@ def _all_reduce(part: _Part) -> Requests:
 
 
 _STEPS: dict[ActKind, Callable[[_Part], Requests]] = {
+    ActKind.COPY: _copy,
     ActKind.SLICE: _slice,
     ActKind.ALL_GATHER: _all_gather,
     ActKind.ALL_TO_ALL: _all_to_all,

@@ -12,9 +12,9 @@ import numpy as np
 
 from executor.kernels.base import Kernels
 from strategy.errors import InternalError, PlanError, did_you_mean
-from strategy.graph import Space
 from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
 from strategy.ops.base import Array
+from strategy.placement import Space
 from strategy.program import Program, Register
 from strategy.rows import Rows
 

@@ -21,7 +21,7 @@ import numpy as np
 from executor.calls import Calls
 from executor.pieces import Requests
 from executor.transport.base import Group, Lane, Transport, wait
-from strategy.cluster import Cluster, Device, Link
+from strategy.cluster import Cluster, Device, Host, Link
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import EnvironmentLacks, InputError, RunError
@@ -33,6 +33,8 @@ _TAGS = 2**14
 _DEVICE = Device("core", "numpy", 2**40, 1e10, 1e10, 1e-6)
 _LINK = Link(1e9, 1e-5)
 """Latency and bandwidth of messages between processes, roughly: what conversions are compared by."""
+_HOST = Host(2**40, 1e10, 1e10, 1e10, 1e-6)
+"""The host of each rank, which holds arrays of its own: a copy takes as long as any other in memory."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class World:
     def converter(self, *placements: Placement) -> Converter:
         """Prices and chains of conversions on a placement, or between two."""
         if placements not in self._converters:
-            cluster = Cluster("world", 1, self.size, _DEVICE, _LINK, _LINK)
+            cluster = Cluster("world", 1, self.size, _DEVICE, _LINK, _LINK, _HOST)
             self._converters[placements] = Converter(CostModel(cluster, {}), placements)
         return self._converters[placements]
 

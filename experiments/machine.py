@@ -87,7 +87,7 @@ def find_machine(text: str) -> Cluster:
     Raises:
         InputError: none of these.
     """
-    from strategy.cluster import find_cluster
+    from strategy.presets import find_cluster
 
     name, colon, count = text.partition(":")
     if name != "local":

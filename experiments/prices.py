@@ -32,8 +32,16 @@ def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
     return calibration
 
 
-def extrapolated_kinds(plan: Plan, calibration: Calibration) -> list[str]:
-    """Kinds of acts of a plan that were not measured, or not at such sizes; sorted."""
+def extrapolated(plan: Plan, calibration: Calibration | None) -> list[str]:
+    """What no measurement stands behind; sorted.
+
+    With a calibration: kinds of acts that were not measured, or not at such sizes. Without: what no published run was
+    on.
+    """
+    if calibration is None:
+        from strategy.data_sheet import unpublished
+
+        return sorted(unpublished(plan.cluster))
     from strategy.cost import coefficient_key
     from strategy.observe import features_by_action
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from strategy.cluster import find_cluster
 from strategy.config import PlanConfig
 from strategy.cost import CostModel
 from strategy.lowering.schedule import Schedule
 from strategy.models import find_model
 from strategy.passes.training import Training
+from strategy.presets import find_cluster
 from strategy.problem import Problem
 from strategy.problem_file import read_problem
 from strategy.search.candidates import Request, free_rules, space_of

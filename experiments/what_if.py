@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strategy.cluster import Cluster
-from strategy.cost import ON_HOST, Coefficients, CostModel
+from strategy.cost import CostModel
+from strategy.data_sheet import ON_HOST, Coefficients
 from strategy.errors import InputError, did_you_mean, report
-from strategy.ops.copy import MOVES
+from strategy.placement import MOVES
 from strategy.units import parse_bandwidth, parse_compute, parse_seconds
 
 LARGEST_RATE = 2.0**63

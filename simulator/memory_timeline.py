@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
-from strategy.graph import Space
 from strategy.lowering.memory import memory_nbytes
+from strategy.placement import Space
 from strategy.program import Program
 from strategy.timeline import Timeline
 

@@ -194,9 +194,13 @@ class Boxing:
         """`seconds` from several layouts."""
         usual = self._table_with(spec, _SUMS, ())
         there = usual.index.get(target)
-        if there is None or any(source not in usual.index for source in sources):
+        if there is None:
             return [self.seconds(spec, source, target) for source in sources]
-        return [usual.seconds[usual.index[source]][there] for source in sources]
+        places = [usual.index.get(source) for source in sources]
+        return [
+            self.seconds(spec, source, target) if here is None else usual.seconds[here][there]
+            for source, here in zip(sources, places, strict=True)
+        ]
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strategy.errors import GraphError, InputError, did_you_mean
-from strategy.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph
+from strategy.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph, written_space
 from strategy.ops import REGISTRY
 from strategy.ops.base import OpDef
 from strategy.tensor import Rate, TensorSpec
@@ -63,8 +63,10 @@ class GraphBuilder:
         try:
             _check_ragged(kind, definition.ragged, operands)
             specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
+            space = written_space(kind, [*operands, *(self.values[n] for n in updates)])
         except InputError as error:
-            raise GraphError([f"{where}: {error}"]) from error
+            told = error.problems if isinstance(error, GraphError) else (str(error),)
+            raise GraphError([f"{where}: {problem}" for problem in told]) from error
         except (ValueError, KeyError) as error:
             found = f"{len(inputs)} inputs, {len(updates)} updates, attrs {dict(attrs)}"
             raise GraphError([f"{where}: {kind} takes other operands or attrs (got {found}): {error}"]) from error
@@ -74,7 +76,7 @@ class GraphBuilder:
             raise GraphError([f"value {output}: the name is used twice" for output in twice])
         rate = _rate_of(definition, operands)
         for output, spec in zip(outputs, specs, strict=True):
-            self.declare(Value(output, spec, rate))
+            self.declare(Value(output, spec, rate, space=space))
         self.ops.append(Op(name, kind, tuple(inputs), outputs, tuple(updates), dict(attrs), phase, layer))
         return outputs
 

@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.cluster import Cluster
-from strategy.cost import FLOP_BOUND, Coefficients, CostModel, coefficient_key
+from strategy.cost import CostModel, coefficient_key
+from strategy.data_sheet import FLOP_BOUND, Coefficients
 from strategy.errors import InputError
 from strategy.files import read_json, write_atomic
 from strategy.measurement import Features, Measurement
@@ -176,7 +177,8 @@ def _terms(features: Features) -> tuple[float, float, float]:
 
 
 def _features(content: Mapping[str, Any]) -> Features:
-    return Features(**{**content, "parts": ()})
+    product = content.get("product")
+    return Features(**{**content, "parts": (), "product": None if product is None else tuple(map(int, product))})
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:

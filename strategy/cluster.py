@@ -1,4 +1,4 @@
-"""Cluster: what the devices and the links between them can do, from a TOML file or a preset.
+"""Cluster: what the devices and the links between them can do, from a TOML file (or a preset, see `presets`).
 
 name = "two-boxes"
 nodes = 2
@@ -21,6 +21,7 @@ latency = "3 us"
 [inter]                          # between nodes, per device and direction
 bandwidth = "25 GB/s"
 latency = "5 us"
+fabric = "infiniband"            # omnipath, edr or tcp; infiniband if not given
 
 [host]                           # a device's share of its node, for offloading; may be left out
 memory = "256 GiB"
@@ -34,18 +35,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strategy.errors import InputError, did_you_mean
+from strategy.estimate.devices import FABRICS
 from strategy.tensor import DType
 from strategy.units import parse_bandwidth, parse_bytes, parse_compute, parse_seconds
 
-_COUNT = re.compile("[0-9]{1,9}")
+NETWORKS = (*FABRICS, "tcp")
+"""Networks between nodes: those to which shares of the data sheet are fitted, and TCP, which counts at face value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class Cluster:
     intra: Link
     inter: Link
     host: Host | None = None
+    fabric: str = "infiniband"
 
     @property
     def devices(self) -> int:
@@ -125,49 +127,9 @@ def host_memory_bytes(cluster: Cluster) -> int:
     return 0 if cluster.host is None else cluster.host.memory_bytes
 
 
-_A100 = Device("A100-SXM4-80GB", "cupy", 80 * 2**30, 2.039e12, 156e12, 5e-6, 2.0, 2.0)
-_H100 = Device("H100-SXM5-80GB", "cupy", 80 * 2**30, 3.35e12, 494.7e12, 4e-6, 2.0, 2.0)
-_V100 = Device("V100-SXM2-16GB", "cupy", 16 * 2**30, 0.9e12, 15.7e12, 6e-6, 1.0, 125 / 15.7)
-
-_DGX_A100_HOST = Host(2**41 // 8, 51.2e9, 1.15e12, 31.5e9, 10e-6)
-_DGX_H100_HOST = Host(2**41 // 8, 76.8e9, 1.79e12, 63e9, 10e-6)
-_V100_HOST = Host(2**39 // 8, 19.2e9, 0.35e12, 15.75e9, 10e-6)
-"""Two EPYC 7742 with 8 channels of DDR4-3200, two Xeon 8480C with 8 of DDR5-4800, two Xeon E5-2698 v4 with 4 of
-DDR4-2400, an eighth of each; cores times base clock times 32 float32 FLOPs, 64 with AVX-512; PCIe 4, 5 and 3 x16. The
-latency is ours."""
-
-PRESETS: Mapping[str, tuple[int, Device, Link, Link, Host]] = {
-    "dgx-a100": (8, _A100, Link(300e9, 3e-6), Link(25e9, 5e-6), _DGX_A100_HOST),
-    "dgx-h100": (8, _H100, Link(450e9, 3e-6), Link(50e9, 5e-6), _DGX_H100_HOST),
-    "v100-ib100": (8, _V100, Link(150e9, 4e-6), Link(1.5625e9, 6e-6), _V100_HOST),
-}
-"""name -> devices per node, device, intra-node link, inter-node link, host; NVIDIA's data sheets (float32 as TF32 on
-A100 and H100, halves without sparsity; V100 has tensor cores for fp16 alone), NVLink per direction, and the node's
-InfiniBand shared evenly by its devices."""
-
-
-def find_cluster(text: str) -> Cluster:
-    """A preset with its number of nodes (`dgx-a100:4`), or a TOML file.
-
-    Raises:
-        InputError: unknown preset, unreadable file, unknown key, figure without unit.
-    """
-    name, _, count = text.partition(":")
-    if name in PRESETS:
-        nodes = int(count) if _COUNT.fullmatch(count) else 1 if not count else 0
-        if nodes < 1:
-            raise InputError("not a number of nodes", where=text, got=count, expected=f"such as {name}:4")
-        return Cluster(f"{name}:{nodes}", nodes, *PRESETS[name])
-    path = Path(text)
-    if path.suffix == ".toml":
-        return read_cluster(path)
-    raise InputError(
-        "unknown cluster", got=text, expected="a .toml file, local, or a preset", hint=did_you_mean(name, PRESETS)
-    )
-
-
 _DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch", "bf16_speedup", "fp16_speedup")
 _LINK_KEYS = ("bandwidth", "latency")
+_NETWORK_KEYS = (*_LINK_KEYS, "fabric")
 _HOST_KEYS = ("memory", "memory_bandwidth", "compute", *_LINK_KEYS)
 
 
@@ -184,14 +146,16 @@ def read_cluster(path: Path) -> Cluster:
     except (OSError, ValueError, RecursionError) as error:
         raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
     root = _Table(str(path), document, ("name", "nodes", "devices_per_node", "device", "intra", "inter", "host"))
+    network = root.table("inter", _NETWORK_KEYS) if "inter" in document else root.table("intra", _LINK_KEYS)
     return Cluster(
         name=root.text("name"),
         nodes=root.count("nodes"),
         devices_per_node=root.count("devices_per_node"),
         device=_device(root.table("device", _DEVICE_KEYS)),
         intra=_link(root.table("intra", _LINK_KEYS)),
-        inter=_link(root.table("inter" if "inter" in document else "intra", _LINK_KEYS)),
+        inter=_link(network),
         host=_host(root.table("host", _HOST_KEYS)) if "host" in document else None,
+        fabric=network.one_of("fabric", NETWORKS),
     )
 
 
@@ -265,6 +229,13 @@ class _Table:
             raise InputError("not a count", where=self.at(key), got=value, expected="a whole number >= 1")
         return value
 
+    def one_of(self, key: str, known: tuple[str, ...]) -> str:
+        """One of several words; the first where it is not given."""
+        value = self._content.get(key, known[0])
+        if value not in known:
+            raise InputError("not known", where=self.at(key), got=value, expected=" or ".join(known))
+        return str(value)
+
     def ratio(self, key: str) -> float:
         """A figure above zero; 1 where it is not given."""
         value = self._content.get(key, 1.0)
@@ -300,6 +271,7 @@ def write_cluster(cluster: Cluster) -> str:
             f'bandwidth = "{_exact(link.bytes_per_s)} B/s"',
             f'latency = "{_exact(link.latency_s)} s"',
         ]
+    lines.append(f"fabric = {_quoted(cluster.fabric)}")
     if cluster.host is not None:
         host = cluster.host
         lines += [

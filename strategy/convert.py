@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from strategy.boxing import Boxing, BoxingStep, Price
 from strategy.cost import CostModel
@@ -21,7 +21,10 @@ from strategy.units import to_ns
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A conversion between placements: its price at home, transfer included, and away; infinite if there is none."""
+    """A conversion between placements: its price at home, what moves it included, and away; infinite if there is none.
+
+    Ranks exchange messages; from one memory of a rank to its other, pieces are copied.
+    """
 
     leaving: float
     arriving: float
@@ -29,12 +32,18 @@ class Crossing:
 
 
 def cross(
-    spec: TensorSpec, source: NdSbp, home: Boxing, target: NdSbp, away: Boxing, moving: Callable[[NdSbp, NdSbp], float]
+    spec: TensorSpec,
+    source: NdSbp,
+    home: Boxing,
+    target: NdSbp,
+    away: Boxing,
+    moving: Callable[[NdSbp, NdSbp], float],
+    copying: Callable[[NdSbp, Placement], float],
 ) -> Crossing:
     """The cheapest conversion that boxes at home, moves, and boxes away, over a few obvious meeting layouts.
 
-    Terms are reduced before and made after the move. Copies may be cut before and put together after it, so that the
-    move carries every piece once.
+    Terms are reduced before and made after messages; a rank may copy them to its other memory as they are. What is B
+    may be cut before and put together after the move, so that the move carries every piece once.
 
     Args:
         spec: the tensor.
@@ -42,23 +51,56 @@ def cross(
         home: conversions where it is.
         target: the layout wanted on the placement of `away`.
         away: conversions where it goes.
-        moving: price of the transfer from one layout without terms to another.
+        moving: price of the messages from one layout without terms to another.
+        copying: price of a copy to the other memory of every rank of a placement, of the pieces of a layout.
     """
     best = Crossing(float("inf"), 0.0, ())
-    mesh, other = home.placement.mesh, away.placement.mesh
-    arrivals = meeting_layouts(spec, target, other)
-    for left in meeting_layouts(spec, source, mesh):
-        before = home.seconds(spec, source, left)
-        for right in dict.fromkeys([*arrivals, *([left] if mesh == other else [])]):
-            after = away.seconds(spec, right, target)
-            if before + after >= best.leaving + best.arriving:
-                continue
-            leaving = before + moving(left, right)
-            if leaving + after < best.leaving + best.arriving:
-                transfer = BoxingStep(ActKind.TRANSFER, (), right)
-                steps = (*home.chain(spec, source, left), transfer, *away.chain(spec, right, target))
-                best = Crossing(leaving, after, steps)
+    here, there = home.placement, away.placement
+    for left, right in _meetings(spec, source, here, target, there):
+        before, after = home.seconds(spec, source, left), away.seconds(spec, right, target)
+        if before + after >= best.leaving + best.arriving:
+            continue
+        moves = _moves(left, here, right, there, copying)
+        leaving = before + sum(moving(left, right) if seconds is None else seconds for _, seconds in moves)
+        if leaving + after < best.leaving + best.arriving:
+            between = (step for step, _ in moves)
+            steps = (*home.chain(spec, source, left), *between, *away.chain(spec, right, target))
+            best = Crossing(leaving, after, steps)
     return best
+
+
+def _meetings(
+    spec: TensorSpec, source: NdSbp, here: Placement, target: NdSbp, there: Placement
+) -> Iterator[tuple[NdSbp, NdSbp]]:
+    """The layouts that a tensor leaves in and arrives in; one and the same where every rank keeps its piece."""
+    departures, arrivals = meeting_layouts(spec, source, here.mesh), meeting_layouts(spec, target, there.mesh)
+    if _twins(here, there):
+        yield from ((layout, layout) for layout in dict.fromkeys((source, target, *departures, *arrivals)))
+        return
+    for left in departures:
+        for right in dict.fromkeys([*arrivals, *([left] if here.mesh == there.mesh else [])]):
+            yield left, right
+
+
+def _twins(here: Placement, there: Placement) -> bool:
+    """Whether two placements are the two memories of the same ranks."""
+    return here.space is not there.space and (here.devices, here.mesh) == (there.devices, there.mesh)
+
+
+def _moves(
+    left: NdSbp, here: Placement, right: NdSbp, there: Placement, copying: Callable[[NdSbp, Placement], float]
+) -> list[tuple[BoxingStep, float | None]]:
+    """The steps between two placements; a copy, with its price, before the messages or after them, as is cheaper."""
+    transfer = BoxingStep(ActKind.TRANSFER, (), right)
+    if here.space is there.space:
+        return [(transfer, None)]
+    before = copying(left, here)
+    if _twins(here, there):
+        return [(BoxingStep(ActKind.COPY, (), left), before)]
+    after = copying(right, there)
+    if before <= after:
+        return [(BoxingStep(ActKind.COPY, (), left), before), (transfer, None)]
+    return [(transfer, None), (BoxingStep(ActKind.COPY, (), right), after)]
 
 
 def meeting_layouts(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:
@@ -87,17 +129,17 @@ class Converter:
 
     cost: CostModel
     placements: tuple[Placement, ...]
-    boxings: list[Boxing] = field(init=False)
+    boxings: list[Boxing] = field(init=False, default_factory=list)
     found: dict[object, Crossing] = field(default_factory=dict)
     pairs: dict[tuple[int, int], int] = field(default_factory=dict)
     distances: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known: dict[object, Boxing] = {}
-        alike = [(p.mesh, by_node(self.cost.cluster, p)) for p in self.placements]
-        for key, placement in zip(alike, self.placements, strict=True):
-            known.setdefault(key, Boxing(placement, self._step_price(placement)))
-        self.boxings = [known[key] for key in alike]
+        for placement in self.placements:
+            alike = placement.mesh, by_node(self.cost.cluster, placement)
+            known.setdefault(alike, Boxing(placement, self._step_price(placement)))
+            self.boxings.append(replace(known[alike], placement=placement))
 
     def _step_price(self, placement: Placement) -> Price:
         seconds = self.cost.step_price(placement)
@@ -155,8 +197,11 @@ class Converter:
             def moving_ns(left: NdSbp, right: NdSbp) -> float:
                 return float(to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver)))
 
-            boxings = self.boxings[home.stage], self.boxings[stage]
-            found = self.found[key] = cross(spec, home.layout, boxings[0], layout, boxings[1], moving_ns)
+            def copying_ns(pieces: NdSbp, placement: Placement) -> float:
+                return float(to_ns(self.cost.copy_seconds(spec, pieces, placement.mesh, receiver.space)))
+
+            leaves, arrives = self.boxings[home.stage], self.boxings[stage]
+            found = self.found[key] = cross(spec, home.layout, leaves, layout, arrives, moving_ns, copying_ns)
         return found
 
     def _number(self, home: int, stage: int) -> int:
@@ -169,7 +214,8 @@ class Converter:
         sender, receiver = self.placements[home], self.placements[stage]
         key: object = (home, stage)
         if not set(sender.devices) & set(receiver.devices):
-            key = sender.mesh, receiver.mesh, by_node(self.cost.cluster, sender, receiver)
+            nodes = by_node(self.cost.cluster, sender, receiver)
+            key = sender.mesh, sender.space, receiver.mesh, receiver.space, nodes
         return self.distances.setdefault(key, len(self.distances))
 
 

@@ -7,7 +7,8 @@ A collective over several nodes with several ranks each goes inside the nodes an
 (`levels`); it costs what its parts cost.
 
 Both are linear in their constants, so that measurements fix them by a least-squares fit (`calibrate`), and each
-constant is monotone: more bytes never cost less. Without measurements the constants come from the data sheet.
+constant is monotone: more bytes never cost less. Without measurements the constants come from the data sheet, and on
+GPUs from what published runs make of it (`data_sheet`).
 """
 
 from __future__ import annotations
@@ -18,41 +19,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from strategy.boxing import BoxingStep, Price, boxing_task, transfer_task
-from strategy.cluster import Cluster, Host
-from strategy.errors import present
+from strategy.cluster import Cluster
+from strategy.data_sheet import ON_HOST, PRODUCTS, Coefficients, data_sheet
 from strategy.graph import Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
-from strategy.ops.copy import MOVES
-from strategy.placement import Placement
+from strategy.placement import MOVES, Placement, Space
 from strategy.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp import B, NdSbp, has_partial, largest_position
 from strategy.shares import most_sent, most_transferred
 from strategy.signature import Signature, piece_specs
-from strategy.tensor import DType, Shape, TensorSpec
+from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
-
-FLOP_BOUND = frozenset(
-    {
-        *("matmul", "matmul_nt", "matmul_tn", "batch_matmul", "conv2d", "conv2d_dx", "conv2d_dw"),
-        *("attention", "attention_grad", "attention_block", "attention_block_grad"),
-        *("grouped_matmul", "grouped_matmul_tn", "muon_direction"),
-    }
-)
-"""Kinds whose data-sheet time counts FLOPs at the matrix rate; the others are bound by memory."""
-
-ON_HOST = "@host"
-"""What the kinds of ops that the host computes end with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Coefficients:
-    """Constants of one kind (and level): seconds fixed (per hop for communication), per FLOP, per byte."""
-
-    fixed_s: float
-    s_per_flop: float
-    s_per_byte: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +103,10 @@ class CostModel:
         """Price of moving a tensor between placements."""
         return self.seconds(crossing_features(self.cluster, spec, source, sender, target, receiver))
 
+    def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
+        """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
+        return self.seconds(Features(f"to_{target}", 0, _largest_nbytes(spec, layout, mesh)))
+
 
 def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:
     """A rank of the group that holds most: the first group, or that of the owners along the other axes."""
@@ -163,7 +146,19 @@ def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...
     if op.kind in MOVES:
         nbytes = inputs[0].nbytes
     half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
-    return Features(kind, definition.flop(inputs, outputs, op.attrs), nbytes, half=half)
+    flop = definition.flop(inputs, outputs, op.attrs)
+    product = product_of(op.kind, outputs[0].shape, flop) if op.kind in PRODUCTS else None
+    every_pair = op.kind.startswith("attention_block") or not op.attrs.get("causal", 1)
+    return Features(kind, flop, nbytes, half=half, product=product, every_pair=every_pair)
+
+
+def product_of(kind: str, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
+    """(rows, columns, depth, how many) of a product that writes `shape`; None of an empty one."""
+    many = len(shape) - 2 if kind in ("batch_matmul", "grouped_matmul_tn") else 0
+    count, rows = math.prod(shape[:many]), math.prod(shape[many:-1])
+    columns = shape[-1]
+    size = 2 * count * rows * columns
+    return (rows, columns, max(1, flop // size), count) if size and flop else None
 
 
 def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -222,25 +217,3 @@ def crossing_features(
         return transfer_features(cluster, transfer_task(spec, source, sender, target, receiver), spec)
     size, ranks = most_transferred(spec, source, sender, target, receiver)
     return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks))
-
-
-def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
-    """Constants without measurements: rates of the data sheet, at face value."""
-    device = cluster.device
-    if features.level:
-        link = cluster.link(features.level)
-        return Coefficients(link.latency_s, 0.0, 1 / link.bytes_per_s)
-    if features.kind in MOVES:
-        return Coefficients(_host(cluster).link_latency_s, 0.0, 1 / _host(cluster).link_bytes_per_s)
-    if features.kind.endswith(ON_HOST):
-        host, kind = _host(cluster), features.kind.removesuffix(ON_HOST)
-        return Coefficients(
-            device.launch_s, 1 / host.flop_per_s if kind in FLOP_BOUND else 0.0, 1 / host.memory_bytes_per_s
-        )
-    rate = device.product_flop_per_s(DType(features.half) if features.half else DType.FLOAT32)
-    s_per_flop = 1 / rate if features.kind in FLOP_BOUND else 0.0
-    return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
-
-
-def _host(cluster: Cluster) -> Host:
-    return present(cluster.host, "a host for what is offloaded")

@@ -9,12 +9,13 @@ value once per step. The order of `ops` is a topological order and is the canoni
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
 from strategy.errors import GraphError
+from strategy.placement import MOVES, Space
 from strategy.tensor import Rate, TensorSpec
 
 Attrs = Mapping[str, int | float | str | tuple[int, ...]]
@@ -40,13 +41,6 @@ class Phase(StrEnum):
     UPDATE = "update"
 
 
-class Space(StrEnum):
-    """Which memory a value is in: the device's, or that of the host that the device belongs to."""
-
-    DEVICE = "device"
-    HOST = "host"
-
-
 @dataclass(frozen=True, slots=True)
 class Value:
     """A logical tensor of the graph."""
@@ -58,6 +52,7 @@ class Value:
     init: str = ""
     """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
     space: Space = Space.DEVICE
+    """The memory that it is in, on every rank of its placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +158,34 @@ def deciding_op(graph: Graph, value: str) -> Op | None:
     return writer or next(iter(graph.consumers[value]), None)
 
 
+def written_space(kind: str, operands: Sequence[Value]) -> Space:
+    """The memory that an op writes to: the one it moves its input to, else the one that all it reads is in.
+
+    Raises:
+        GraphError: it reads from both memories, or moves what is there already.
+    """
+    here = {value.space for value in operands}
+    if len(here) > 1:
+        told = ", ".join(f"{value.name} of the {value.space}" for value in operands)
+        raise GraphError([f"{kind} reads from both memories (got {told}); to_global brings them to one"])
+    if kind in MOVES and here == {MOVES[kind]}:
+        raise GraphError([f"{kind} moves {operands[0].name}, which is there already"])
+    return MOVES[kind] if kind in MOVES else next(iter(here), Space.DEVICE)
+
+
+def _memory_problems(graph: Graph, op: Op) -> Iterator[str]:
+    """What an op reads, updates and writes is in one memory, except for what it moves to the other."""
+    known = [graph.values[name] for name in (*op.inputs, *op.updates) if name in graph.values]
+    try:
+        space = written_space(op.kind, known)
+    except GraphError as error:
+        yield from (f"op {op.name}: {problem}" for problem in error.problems)
+        return
+    for name in op.outputs:
+        if name in graph.values and graph.values[name].space is not space:
+            yield f"op {op.name}: writes {name} of the {graph.values[name].space}, and computes on the {space}"
+
+
 def check_graph(graph: Graph) -> None:
     """Raise with every structural problem at once: unknown, duplicate, unwritten and untimely values, untimely ops.
 
@@ -203,6 +226,7 @@ def check_graph(graph: Graph) -> None:
         again = [n for n in op.updates if n in updated]
         problems += [f"op {op.name}: updates {name}, which op {updated[name]} has already updated" for name in again]
         updated.update({name: op.name for name in op.updates if name not in updated})
+        problems += _memory_problems(graph, op)
     problems += [f"value {name}: nothing writes it" for name in graph.values if name not in written]
     if graph.loss and graph.loss not in graph.values:
         problems.append(f"the loss {graph.loss} is no value of the graph")

@@ -12,7 +12,8 @@ class Features:
     `kind` is an op kind (`matmul`) or a communication kind (`all_reduce`); `hops` is the number of other ranks in the
     group of a communication (0 for computation); `level` is `intra` or `inter`, the slowest link that it crosses.
     A collective on two levels is its `parts`, one after another: bytes and hops are then theirs together. `half` is the
-    dtype of an op on 16-bit floats; its price is a matter of its own.
+    dtype of an op on 16-bit floats; its price is a matter of its own. `product` is the shape of one that multiplies
+    matrices: rows, columns, depth, how many at once. `every_pair` is of attention without a causal mask.
     """
 
     kind: str
@@ -22,6 +23,8 @@ class Features:
     level: str = ""
     parts: tuple[Features, ...] = ()
     half: str = ""
+    product: tuple[int, int, int, int] | None = None
+    every_pair: bool = False
 
 
 @dataclass(frozen=True, slots=True)

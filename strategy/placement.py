@@ -5,6 +5,8 @@ Placement((0, 1, 2, 3), (2, 2), ("data", "tensor"))
              tensor ->
     data |    0  1
          v    2  3
+
+Each rank has two memories: that of its device, on which its ops compute, and its host's.
 """
 
 from __future__ import annotations
@@ -12,18 +14,31 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from enum import StrEnum
 
 from strategy.errors import InputError
 from strategy.tensor import Shape
 
 
+class Space(StrEnum):
+    """Which of a rank's memories: that of its device, or that of the host that the device belongs to."""
+
+    DEVICE = "device"
+    HOST = "host"
+
+
+MOVES = {f"to_{space}": space for space in Space}
+"""Op kind -> the memory that it brings a tensor to, over the link between a device and its host."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Global ranks in row-major mesh order; `mesh` is the size of each axis, outermost first."""
+    """Global ranks in row-major mesh order; `mesh` is the size of each axis, outermost first; `space` their memory."""
 
     devices: tuple[int, ...]
     mesh: Shape
     axes: tuple[str, ...]
+    space: Space = Space.DEVICE
 
     def __post_init__(self) -> None:
         if len(self.mesh) != len(self.axes) or not self.mesh or min(self.mesh) < 1:
@@ -36,6 +51,9 @@ class Placement:
             raise InputError("a device is negative", got=self.devices, expected="global ranks from 0")
         if len(set(self.axes)) != len(self.axes):
             raise InputError("an axis name stands twice in a mesh", got=self.axes)
+
+    def __str__(self) -> str:
+        return f"{list(self.devices)}" + (" (hosts)" if self.space is Space.HOST else "")
 
     def coords(self, rank: int) -> Shape:
         """Mesh coordinates of a global rank that belongs to this placement."""

@@ -19,7 +19,8 @@ from typing import Any
 from strategy.boxing import BoxingStep
 from strategy.cluster import Cluster, Device, Host, Link
 from strategy.config import Context, Offload, PlanConfig, Recompute
-from strategy.cost import Coefficients, CostModel
+from strategy.cost import CostModel
+from strategy.data_sheet import Coefficients
 from strategy.errors import InputError, PlanError, SbplanError
 from strategy.files import read_json, write_atomic
 from strategy.graph import Graph
@@ -126,7 +127,10 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         },
         "config": dataclasses.asdict(plan.config),
         **claims,
-        "stages": [dataclasses.asdict(placement) for placement in plan.layout.stages.placements],
+        "stages": [
+            {"devices": stage.devices, "mesh": stage.mesh, "axes": stage.axes}
+            for stage in plan.layout.stages.placements
+        ],
         "ops": {
             name: {
                 "stage": plan.layout.stages.stage_of[name],

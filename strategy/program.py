@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-from strategy.graph import Space
+from strategy.placement import Space
 from strategy.sbp import Reduce
 from strategy.tensor import Box, DType, Ragged, Shape, TensorSpec, is_empty
 

@@ -69,12 +69,15 @@ class Protocol:
         self.issued = [0] * len(program.actors)
         self._producer: list[int | None] = [None] * len(program.registers)
         self._consumers: list[list[int]] = [[] for _ in program.registers]
-        self._reads: list[tuple[_Read, ...]] = []
-        self._writes: list[tuple[_Write, ...]] = []
-        for index, actor in enumerate(program.actors):
-            ports = (actor.reads, actor.writes) if actor.rank in mine else ((), ())  # others' registers are theirs
-            self._reads.append(tuple(self._connect_read(index, p.register, p.acts_per_piece) for p in ports[0]))
-            self._writes.append(tuple(self._connect_write(index, p.register, p.acts_per_piece) for p in ports[1]))
+        self._reads: list[tuple[_Read, ...]] = [()] * len(program.actors)
+        self._writes: list[tuple[_Write, ...]] = [()] * len(program.actors)
+        own = [
+            index for index, actor in enumerate(program.actors) if actor.rank in mine
+        ]  # others' registers are theirs
+        for index in own:
+            reads, writes = program.actors[index].reads, program.actors[index].writes
+            self._reads[index] = tuple([self._connect_read(index, p.register, p.acts_per_piece) for p in reads])
+            self._writes[index] = tuple([self._connect_write(index, p.register, p.acts_per_piece) for p in writes])
         for index, register in enumerate(program.registers):
             if register.initial and self._producer[index] is None:
                 self.published[index] = FOREVER
@@ -83,9 +86,11 @@ class Protocol:
         self._busy = [False] * len(program.streams)
         self._length = [len(s.sequence) * steps if not s.dynamic else 0 for s in program.streams]
         self._limit = [actor.acts_per_step * steps for actor in program.actors]
-        self._stream_of = _stream_of_actor(program)
+        self._stream_of = streams_of_actors(program)
         self.remaining = sum(self._limit[a] for i in self.streams for a in set(program.streams[i].sequence))
-        self._wakes: list[tuple[int, ...]] = [self._woken_by(index) for index in range(len(program.actors))]
+        self._wakes: list[tuple[int, ...]] = [()] * len(program.actors)
+        for index in own:
+            self._wakes[index] = self._woken_by(index)
 
     def extend(self, steps: int) -> None:
         """Let every actor go on for `steps` more steps."""
@@ -208,7 +213,12 @@ class Protocol:
                         yield consumer, f"needs a free block of {names[write.register].name} (has {write.blocks})"
 
 
-def _stream_of_actor(program: Program) -> list[int]:
+def streams_of_actors(program: Program) -> list[int]:
+    """The stream in which every actor stands.
+
+    Raises:
+        PlanError: an actor stands in none, or in two.
+    """
     stream_of = [-1] * len(program.actors)
     for index, stream in enumerate(program.streams):
         for actor in stream.sequence:

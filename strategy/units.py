@@ -20,7 +20,7 @@ BANDWIDTH_UNITS = {
     **{f"{prefix}bit/s": scale / 8 for prefix, scale in _DECIMAL.items()},
 }
 COMPUTE_UNITS = {f"{prefix}FLOP/s": scale for prefix, scale in _DECIMAL.items()}
-TIME_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+TIME_UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)\s*")
 

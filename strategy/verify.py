@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from strategy.boxing import BoxingStep, step_between
 from strategy.cluster import host_memory_bytes
 from strategy.errors import SbplanError
-from strategy.graph import Space
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lower import lower_to_simulate
@@ -21,6 +20,7 @@ from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.lowering.schedule import schedule_problem
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.objective import stage_times_ns
+from strategy.placement import Space
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.protocol import admit

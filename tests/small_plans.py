@@ -21,9 +21,9 @@ from simulator.simulate import simulate
 from strategy.cluster import Cluster, Device, Host, Link
 from strategy.config import Context, PlanConfig
 from strategy.convert import lay_out
-from strategy.cost import Coefficients, CostModel
+from strategy.cost import CostModel
+from strategy.data_sheet import Coefficients
 from strategy.errors import InfeasibleError, SbpError
-from strategy.graph import Space
 from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lifetime_peak import lifetime_peaks
@@ -35,6 +35,7 @@ from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.objective import stage_times_ns
 from strategy.passes.training import Training
+from strategy.placement import Space
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import Request, space_of

@@ -28,12 +28,12 @@ def test_conversions_send_what_they_say() -> None:
     outcome = run(60, 3)
     assert outcome.failures == []
     assert outcome.unmet() == []
-    assert sum(outcome.coverage[f"1-D {pair.relation}"] for pair in {p.relation: p for p in LINES}.values()) == 1152
+    assert sum(outcome.coverage[f"1-D {pair.relation}"] for pair in {p.relation: p for p in LINES}.values()) == 1920
 
 
 def test_every_pair_over_one_axis_is_there() -> None:
     pairs = {(case.source[0], case.target[0], case.pair.relation) for case in line_cases()}
-    assert len(pairs) == 64 * 5
+    assert len(pairs) == 64 * 6
 
 
 def test_what_is_wrong_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

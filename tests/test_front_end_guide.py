@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "front_end.md").read_text()
 @pytest.mark.mpi
 def test_the_page_runs_on_four_ranks(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     script = tmp_path / "page.py"
     script.write_text("\n".join([*blocks, 'print("done", flush=True)\n']))
     done = subprocess.run(

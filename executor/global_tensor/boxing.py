@@ -1,4 +1,7 @@
-"""Boxing at once: a tensor brought elsewhere or laid out otherwise, by the same collectives as in a plan."""
+"""Boxing at once: a tensor brought elsewhere or laid out otherwise, by the same collectives as in a plan.
+
+Arrays of NumPy are in one memory, a device's and its host's alike: what is on the hosts is there in arrays of its own.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,8 @@ def converted(tensor: L, placement: Placement, layout: NdSbp) -> L:
             act = prepare(step.kind, task, world.rank, number, world.transport, held, target, Workspace(np))
             world.finish(act())
             piece = target
+        if step.kind is ActKind.COPY:
+            here = replace(here, space=placement.space)
         before = step.target
     is_state = tensor.is_state and piece is tensor.piece
     return replace(tensor, placement=placement, sbp=layout, piece=piece, is_state=is_state)

@@ -110,7 +110,7 @@ def _made(
     layout = legal_layout(spec, placement, sbp)
     if random and has_partial(layout):
         raise SbpError("random numbers cannot be partial", where=name, got=format_nd(layout), expected="S or B")
-    world.agree(f"{name}({dtype}{list(shape)} {', '.join(map(str, layout))} on {list(placement.devices)})")
+    world.agree(f"{name}({dtype}{list(shape)} {', '.join(map(str, layout))} on {placement})")
     piece = None
     if world.rank in placement.devices:
         coords = placement.coords(world.rank)

@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.world import World
 from strategy.errors import InputError, SbpError
-from strategy.placement import Placement
+from strategy.placement import Placement, Space
 from strategy.rows import piece_of
 from strategy.sbp import B, NdSbp, Sbp, check_layout, format_nd, has_partial, local_box
 from strategy.tensor import Shape, TensorSpec
@@ -41,22 +41,24 @@ class Laid:
 
     def __str__(self) -> str:
         spec = self.spec
-        return f"{spec.dtype}{list(spec.shape)} {', '.join(map(str, self.sbp))} on {list(self.placement.devices)}"
+        return f"{spec.dtype}{list(spec.shape)} {', '.join(map(str, self.sbp))} on {self.placement}"
 
 
-def placement(devices: Sequence[int] | Sequence[Sequence[int]]) -> Placement:
-    """Ranks in a row, or in rows of equal length as a mesh of two axes.
+def placement(devices: Sequence[int] | Sequence[Sequence[int]], space: Space | str = Space.DEVICE) -> Placement:
+    """Ranks in a row, or in rows of equal length as a mesh of two axes; in the memory of their devices or `"host"`.
 
     Raises:
-        InputError: rows differ in length, a rank is negative or stands there twice.
+        InputError: rows differ in length, a rank is negative or stands there twice, there is no such memory.
     """
+    if space not in list(Space):
+        raise InputError("no such memory", where="placement", got=space, expected=" or ".join(Space))
     rows = [row if isinstance(row, Sequence) else (row,) for row in devices]
     if len({len(row) for row in rows}) != 1:
         raise InputError("rows of a placement differ in length", got=rows, expected="as many ranks in each")
     ranks = tuple(rank for row in rows for rank in row)
     if isinstance(devices[0], Sequence):
-        return Placement(ranks, (len(rows), len(rows[0])), ("0", "1"))
-    return Placement(ranks, (len(ranks),), ("0",))
+        return Placement(ranks, (len(rows), len(rows[0])), ("0", "1"), Space(space))
+    return Placement(ranks, (len(ranks),), ("0",), Space(space))
 
 
 def empty_piece(spec: TensorSpec, placement: Placement, layout: NdSbp, rank: int) -> Any:

@@ -32,7 +32,7 @@ def materialize(
         if parameter not in world.state:
             spec = TensorSpec(parameter.shape, dtype)
             value = Value(path, spec, Rate.STEP, Role.VARIABLE, parameter.init)
-            world.agree(f"materialize({path} {dtype}{list(spec.shape)} on {list(placement.devices)})")
+            world.agree(f"materialize({path} {dtype}{list(spec.shape)} on {placement})")
             whole = tuple((0, size) for size in spec.shape)
             piece = initial_piece(value, whole, seed=seed) if world.rank in placement.devices else None
             world.state[parameter] = GlobalTensor(spec, placement, layout, piece, world, is_state=True)

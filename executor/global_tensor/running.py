@@ -58,7 +58,7 @@ def _graph_of(kind: str, inputs: Sequence[Laid], attrs: Attrs) -> Graph:
     problems: list[str] = []
     places = list(dict.fromkeys(tensor.placement for tensor in inputs))
     if len(places) > 1:
-        ranks = " and ".join(str(list(place.devices)) for place in places)
+        ranks = " and ".join(map(str, places))
         problems.append(f"op {kind} ({', '.join(names)}): operands on several placements (got {ranks}); use to_global")
     try:
         builder.add(kind, kind, names, labels=_LABELS, attrs=attrs)

@@ -63,9 +63,10 @@ class GlobalTensor(Laid, Operators):
         """
         there = self.placement if placement is None else placement
         self.world.check(there)
-        wanted = self.sbp if sbp is None and placement in (None, self.placement) else sbp
+        at_home = (there.devices, there.mesh) == (self.placement.devices, self.placement.mesh)
+        wanted = self.sbp if sbp is None and at_home else sbp
         layout = legal_layout(self.spec, there, wanted)
-        self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {list(there.devices)})")
+        self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {there})")
         self.settle()
         return converted(self, there, layout)
 
@@ -80,7 +81,7 @@ class GlobalTensor(Laid, Operators):
 
     def numpy(self) -> NDArray[Any]:
         """A copy of the whole, a ragged one written out, on every rank of the world."""
-        whole = self.to_global(placement=placement(range(self.world.size)), sbp=B)
+        whole = self.to_global(placement=placement(range(self.world.size), self.placement.space), sbp=B)
         piece = present(whole.piece, f"the copy of rank {self.world.rank}")
         array: NDArray[Any] = piece.dense() if isinstance(piece, Rows) else piece.copy()
         return array

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from strategy.errors import InternalError, RunError
 from strategy.program import BoxingTask, Program, TransferTask
-from strategy.protocol import Protocol as ActorProtocol
-from strategy.protocol import rendezvous_members
+from strategy.protocol import rendezvous_members, streams_of_actors
 
 
 class TransportError(RunError):
@@ -158,7 +157,7 @@ def lanes_of(program: Program) -> dict[int, Lane]:
     Collectives of one group on the same streams meet in one order and share a lane; on other streams they need not
     (admission refuses those in dynamic streams, whose order is each rank's own).
     """
-    stream_of = ActorProtocol(program, steps=0).stream_of
+    stream_of = streams_of_actors(program)
     found: dict[int, Lane] = {}
     for number, members in rendezvous_members(program).items():
         first = program.actors[members[0]]
@@ -166,7 +165,7 @@ def lanes_of(program: Program) -> dict[int, Lane]:
             continue
         met = tuple(program.actors[member].rank for member in members)
         group = first.task.group if isinstance(first.task, BoxingTask) else met
-        streams = (program.streams[stream_of(member)] for member in members)
+        streams = (program.streams[stream_of[member]] for member in members)
         found[number] = Lane(group, ", ".join(f"{stream.rank}:{stream.name}" for stream in streams))
     return found
 

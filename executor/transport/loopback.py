@@ -8,9 +8,9 @@ tests put such faults in. When a rank fails it poisons the hub, and every other 
 from __future__ import annotations
 
 import threading
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,12 +42,16 @@ class Channel:
 
 @dataclass(slots=True)
 class Message:
-    """A copy of what was sent. `sequence` counts the messages of its channel."""
+    """A copy of what was sent. `sequence` counts the messages of its channel.
+
+    `acknowledged` if its sender waits until it is taken.
+    """
 
     channel: Channel
     number: int
     sequence: int
     payload: bytes
+    acknowledged: bool = False
     taken: bool = False
 
     def __str__(self) -> str:
@@ -57,36 +61,70 @@ class Message:
 
 @dataclass(slots=True)
 class Receipt:
-    """A message that is asked for, and the array that it fills."""
+    """A message that is asked for, with others or alone, and the array that it fills."""
 
     channel: Channel
     number: int
     sequence: int
     array: HostArray
+    asked: Receipts
     done: bool = False
-    fault: TransportError | None = None
 
     def fill(self, message: Message) -> None:
         """Take what the mailbox held next, if it is what was asked for; otherwise keep the fault for its asker."""
         if message.sequence < self.sequence:
-            self.fault = self._refusal("found a duplicate", message)
+            self._refuse("found a duplicate", message)
         elif message.sequence > self.sequence:
-            self.fault = self._refusal("it is lost or out of order: found", message)
+            self._refuse("it is lost or out of order: found", message)
         elif message.number != self.number:
-            self.fault = self._refusal("found another rendezvous", message)
+            self._refuse("found another rendezvous", message)
         elif len(message.payload) != self.array.nbytes:
-            self.fault = self._refusal(f"expected {self.array.nbytes} bytes and found", message)
+            self._refuse(f"expected {self.array.nbytes} bytes and found", message)
         else:
             bytes_of(self.array)[:] = np.frombuffer(message.payload, np.uint8)
-            self.done = True
-            message.taken = True
+            self.done = message.taken = True
+            self.asked.left -= 1
 
-    def _refusal(self, what: str, found: Message) -> TransportError:
-        return TransportError(f"rank {self.channel.target} asked for {self}; {what}: {found}")
+    def _refuse(self, what: str, found: Message) -> None:
+        problem = f"rank {self.channel.target} asked for {self}; {what}: {found}"
+        self.asked.fault = self.asked.fault or TransportError(problem)
 
     def __str__(self) -> str:
         where = f"rendezvous {self.number}, {self.channel.lane}"
         return f"message {self.sequence} from rank {self.channel.source} ({where})"
+
+
+@dataclass(slots=True)
+class Receipts:
+    """What one movement asks for: `left` receipts are still empty."""
+
+    hub: LoopbackHub
+    receipts: list[Receipt] = field(default_factory=list)
+    left: int = 0
+    fault: TransportError | None = None
+
+    def test(self) -> bool:
+        """Whether every message asked for has come."""
+        if self.fault is not None:
+            raise self.fault
+        if self.left:
+            self.hub.check_alive()
+        return not self.left
+
+    def describe(self) -> str:
+        """The messages that have not."""
+        return "; ".join(str(receipt) for receipt in self.receipts if not receipt.done)
+
+
+@dataclass(slots=True)
+class Mailbox:
+    """What lies in a channel and what is asked for there, and how many messages and receipts there have been."""
+
+    channel: Channel
+    mail: deque[Message] = field(default_factory=deque)
+    receipts: deque[Receipt] = field(default_factory=deque)
+    sent: int = 0
+    asked: int = 0
 
 
 Tamper = Callable[[Message], Iterable[Message]]
@@ -104,12 +142,11 @@ class LoopbackHub:
     def __init__(self, size: int, lanes: Lanes | None = None, *, tamper: Tamper = faithfully) -> None:
         self.size = size
         self.lanes = lanes or {}
-        self._lock = threading.RLock()
-        self.changed = [threading.Condition(self._lock) for _ in range(size)]
+        self.lock = threading.RLock()
+        self.changed = [threading.Condition(self.lock) for _ in range(size)]
         self.events = [0] * size
         self.failure: BaseException | None = None
-        self._mail: defaultdict[Channel, deque[Message]] = defaultdict(deque)
-        self._asked: defaultdict[Channel, deque[Receipt]] = defaultdict(deque)
+        self._mailboxes: dict[Channel, Mailbox] = {}
         self._tamper = tamper
         self._arrived = 0
         self._barriers = 0
@@ -118,31 +155,49 @@ class LoopbackHub:
         """The transport of one rank."""
         return LoopbackTransport(self, rank)
 
-    def deliver(self, message: Message) -> None:
-        """Put a message in its mailbox."""
-        with self._lock:
+    def mailbox(self, channel: Channel) -> Mailbox:
+        """The mailbox of a channel."""
+        with self.lock:
+            found = self._mailboxes.get(channel)
+            if found is None:
+                found = self._mailboxes[channel] = Mailbox(channel)
+            return found
+
+    def post(self, box: Mailbox, number: int, array: HostArray, *, acknowledged: bool = False) -> Message:
+        """Put a message in a mailbox."""
+        with self.lock:
+            message = Message(box.channel, number, box.sent, array.tobytes(), acknowledged)
+            box.sent += 1
             for found in self._tamper(message):
-                self._mail[found.channel].append(found)
-                self._match(found.channel)
+                there = box if found.channel is box.channel else self.mailbox(found.channel)
+                there.mail.append(found)
+                self._match(there)
+        return message
 
-    def ask(self, receipt: Receipt) -> None:
+    def ask(self, box: Mailbox, number: int, array: HostArray, asked: Receipts) -> None:
         """Queue a receipt; it is filled in the order of asking, by the messages in the order of their arrival."""
-        with self._lock:
-            self._asked[receipt.channel].append(receipt)
-            self._match(receipt.channel)
+        with self.lock:
+            receipt = Receipt(box.channel, number, box.asked, array, asked)
+            box.asked += 1
+            asked.receipts.append(receipt)
+            asked.left += 1
+            box.receipts.append(receipt)
+            self._match(box)
 
-    def _match(self, channel: Channel) -> None:
-        """Fill receipts, and tell both ends; that a message lies there, or is waited for, is no news to anyone."""
-        mail, asked = self._mail[channel], self._asked[channel]
-        while mail and asked:
-            asked.popleft().fill(mail.popleft())
-            self._notify(channel.target)
-            self._notify(channel.source)
+    def _match(self, box: Mailbox) -> None:
+        """Fill receipts, and tell who waits for that; that a message lies there, or is waited for, is no news."""
+        while box.mail and box.receipts:
+            receipt, message = box.receipts.popleft(), box.mail.popleft()
+            receipt.fill(message)
+            if not receipt.asked.left or receipt.asked.fault is not None:
+                self._notify(box.channel.target)
+            if message.acknowledged:
+                self._notify(box.channel.source)
 
     def unclaimed(self, rank: int) -> list[Message]:
         """Messages for `rank` that it has not asked for."""
-        with self._lock:
-            return [message for mail in self._mail.values() for message in mail if message.channel.target == rank]
+        with self.lock:
+            return [m for box in self._mailboxes.values() for m in box.mail if m.channel.target == rank]
 
     def _notify(self, rank: int) -> None:
         self.events[rank] += 1
@@ -150,7 +205,7 @@ class LoopbackHub:
 
     def poison(self, failure: BaseException) -> None:
         """End all ranks: the first failure is the one that they name."""
-        with self._lock:
+        with self.lock:
             self.failure = self.failure or failure
             for rank in range(self.size):
                 self._notify(rank)
@@ -162,7 +217,7 @@ class LoopbackHub:
 
     def barrier(self, rank: int) -> None:
         """Wait for all ranks."""
-        with self._lock:
+        with self.lock:
             mine = self._barriers
             self._arrived += 1
             if self._arrived == self.size:
@@ -185,8 +240,7 @@ class LoopbackTransport:
         self._lanes = dict(hub.lanes)
         self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
         self._seen: Counter[int] = Counter()
-        self._sent: Counter[Channel] = Counter()
-        self._asked: Counter[Channel] = Counter()
+        self._ways: dict[tuple[Group, int], list[tuple[Mailbox, Mailbox]]] = {}
 
     def open(self, number: int, lane: Lane) -> None:
         """Let collectives of this number travel in a lane."""
@@ -214,17 +268,25 @@ class LoopbackTransport:
     ) -> Request:
         check_contiguous(receive)
         self._hub.check_alive()
+        ways = self._ways.get((group, number))
+        if ways is None:
+            ways = self._ways[group, number] = self._open(group, number)
+        asked = Receipts(self._hub)
+        with self._hub.lock:
+            for (outgoing, _), array in zip(ways, send, strict=True):
+                if array is not None and array.size:
+                    self._hub.post(outgoing, number, array)
+            for (_, incoming), array in zip(ways, receive, strict=True):
+                if array is not None and array.size:
+                    self._hub.ask(incoming, number, array, asked)
+        return asked
+
+    def _open(self, group: Group, number: int) -> list[tuple[Mailbox, Mailbox]]:
+        """By rank of a group: the mailboxes of its lane to it and from it."""
         label = self._lanes[number].label if number in self._lanes else ""
         lane = f"collectives of {group} ({label})"
-        for peer, array in zip(group, send, strict=True):
-            if array is not None and array.size:
-                self._post(Channel(self.rank, peer, lane), number, array)
-        asked = [
-            self._ask(Channel(peer, self.rank, lane), number, array)
-            for peer, array in zip(group, receive, strict=True)
-            if array is not None and array.size
-        ]
-        return _Receipts(self._hub, asked)
+        both = (((self.rank, peer), (peer, self.rank)) for peer in group)
+        return [(self._hub.mailbox(Channel(*to, lane)), self._hub.mailbox(Channel(*back, lane))) for to, back in both]
 
     def send(self, target: int, number: int, array: HostArray) -> Request:
         """One end of a message."""
@@ -232,26 +294,17 @@ class LoopbackTransport:
         self._hub.check_alive()
         if target != self.rank:
             self.bytes_sent["send"] += array.nbytes
-        return _Sent(self._hub, self._post(Channel(self.rank, target, f"messages of {number}"), number, array))
+        box = self._hub.mailbox(Channel(self.rank, target, f"messages of {number}"))
+        return _Sent(self._hub, self._hub.post(box, number, array, acknowledged=True))
 
     def receive(self, source: int, number: int, array: HostArray) -> Request:
         """The other end."""
         check_contiguous([array])
         self._hub.check_alive()
-        channel = Channel(source, self.rank, f"messages of {number}")
-        return _Receipts(self._hub, [self._ask(channel, number, array)])
-
-    def _post(self, channel: Channel, number: int, array: HostArray) -> Message:
-        message = Message(channel, number, self._sent[channel], array.tobytes())
-        self._sent[channel] += 1
-        self._hub.deliver(message)
-        return message
-
-    def _ask(self, channel: Channel, number: int, array: HostArray) -> Receipt:
-        receipt = Receipt(channel, number, self._asked[channel], array)
-        self._asked[channel] += 1
-        self._hub.ask(receipt)
-        return receipt
+        asked = Receipts(self._hub)
+        box = self._hub.mailbox(Channel(source, self.rank, f"messages of {number}"))
+        self._hub.ask(box, number, array, asked)
+        return asked
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -269,26 +322,6 @@ class LoopbackTransport:
         unclaimed = self._hub.unclaimed(self.rank)
         if unclaimed:
             raise TransportError(f"rank {self.rank} never asked for {'; '.join(map(str, unclaimed))}")
-
-
-class _Receipts:
-    """Through when every message asked for has come."""
-
-    def __init__(self, hub: LoopbackHub, receipts: list[Receipt]) -> None:
-        self._hub = hub
-        self._waiting = receipts
-
-    def test(self) -> bool:
-        for receipt in self._waiting:
-            if receipt.fault is not None:
-                raise receipt.fault
-        self._waiting = [receipt for receipt in self._waiting if not receipt.done]
-        if self._waiting:
-            self._hub.check_alive()
-        return not self._waiting
-
-    def describe(self) -> str:
-        return "; ".join(map(str, self._waiting))
 
 
 class _Sent:

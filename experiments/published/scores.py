@@ -22,6 +22,7 @@ _SAME = (
     "source", "framework", "framework_version", "date", "model", "gpu", "num_gpus", "layers", "hidden", "heads",
     "ffn", "seq", "vocab", "dtype", "global_batch", "recompute",
 )  # fmt: skip
+_CUT = ("tp", "pp", "dp", "vpp", "ep", "cp", "zero_stage", "micro_batch")
 _SMALLEST_GROUP = 4
 
 
@@ -95,10 +96,7 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
         for row, p, _ in ran
         if (held := positive(row["mem_gib_per_gpu"])) is not None
     ]
-    groups: dict[tuple[str, ...], list[tuple[float, float]]] = defaultdict(list)
-    for row, p, seconds in timed:
-        groups[tuple(row[name] for name in _SAME)].append((seconds, p.seconds))
-    large = [group for group in groups.values() if len(group) >= _SMALLEST_GROUP]
+    large = [[(seconds, p.seconds) for _, p, seconds in group] for group in _groups(timed)]
     taus = [tau for tau in map(_tau, large) if tau is not None]
     return Score(
         rows=len(pairs),
@@ -115,6 +113,60 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
         out_of_memory_found=sum(over),
         false_alarms=sum(p.out_of_memory for _, p, _ in ran),
     )
+
+
+Timed = tuple[Mapping[str, str], Prediction, float]
+"""A run that was measured and predicted: its row, the prediction, measured seconds."""
+
+
+def _groups(timed: Iterable[Timed]) -> list[list[Timed]]:
+    """Runs that differ only in how they were parallelised, where there are enough to choose from."""
+    groups: dict[tuple[str, ...], list[Timed]] = defaultdict(list)
+    for run in timed:
+        groups[tuple(run[0][name] for name in _SAME)].append(run)
+    return [group for group in groups.values() if len(group) >= _SMALLEST_GROUP]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A published search repeated: of `ways` measured ways to cut a job, the one predicted fastest, and the fastest."""
+
+    family: str
+    model: str
+    gpus: int
+    global_batch: int
+    ways: int
+    chosen: str
+    chosen_s: float
+    fastest: str
+    fastest_s: float
+
+    @property
+    def regret(self) -> float:
+        """What the chosen way takes more than the fastest, as a share of it."""
+        return self.chosen_s / self.fastest_s - 1
+
+
+def choices(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction]) -> list[Choice]:
+    """What would have been chosen in every group of runs, of rows and their predictions in the same order."""
+    timed = [
+        (row, p, seconds)
+        for row, p in zip(cells, predictions, strict=True)
+        if p.status == "ok" and row["oom"] != "yes" and (seconds := measured_seconds(row)) is not None
+    ]
+    found = []
+    for group in _groups(timed):
+        chosen = min(group, key=lambda run: (run[1].seconds, -run[2]))
+        fastest = min(group, key=lambda run: run[2])
+        row = chosen[0]
+        job = (family_of(row["row_id"]), row["model"], int(row["num_gpus"]), int(row["global_batch"]))
+        found.append(Choice(*job, len(group), _way(chosen[0]), chosen[2], _way(fastest[0]), fastest[2]))
+    return sorted(found, key=lambda c: (c.family, c.model, c.gpus, c.global_batch, c.ways, c.fastest_s))
+
+
+def _way(row: Mapping[str, str]) -> str:
+    """How a run was cut, in the words of its row; what it leaves open is left out."""
+    return " ".join(f"{name} {row[name]}" for name in _CUT if row[name])
 
 
 def _tau(pairs: Sequence[tuple[float, float]]) -> float | None:

@@ -6,7 +6,7 @@ then are predicted from data sheets and from what others ran.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from experiments.published.fitting import (
 )  # fmt: skip
 from experiments.published.predictions import Prediction, predict
 from experiments.published.rows import Row, read_rows
-from experiments.published.scores import Score, score
+from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, score
 from strategy.estimate import collectives
 from strategy.estimate.calibration import TIME, Calibration
 from strategy.estimate.constants import Constants, nominal
@@ -40,11 +40,27 @@ CALCULON = {
 
 
 @dataclass(frozen=True, slots=True)
+class Point:
+    """One run: seconds per step as measured, and as predicted by a fit without its group, with a 90 % interval."""
+
+    family: str
+    measured_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Validation:
-    """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup."""
+    """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup.
+
+    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one.
+    """
 
     fits: Mapping[str, Fit]
     strata: Mapping[str, Stratum]
+    points: Sequence[Point]
+    choices: Sequence[Choice]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
     collective_error: Mapping[str, float]
@@ -75,16 +91,26 @@ def validate() -> Validation:
     )
     rows = read_rows(path)
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, links.values) / measured.seconds - 1)
+    cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, intervals)
     return Validation(
         fits,
         intervals,
-        score([row.cells for row in rows], predictions(rows, runs, within, links, intervals)),
-        score([row.cells for row in rows], predictions(rows, runs, across, links, intervals)),
+        list(_points(cells, apart)),
+        choices(cells, apart),
+        score(cells, apart),
+        score(cells, predictions(rows, runs, across, links, intervals)),
         {
             setup: float(error[np.array([setup == other for other in measured.setups])].mean())
             for setup in sorted(set(measured.setups))
         },
     )
+
+
+def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction]) -> Iterator[Point]:
+    for row, found in zip(cells, predicted, strict=True):
+        measured_s = measured_seconds(row)
+        if measured_s is not None and found.status == "ok":
+            yield Point(family_of(row["row_id"]), measured_s, found.seconds, found.low, found.high)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def document(
     result: SearchResult, path: Path, calibration: Calibration | None, *, search_time_s: float
 ) -> dict[str, object]:
     """The JSON document of a search."""
-    from experiments.prices import extrapolated_kinds
+    from experiments.prices import extrapolated
 
     plan, claims = result.plan, result.plan.claims
     mfu, hfu = utilisation(plan)
@@ -222,7 +222,7 @@ def document(
         "plan": str(path),
         "plan_hash": plan.plan_hash,
         "num_candidates": result.num_candidates,
-        "extrapolated": None if calibration is None else extrapolated_kinds(plan, calibration),
+        "extrapolated": extrapolated(plan, calibration),
     }
 
 

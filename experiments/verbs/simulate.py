@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=FIGURE",
         help="what if the cluster were another: inter.bandwidth=2x, device.compute=500TFLOP/s, ...",
     )
+    parser.add_argument("--mtbf", metavar="TIME", help="mean time between failures of one device, such as 50000h")
+    parser.add_argument("--restart", default="5 min", metavar="TIME", help="from a failure to training again (5 min)")
+    parser.add_argument("--save", metavar="TIME", help="how long a checkpoint stops training (a copy to the host)")
     parser.add_argument("--trace", type=Path, metavar="F.json.gz", help="write the timeline for Perfetto")
     parser.add_argument("--figure", type=Path, metavar="F.png", help="draw the timeline, and F-memory.png")
     add_json(parser)
@@ -45,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
-    from experiments.prices import extrapolated_kinds, read_calibration_of
+    from experiments.prices import extrapolated, read_calibration_of
     from experiments.verbs.verify import refusal
     from experiments.what_if import what_if
     from simulator.admission import admitted, is_large
@@ -75,14 +79,21 @@ def run(args: argparse.Namespace) -> int:
         found = simulate_large(program, graph=graphs[0], peak_flop_per_s=peak_flop_per_s)
     else:
         found = simulate(program, peak_flop_per_s=peak_flop_per_s)
+    lost = None
+    if args.mtbf is not None:
+        from experiments.failures import lost_to_failures
+
+        lost = lost_to_failures(program, cost.cluster, mtbf=args.mtbf, restart=args.restart, save=args.save)
     if args.trace is not None:
         write_trace_of(program, found, args.trace)
     if args.figure is not None:
         draw(plan, program, found, args.figure)
     if args.json:
-        extrapolated = None if calibration is None else extrapolated_kinds(plan, calibration)
-        emit({**document(found), "extrapolated": extrapolated})
+        failures = {} if lost is None else asdict(lost)
+        emit({**document(found), **failures, "extrapolated": extrapolated(plan, calibration)})
     say(f"{args.plan}: {format_seconds(found.step_time_s)} a step, {found.idle_share:.1%} of it idle")
+    if lost is not None:
+        say(str(lost))
     return 0
 
 
@@ -139,9 +150,14 @@ def draw(plan: Plan, program: Program, found: Simulation | LargeSimulation, path
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure whole or not at all, in the format that the suffix names."""
+    """Write a figure whole or not at all, in the format that the suffix names; the same figure, the same bytes."""
+    import matplotlib
+
     picture = io.BytesIO()
-    figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200)
+    dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix)
+    with matplotlib.rc_context({"svg.hashsalt": "sbplan"}):
+        metadata = {dated: None} if dated else None
+        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200, metadata=metadata)
     write_atomic(path, picture.getvalue())
 
 

@@ -1,25 +1,26 @@
-"""Recompute the shipped published numbers: how well measured training runs are predicted by fits without them."""
+"""Recompute the shipped published numbers: predictions of measured runs by fits without them, and sources' figures."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, say
 from experiments.outputs import check_place
 
 if TYPE_CHECKING:
-    from experiments.published.scores import Score
+    from experiments.published.scores import Choice, Score
+    from experiments.published.sources import SourceFigure
     from experiments.published.validation import Validation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan validate` takes."""
-    parser.add_argument("--search", action="store_true", help="recompute the published search results too")
+    parser.add_argument("--search", action="store_true", help="choose the way predicted fastest in published searches")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the constants fitted to all open runs here")
     add_json(parser)
 
@@ -27,11 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, hold out, score, and print the tables."""
     from experiments.published.fitting import open_rows
+    from experiments.published.sources import all_figures, as_table
     from experiments.published.validation import FOLDS, validate
     from strategy.estimate.calibration import DECLARED, write_calibration
 
-    if args.search:
-        raise not_there_yet("'sbplan validate --search'")
     check_place(args.out, "--out")
     found = validate()
     if args.out:
@@ -42,18 +42,22 @@ def run(args: argparse.Namespace) -> int:
             "strata": f"held-out residuals of {FOLDS} folds; groups of a model on a GPU kept whole",
         }
         write_calibration(args.out, found.fits, found.strata, provenance)
+    figures = all_figures()
     if args.json:
-        emit(document(found))
+        emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.search else {}))
     say(f"{len(DECLARED)} fitted parameters\n")
     say(f"held out by group, {FOLDS} folds\n" + table(found.within))
     say("\nheld out by family\n" + table(found.across))
     say("\nall-reduces of at least 1 MiB, mean error")
     for setup, error in found.collective_error.items():
         say(f"  {setup:<12}{100 * error:6.1f} %")
+    say("\nfigures that the sources print, simulated\n" + as_table(figures))
+    if args.search:
+        say("\n" + searches(found.choices))
     return 0
 
 
-def document(found: Validation) -> dict[str, object]:
+def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, object]:
     """The JSON document of a validation."""
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON
@@ -67,7 +71,21 @@ def document(found: Validation) -> dict[str, object]:
         "across_macro": macro(found.across.values()),
         "collectives": dict(found.collective_error),
         "calculon": CALCULON,
+        "figures": [asdict(figure) for figure in figures],
     }
+
+
+def searches(found: Sequence[Choice]) -> str:
+    """One line per published search: the way chosen by predictions of a fit without it, what it lost to the fastest."""
+    lines = [f"{'published search':<54}{'ways':>6}{'regret':>9}  chosen"]
+    for one in found:
+        name = f"{one.family}: {one.model}, {one.gpus} GPUs, batch {one.global_batch}"
+        other = "" if one.chosen == one.fastest else f"  (fastest: {one.fastest})"
+        lines.append(f"{name:<54}{one.ways:>6}{100 * one.regret:>7.1f} %  {one.chosen}{other}")
+    best = sum(one.regret == 0 for one in found)
+    mean = sum(one.regret for one in found) / len(found)
+    lines.append(f"{best} of {len(found)} chosen as the fastest, mean regret {100 * mean:.1f} %")
+    return "\n".join(lines)
 
 
 def table(scores: Mapping[str, Score]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.certificate.elimination import eliminate
+from strategy.certificate.joins import joins_of, least_left
 from strategy.certificate.proof import Bound, IntArray, Passed, Prices
 from strategy.certificate.working import Working, legal
 from strategy.errors import CertificateError
@@ -48,7 +49,7 @@ def least(work: Working, bound: Bound) -> int | None:
     if work.is_impossible():
         return None
     if isinstance(bound, Passed):
-        costs, total = _pass(work, scaled, bound.messages)
+        costs, total = _pass(work, scaled, bound)
         minima = [int(cost.min(initial=INFINITE)) for cost in costs.values()]
         if total is None or max(minima, default=0) >= INFINITE:
             return None
@@ -66,12 +67,13 @@ def by_choice(work: Working, bound: Bound, below: int) -> dict[int, npt.NDArray[
     scaled = _price(work, bound.prices)
     enough = scaled.units(below)
     if isinstance(bound, Passed):
-        costs, total = _pass(work, scaled, bound.messages)
+        costs, total = _pass(work, scaled, bound)
         minima = {node: int(cost.min(initial=INFINITE)) for node, cost in costs.items()}
         if total is None or max(minima.values(), default=0) >= INFINITE:
-            return {node: np.ones(cost.size, np.bool_) for node, cost in costs.items()}
+            return {node: np.ones(cost.size, np.bool_) for node, cost in work.costs.items()}
         rest = total + sum(minima.values())
-        return {node: _at_least(cost, enough - rest + minima[node]) for node, cost in costs.items()}
+        shown = {node: _at_least(cost, enough - rest + minima[node]) for node, cost in costs.items()}
+        return {node: np.zeros(cost.size, np.bool_) for node, cost in work.costs.items()} | shown
     run = eliminate(work, scaled.costs, bound.order, bound.prices.bits, infinite=INFINITE)
     return {node: _at_least(total, enough - run.constant) for node, total in run.by_choice().items()}
 
@@ -134,25 +136,36 @@ def _checked(one: IntArray, other: IntArray) -> IntArray:
     return total
 
 
-def _pass(work: Working, scaled: Scaled, messages: IntArray) -> tuple[dict[int, IntArray], int | None]:
-    """The nodes' vectors with all messages, and the sum of the tables' minima without them."""
-    pairs = work.pairs()
-    if messages.size != sum(sum(work.tables[one][other].shape) for one, other in pairs):
-        raise CertificateError("messages that do not fit the tables", got=messages.size)
-    largest = max(int(messages.max(initial=0)), -int(messages.min(initial=0)))
+def _pass(work: Working, scaled: Scaled, bound: Passed) -> tuple[dict[int, IntArray], int | None]:
+    """The vectors of the nodes that are not joined, with all messages; the sum of the tables' minima without them."""
+    joins = joins_of(work, bound.joined)
+    gone = set(bound.joined.tolist())
+    pairs = [(one, other) for one, other in work.pairs() if one not in gone and other not in gone]
+    takers = [node for scope in (*pairs, *(join.scope for join in joins)) for node in scope]
+    ends = np.cumsum([work.costs[node].size for node in takers], dtype=np.int64)
+    if bound.messages.size != (ends[-1] if takers else 0):
+        raise CertificateError("messages that do not fit the tables", got=bound.messages.size)
+    largest = max(int(bound.messages.max(initial=0)), -int(bound.messages.min(initial=0)))
     if largest >= INFINITE:
         raise CertificateError("messages are too large to be exact")
-    costs = dict(scaled.costs)
+    messages = iter(np.split(bound.messages, ends[:-1]))
+    costs = {node: cost for node, cost in scaled.costs.items() if node not in gone}
     total: int | None = 0
-    place = 0
+
+    def given(scope: tuple[int, ...]) -> list[IntArray]:
+        """The messages of the next table, which its nodes take."""
+        mine = list(itertools.islice(messages, len(scope)))
+        for node, message in zip(scope, mine, strict=True):
+            costs[node] = np.where(costs[node] >= INFINITE, INFINITE, _checked(costs[node], message))
+        return mine
+
     for one, other in pairs:
-        table = work.tables[one][other]
-        mine, theirs = np.split(messages[place : place + sum(table.shape)], [table.shape[0]])
-        place += sum(table.shape)
-        entries = _scaled(table, scaled.prices.bits, 2 * largest)
+        mine, theirs = given((one, other))
+        entries = _scaled(work.tables[one][other], scaled.prices.bits, 2 * largest)
         rest = np.where(entries >= INFINITE, INFINITE, entries - mine[:, None] - theirs[None, :])
         minimum = int(rest.min(initial=INFINITE))
         total = None if total is None or minimum >= INFINITE else total + minimum
-        for node, message in ((one, mine), (other, theirs)):
-            costs[node] = np.where(costs[node] >= INFINITE, INFINITE, _checked(costs[node], message))
+    for join in joins:
+        lowest = least_left(work, scaled.costs, join, given(join.scope), scaled.prices.bits, infinite=INFINITE)
+        total = None if total is None or lowest is None else total + lowest
     return costs, total

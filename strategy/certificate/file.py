@@ -7,7 +7,7 @@ Metadata `certificate` is a JSON object {`version`, `problem`, `cost`, `lower_bo
     normalise  = 1 n ones[n] others[n]                drop       = 2 node n choices[n] by[n]
     eliminate  = 3 node                               merge      = 4 node into
     keep rows  = 5 n rows[n]                          fix        = 6 below n nodes[n] (m choices[m])*n bound
-    passed     = 7 bits shift n units[n] m messages[m]
+    passed     = 7 bits shift n units[n] m messages[m] k joined[k]
     eliminated = 8 bits shift n units[n] m order[m]
     branch     = 9 node n (m choices[m])*n            empty      = 10
 """
@@ -44,7 +44,7 @@ from strategy.certificate.proof import (
 from strategy.errors import CertificateError, InputError
 from strategy.files import write_atomic
 
-VERSION = 1
+VERSION = 2
 # More than this unpacked is refused; branches within branches too.
 MAX_BYTES = 1 << 30
 MAX_DEPTH = 400
@@ -165,6 +165,7 @@ def _end_words(end: End) -> Iterator[IntArray | list[int]]:
         case Passed():
             yield from ([7, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
             yield from ([end.messages.size], end.messages)
+            yield from ([end.joined.size], end.joined)
         case Eliminated():
             yield from ([8, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
             yield from ([end.order.size], end.order)
@@ -250,7 +251,9 @@ class _Words:
             case 7 | 8:
                 bits, shift = self._number(), self._number()
                 prices = Prices(self._counted(), shift, bits)
-                return Passed(prices, self._counted()) if code == 7 else Eliminated(prices, self._counted())
+                if code == 7:
+                    return Passed(prices, self._counted(), self._counted())
+                return Eliminated(prices, self._counted())
             case 9:
                 node, size = self._number(), self._count()
                 return Branch(node, tuple(self._counted() for _ in range(size)), ())

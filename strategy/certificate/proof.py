@@ -15,7 +15,7 @@ elimination orders speak of the live nodes and tables only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -46,10 +46,16 @@ class Passed:
     For every live pair (i, j), i < j, in ascending order: what the C_i choices of i, then the C_j choices of j take
     over from the table, all in one array. With messages m a node's vector is cost + price + sum of its m, and a table
     is table - m_i - m_j; the bound is the sum of all their minima less the price of the room.
+
+    Nodes of `joined`, ascending, have no memory and no table between them, and take no part in the above. Those with
+    the same neighbours, their scope, are one table over the scope instead: at each cell the sum, over these nodes, of
+    the least that a choice of the node costs with its tables there. Messages of these tables follow those of the pairs:
+    by ascending scope (its nodes ascending), what the choices of each of its nodes take over from the table.
     """
 
     prices: Prices
     messages: IntArray
+    joined: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,14 @@ FABRICS = ("infiniband", "omnipath", "edr")
 """Networks between nodes: InfiniBand or RoCE at a NIC per GPU, Omni-Path, one EDR port per node."""
 
 
+def named_sheet(name: str) -> DeviceSheet | None:
+    """The sheet of the GPU that a name is, or begins with the model of (`A100-SXM4-80GB`)."""
+    if name in DEVICES:
+        return DEVICES[name]
+    model = name.split("-")[0]
+    return next((sheet for sheet in _SHEETS if sheet.name.split("-")[0] == model), None)
+
+
 def device(name: str) -> DeviceSheet:
     """The sheet of a name.
 

@@ -102,9 +102,9 @@ class Kernels:
             + c["conv.moved"] * part.images
         )
         return np.asarray(
-            _flop(part.products, c) / rate
-            + c["ep.skew"] * _flop(part.grouped, c) / (rate * c["gemm.grouped"])
-            + _flop(part.batched, c) / (self._half_rate(c) * c["gemm.batched"])
+            full_rate_flop(part.products, c) / rate
+            + c["ep.skew"] * full_rate_flop(part.grouped, c) / (rate * c["gemm.grouped"])
+            + full_rate_flop(part.batched, c) / (self._half_rate(c) * c["gemm.batched"])
             + part.fused_flop / (self._flash.of(c) * j.peak_half * self._clock(c))
             + part.convolved / convolving
             + moved / self.bandwidth(c),
@@ -113,10 +113,11 @@ class Kernels:
 
     def head(self, work: Work, c: Constants) -> Floats:
         """Seconds of the logits and the loss, forward and backward."""
-        return _flop(work.logits, c) / self._half_rate(c) + c["bytes.logits"] * work.logits_bytes / self.bandwidth(c)
+        moved = c["bytes.logits"] * work.logits_bytes
+        return full_rate_flop(work.logits, c) / self._half_rate(c) + moved / self.bandwidth(c)
 
 
-def _flop(product: Product, c: Constants) -> Floats:
+def full_rate_flop(product: Product, c: Constants) -> Floats:
     """FLOPs of a product at the full rate, with what its shape loses."""
     quantised = product.ideal + c["gemm.quantisation"] * (product.quantised - product.ideal)
     lost = c["gemm.shallow"] * product.shallow + c["gemm.odd"] * product.odd + c["gemm.ragged"] * product.ragged

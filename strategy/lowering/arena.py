@@ -51,10 +51,11 @@ def place(spans: Sequence[Span]) -> tuple[list[int], int]:
 def _place_above(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets and size of what is not in use all the time."""
     least = max(usage(spans), default=0)
+    meetings = _Meetings(spans)
     best: list[int] = []
     size = math.inf
     for order in _orders(spans):
-        offsets = _first_fit(spans, order)
+        offsets = _first_fit(spans, order, meetings)
         needed = max((o + s.nbytes for o, s in zip(offsets, spans, strict=True)), default=0)
         if needed < size:
             best, size = offsets, needed
@@ -86,22 +87,38 @@ def _orders(spans: Sequence[Span]) -> Iterator[list[int]]:
     yield sorted(numbers, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
 
 
-def _first_fit(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
-    owners = np.array([i for i, span in enumerate(spans) for _ in span.lives], np.int64)
-    begins = np.array([begin for span in spans for begin, _ in span.lives], np.int64)
-    ends = np.array([end for span in spans for _, end in span.lives], np.int64)
+class _Meetings:
+    """Which spans are in use at once; worked out for a span when it is placed first, and kept as bits."""
+
+    def __init__(self, spans: Sequence[Span]) -> None:
+        self._spans = spans
+        self._horizon = _horizon(spans)
+        self._owners = np.array([i for i, span in enumerate(spans) for _ in span.lives], np.int64)
+        self._begins = np.array([begin for span in spans for begin, _ in span.lives], np.int64)
+        self._ends = np.array([end for span in spans for _, end in span.lives], np.int64)
+        self._bits: dict[int, npt.NDArray[np.uint8]] = {}
+
+    def of(self, index: int) -> npt.NDArray[np.bool_]:
+        """By span: whether it is in use when the one at `index` is."""
+        known = self._bits.get(index)
+        if known is not None:
+            return np.unpackbits(known, count=len(self._spans)).view(np.bool_)
+        used_before = np.zeros(self._horizon + 1, np.int64)
+        for begin, end in self._spans[index].lives:
+            used_before[begin + 1 : end + 1] = 1
+        used_before = used_before.cumsum()
+        found = np.zeros(len(self._spans), np.bool_)
+        found[self._owners[used_before[self._ends] > used_before[self._begins]]] = True
+        self._bits[index] = np.packbits(found)
+        return found
+
+
+def _first_fit(spans: Sequence[Span], order: Sequence[int], meetings: _Meetings) -> list[int]:
     nbytes = np.array([span.nbytes for span in spans], np.int64)
     offsets = np.zeros(len(spans), np.int64)
-    placed = np.zeros(len(spans), bool)
-    used_before = np.zeros(_horizon(spans) + 1, np.int64)
+    placed = np.zeros(len(spans), np.bool_)
     for index in order:
-        used_before[:] = 0
-        for begin, end in spans[index].lives:
-            used_before[begin + 1 : end + 1] = 1
-        used_before.cumsum(out=used_before)
-        meets = np.zeros(len(spans), bool)
-        meets[owners[used_before[ends] > used_before[begins]]] = True
-        (rivals,) = (meets & placed).nonzero()
+        (rivals,) = (meetings.of(index) & placed).nonzero()
         offsets[index] = _lowest_gap(offsets[rivals], nbytes[rivals], spans[index].nbytes)
         placed[index] = True
     return [int(offset) for offset in offsets]
@@ -109,8 +126,13 @@ def _first_fit(spans: Sequence[Span], order: Sequence[int]) -> list[int]:
 
 def _lowest_gap(offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], wanted: int) -> int:
     """The lowest offset with `wanted` bytes before the next block, or the end of all blocks."""
+    if not len(offsets):
+        return 0
     order = offsets.argsort(kind="stable")
     begins = offsets[order]
-    free_from = np.maximum.accumulate(np.concatenate(([0], begins + nbytes[order])))
-    (fits,) = (begins - free_from[:-1] >= wanted).nonzero()
-    return int(free_from[fits[0]] if len(fits) else free_from[-1])
+    free_from = np.maximum.accumulate(begins + nbytes[order])
+    if begins[0] >= wanted:
+        return 0
+    fits = begins[1:] - free_from[:-1] >= wanted
+    first = int(fits.argmax()) if len(fits) else 0
+    return int(free_from[first] if len(fits) and fits[first] else free_from[-1])

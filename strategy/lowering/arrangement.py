@@ -23,7 +23,8 @@ from strategy.graph import Graph, Op, Phase, Role, Value, act_rate
 from strategy.layout import Conversion, Copy, Home, Layout, Stages, home_of, wanted_copies
 from strategy.lowering.in_flight import Leg, UnitRun, unit_run
 from strategy.lowering.schedule import Schedule
-from strategy.ops.copy import MOVES, TO_DEVICE
+from strategy.ops.copy import TO_DEVICE
+from strategy.placement import MOVES
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
 from strategy.tensor import Rate

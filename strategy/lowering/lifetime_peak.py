@@ -6,11 +6,11 @@ the program (`memory`): blocks that are in use for less than the lifetime, or in
 
 from __future__ import annotations
 
-from strategy.graph import Graph, Space
+from strategy.graph import Graph
 from strategy.layout import Stages
 from strategy.lowering.arrangement import Arrangement, Held
 from strategy.lowering.memory import aligned
-from strategy.placement import Placement
+from strategy.placement import Placement, Space
 from strategy.sbp import Owner, local_box
 from strategy.tensor import box_shape, is_empty
 

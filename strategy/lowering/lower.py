@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
-from strategy.cost import FLOP_BOUND, CostModel, expected, port_rates
+from strategy.cost import CostModel, expected, port_rates
+from strategy.data_sheet import FLOP_BOUND
 from strategy.errors import present
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout

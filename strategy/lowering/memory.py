@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategy.graph import Space
 from strategy.lowering.arena import Span, place, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
+from strategy.placement import Space
 from strategy.program import Actor, OpTask, Program, Register
 
 ALIGNMENT = 64

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final, overload
 
 from strategy.builder import GraphBuilder
@@ -22,7 +22,7 @@ from strategy.errors import GraphError, did_you_mean, present
 from strategy.graph import Attrs, Role, Value
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators, filled
-from strategy.placement import Placement
+from strategy.placement import Placement, Space
 from strategy.sbp import Sbp
 from strategy.tensor import DType, Rate, Shape, TensorSpec
 
@@ -46,7 +46,7 @@ class Tracer:
     pins: dict[str, Sbp | Sequence[Sbp]] = field(default_factory=dict)
     """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
     places: dict[str, Placement] = field(default_factory=dict)
-    """Value -> where the code brings it."""
+    """Value -> the stage that the code brings it to."""
     _paths: dict[int, Scope] = field(default_factory=dict)
     _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -120,6 +120,10 @@ class Tracer:
     def spec(self, name: str) -> TensorSpec:
         """Shape and dtype of a tensor; of a poisoned one, a guess."""
         return self._poisoned[name] if name in self._poisoned else self.graph.spec(name)
+
+    def space(self, name: str) -> Space:
+        """The memory that a tensor is in; of a poisoned one, a guess."""
+        return Space.DEVICE if name in self._poisoned else self.graph.values[name].space
 
     @property
     def _scope(self) -> Scope:
@@ -195,10 +199,15 @@ class Tensor(Operators):
         return self
 
     def to_global(self, placement: Placement | None = None, sbp: Sbp | Sequence[Sbp] | None = None) -> Tensor:
-        """A copy of this tensor elsewhere, or laid out otherwise; what reads the copy runs where that is."""
-        copy = self.operate("copy")
+        """A copy of this tensor elsewhere, or laid out otherwise; what reads the copy runs where that is.
+
+        What is brought to hosts is computed on by them, until it is brought back to devices.
+        """
+        space = self.tracer.space(self.name)
+        moves = placement is not None and placement.space is not space
+        copy = self.operate(f"to_{placement.space}" if placement is not None and moves else "copy")
         if placement is not None:
-            self.tracer.places[copy.name] = placement
+            self.tracer.places[copy.name] = replace(placement, space=Space.DEVICE)
         return copy if sbp is None else copy.pin(sbp)
 
     def operate(self, kind: str, *others: Tensor, attrs: Attrs | None = None) -> Tensor:

@@ -28,12 +28,11 @@ from strategy.ops.base import (
 )
 from strategy.ops.gradient import GradientBuilder
 from strategy.ops.on_rows import on_rows, ragged_spec
+from strategy.placement import MOVES, Space
 from strategy.sbp import Split
 from strategy.tensor import DType, TensorSpec
 
-TO_HOST, TO_DEVICE = "to_host", "to_device"
-MOVES = (TO_HOST, TO_DEVICE)
-"""Kinds that go over the link between a device and its host."""
+TO_HOST, TO_DEVICE = (f"to_{space}" for space in (Space.HOST, Space.DEVICE))
 
 
 def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
@@ -63,6 +62,13 @@ def _gradient(builder: GradientBuilder) -> None:
         builder.give(0, builder.output_gradient())
 
 
+def _back(builder: GradientBuilder) -> None:
+    """The gradient of what was moved is moved back."""
+    if builder.wants(0):
+        back = TO_DEVICE if builder.op.kind == TO_HOST else TO_HOST
+        builder.give(0, builder.emit("d0", back, (builder.output_gradient(),)))
+
+
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     return 0
 
@@ -86,7 +92,7 @@ OPS = (
         examples=_EXAMPLES,
     ),
     *(
-        OpDef(kind, _infer, _flop, _signatures, on_rows(_run), _gradient, ragged=True, examples=_EXAMPLES[:2])
+        OpDef(kind, _infer, _flop, _signatures, on_rows(_run), _back, ragged=True, examples=_EXAMPLES[:2])
         for kind in MOVES
     ),
 )

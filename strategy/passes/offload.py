@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from strategy.errors import InputError, did_you_mean
-from strategy.graph import Graph, Op, Phase, Role, Space, Value, check_graph
+from strategy.graph import Graph, Op, Phase, Role, Value, check_graph
 from strategy.ops.copy import TO_DEVICE, TO_HOST
+from strategy.placement import MOVES, Space
 from strategy.tensor import Rate
 
 CLIP = "clip"
@@ -79,7 +80,9 @@ def _trips(graph: Graph) -> Iterator[_Trip]:
     """
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
-        if producer is None or producer.phase is not Phase.FORWARD or value.rate is not Rate.MICRO_BATCH:
+        if value.space is Space.HOST or value.rate is not Rate.MICRO_BATCH:
+            continue
+        if producer is None or producer.phase is not Phase.FORWARD:
             continue
         readers = graph.consumers[name]
         for layer in dict.fromkeys(op.layer for op in readers if op.phase is Phase.BACKWARD):
@@ -159,10 +162,12 @@ class _Mover:
         self.values.update(self.graph.values)
         state = self._move_state()
         for op in self.graph.ops:
-            host = op.name in state or (op.phase is Phase.UPDATE and any(self._on_host(name) for name in op.inputs))
-            inputs = tuple(self._at(name, op, host=host) for name in op.inputs)
+            updates = op.phase is Phase.UPDATE and any(self._on_host(name) for name in op.inputs)
+            host = op.name in state or updates or self.graph.on_host(op)
+            reads_host = MOVES[op.kind] is Space.DEVICE if op.kind in MOVES else host
+            inputs = tuple(self._at(name, op, host=reads_host) for name in op.inputs)
             self.ops.append(replace(op, inputs=inputs))
-            if host:
+            if host and op.kind not in MOVES:
                 self.values.update((n, replace(self.values[n], space=Space.HOST)) for n in (*op.outputs, *op.updates))
         return Graph(self.values, tuple(self.ops), self.graph.loss)
 

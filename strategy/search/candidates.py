@@ -8,24 +8,19 @@ only where the user pins a context-parallel degree.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, reduce
-from operator import and_
+from functools import lru_cache
 
 from strategy.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import GraphError, InputError, report
-from strategy.graph import Graph, Phase, template_name
+from strategy.graph import Graph, template_name
 from strategy.layout import Stages, assign_stages
 from strategy.lowering.arrangement import Pipeline
-from strategy.lowering.lower import products_flop
 from strategy.lowering.schedule import Schedule, schedule_problem
-from strategy.measurement import Features
 from strategy.models import Model
-from strategy.objective import slots
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
@@ -36,7 +31,7 @@ from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
 from strategy.sharing import sharing
-from strategy.tensor import Rate, Shape
+from strategy.tensor import Shape
 
 FREE: Mapping[str, str] = {"data": "samples split", "context": "positions split", "tensor": "samples shared"}
 """The rules of the axes in a search: all but the samples and positions is free."""
@@ -248,37 +243,6 @@ def state_bytes(request: Request) -> int:
 
 def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def quick_bound_ns(request: Request, config: PlanConfig) -> int:
-    """A bound without solving anything: matrix products spread evenly, and the fixed price of every act."""
-    cost, times = request.cost, slots(request.pipeline_of(config), config.pp)
-    least = _least_work(request.model, request.training.global_batch, config.cp, config.context)
-    once = {kind: cost.seconds(Features(kind, 0, 0)) for kind, _ in (*least.flop, *least.acts)}
-    seconds = sum(cost.seconds(Features(kind, flop, 0)) - once[kind] for kind, flop in least.flop)
-    spread = seconds / request.devices * times / config.num_micro_batches
-    fixed = sum(once[kind] * count for kind, count in least.acts) * (request.model.layers // config.pp)
-    return int((spread * 0.999 + fixed * times) * 1e9)
-
-
-@dataclass(frozen=True, slots=True)
-class _LeastWork:
-    """What no layout avoids, by kind: FLOPs of a step's matrix products, and acts of every layer per micro-batch."""
-
-    flop: tuple[tuple[str, int], ...]
-    acts: tuple[tuple[str, int], ...]
-
-
-@lru_cache(maxsize=8)
-def _least_work(model: Model, global_batch: int, cp: int, context: Context) -> _LeastWork:
-    alone = PlanConfig(1, 1, 1, global_batch, 1, Schedule.GPIPE, cp=cp, context=context)
-    graph = planned_graph(model, Training(global_batch), alone)
-    kinds: dict[int, Counter[str]] = {}
-    for op in graph.ops:
-        if op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs):
-            kinds.setdefault(op.layer, Counter())[op.kind] += op.phase is not Phase.UPDATE
-    acts = reduce(and_, kinds.values()) if kinds else Counter()
-    return _LeastWork(tuple(products_flop(graph).items()), tuple(acts.items()))
 
 
 def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, folded: bool = True) -> SearchSpace:

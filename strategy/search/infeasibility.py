@@ -20,8 +20,9 @@ from strategy.lowering.lower import lower
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.objective import stage_times_ns
 from strategy.program import Program
-from strategy.search.candidates import Request, free_rules, quick_bound_ns, space_of
+from strategy.search.candidates import Request, free_rules, space_of
 from strategy.search.layout_problem import layout_problem
+from strategy.search.quick_bound import quick_bound_ns
 from strategy.search.verdict import Solved
 from strategy.solve.peak import least_peak
 

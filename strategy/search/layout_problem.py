@@ -28,11 +28,12 @@ from strategy.boxing import BoxingStep
 from strategy.convert import Converter
 from strategy.cost import CostModel
 from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Op, Space, act_rate, deciding_op, template_name
+from strategy.graph import Graph, Op, act_rate, deciding_op, template_name
 from strategy.layout import Copy, Home, Stages, home_position
 from strategy.lowering.arrangement import Lifetime, Lifetimes, Pipeline, held_by_conversion
 from strategy.lowering.memory import aligned
 from strategy.objective import load_features, rate_weight
+from strategy.placement import Space
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
 from strategy.sbp import NdSbp, Owner

@@ -154,8 +154,12 @@ def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
     found = [(axis, RULES[name](graph)) for axis, name in enumerate(rules) if mesh[axis] > 1]
 
     def keep(op: Op, signature: Signature) -> bool:
-        named = list(named_layouts(op, signature))
-        return all(rule(op, name, nd_sbp[axis]) for axis, rule in found for name, nd_sbp in named)
+        names, layouts = (*op.inputs, *op.outputs, *op.updates), signature.layouts
+        for axis, rule in found:
+            for name, nd_sbp in zip(names, layouts, strict=True):
+                if not rule(op, name, nd_sbp[axis]):
+                    return False
+        return True
 
     return keep
 

@@ -26,13 +26,13 @@ from strategy.search.candidates import (
     Request,
     candidates_of,
     free_rules,
-    quick_bound_ns,
     state_bytes,
     with_less_memory,
     with_offload,
 )
 from strategy.search.fitted_plan import fitted_plan
 from strategy.search.infeasibility import nothing_fits, tightest
+from strategy.search.quick_bound import quick_bound_ns
 from strategy.search.simulated_plan import SearchStatus, Simulate
 from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
 

@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from strategy.cluster import host_memory_bytes
 from strategy.errors import InfeasibleError
-from strategy.graph import Space
 from strategy.lowering.lower import lower_to_simulate
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.planned import planned_graph
+from strategy.placement import Space
 from strategy.plan import Claims, Plan
 from strategy.program import Program
 from strategy.search.candidates import Request

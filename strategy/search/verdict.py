@@ -22,9 +22,10 @@ from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.objective import stage_times_ns
-from strategy.search.candidates import Request, quick_bound_ns, space_of
+from strategy.search.candidates import Request, space_of
 from strategy.search.deduce import Deduction, deduce
 from strategy.search.layout_problem import SearchSpace, layout_problem
+from strategy.search.quick_bound import quick_bound_ns
 from strategy.signature import Signature
 from strategy.solve import SolveStatus, solve
 

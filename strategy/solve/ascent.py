@@ -16,7 +16,7 @@ from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import Flat, FloatArray
 from strategy.solve.measure import cost_of, load_of
-from strategy.solve.messages import price, sweep
+from strategy.solve.messages import Messages, assign, no_messages, price, sweep
 
 # Share of the old direction in the new one.
 DEFLECTION = 0.7
@@ -45,11 +45,9 @@ class Ascent:
 
     flat: Flat
     prices: FloatArray
-    to_tail: FloatArray
-    to_head: FloatArray
+    messages: Messages
     best_prices: FloatArray
-    best_to_tail: FloatArray
-    best_to_head: FloatArray
+    best_messages: Messages
     direction: FloatArray
     picks: IntArray
     priced: FloatArray
@@ -73,11 +71,9 @@ class Ascent:
         _climb(
             self.flat,
             self.prices,
-            self.to_tail,
-            self.to_head,
+            self.messages,
             self.best_prices,
-            self.best_to_tail,
-            self.best_to_head,
+            self.best_messages,
             self.direction,
             self.picks,
             self.priced,
@@ -94,9 +90,9 @@ class Ascent:
         cost[begin + choice] -= penalty
         scalars = self.scalars.copy()
         scalars[BEST], scalars[DELTA], scalars[FAILS], scalars[NEAREST] = -np.inf, PROBE_AIM * penalty, -1, np.inf
-        prices, to_tail, to_head = self.best_prices.copy(), self.best_to_tail.copy(), self.best_to_head.copy()
+        prices, messages = self.best_prices.copy(), self.best_messages.copy()
         _climb(
-            self.flat._replace(cost=cost), prices, to_tail, to_head, prices.copy(), to_tail.copy(), to_head.copy(),
+            self.flat._replace(cost=cost), prices, messages, prices.copy(), messages.copy(),
             np.zeros(prices.size), self.picks.copy(), cost.copy(), self.picks.copy(), scalars, steps,
         )  # fmt: skip
         return float(scalars[BEST])
@@ -113,13 +109,12 @@ def start_ascent(flat: Flat, constant: int, prices: FloatArray, aim: float | Non
     """
     rows = flat.room.size
     begin = prices.copy()
-    tail, head = int(flat.tail_at[-1]), int(flat.head_at[-1])
     scalars = np.zeros(6)
     scalars[BEST] = -np.inf
     scalars[CONSTANT] = constant
     scalars[DELTA] = 0.0 if aim is None else aim
     return Ascent(
-        flat, begin, np.zeros(tail), np.zeros(head), begin.copy(), np.zeros(tail), np.zeros(head), np.zeros(rows),
+        flat, begin, no_messages(flat), begin.copy(), no_messages(flat), np.zeros(rows),
         np.zeros(flat.first.size - 1, np.int64), flat.cost.copy(), np.zeros(flat.first.size - 1, np.int64), scalars,
     )  # fmt: skip
 
@@ -128,11 +123,9 @@ def start_ascent(flat: Flat, constant: int, prices: FloatArray, aim: float | Non
 def _climb(
     flat: Flat,
     prices: FloatArray,
-    to_tail: FloatArray,
-    to_head: FloatArray,
+    messages: Messages,
     best_prices: FloatArray,
-    best_to_tail: FloatArray,
-    best_to_head: FloatArray,
+    best_messages: Messages,
     direction: FloatArray,
     picks: IntArray,
     priced: FloatArray,
@@ -164,8 +157,8 @@ def _climb(
         price(flat, prices, priced)
         value = 0.0
         for _ in range(rounds):
-            sweep(flat, priced, to_tail, to_head, True, picks)
-            value = sweep(flat, priced, to_tail, to_head, False, picks)
+            sweep(flat, priced, messages, True, picks)
+            value = sweep(flat, priced, messages, False, picks)
         load = load_of(flat, picks)
         over = 0.0
         for row in range(rows):
@@ -192,11 +185,9 @@ def _climb(
                 scalars[DELTA] *= SHRINK
                 scalars[FAILS] = -1
                 prices[:] = best_prices
-                to_tail[:] = best_to_tail
-                to_head[:] = best_to_head
+                assign(messages, best_messages)
                 continue
         if value > scalars[BEST]:
             scalars[BEST] = value
             best_prices[:] = prices
-            best_to_tail[:] = to_tail
-            best_to_head[:] = to_head
+            assign(best_messages, messages)

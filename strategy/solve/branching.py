@@ -8,6 +8,7 @@ away. What stays open is branched on.
 from __future__ import annotations
 
 import heapq
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,13 @@ from strategy.solve.case import Case
 from strategy.solve.core import Core, IntArray, NoChoiceError
 from strategy.solve.elimination import Bucket, plan_elimination
 from strategy.solve.exact import Stated, state_constant, state_elimination
-from strategy.solve.flat import flatten, in_floats
 from strategy.solve.multipliers import raise_prices
 from strategy.solve.progress import Progress
 from strategy.solve.reductions import reduce_core
 
 if TYPE_CHECKING:
-    from strategy.solve.chase import Chase, Place
+    from strategy.solve.chase import Chase
+    from strategy.solve.place import Place
 
 # Cells of all joined tables of one elimination, at the root and below it.
 ELIMINATION_CELLS = 1 << 24
@@ -34,6 +35,8 @@ PATIENT, BRIEF = (200, 0.01), (60, 0.03)
 ASSUMED_GAP = 0.05
 # A warm ascent first aims at this part of the gap.
 WARM_AIM = 0.25
+# What a bound in floats may be above the exact one.
+CLOSE = 1e-3
 # Share of the choices that fixing must remove to be worth another turn.
 WORTHWHILE = 0.04
 
@@ -122,6 +125,8 @@ class Search:
 
     def _eliminate(self, case: Case, core: Core, buckets: tuple[Bucket, ...]) -> Stated:
         """The exact bound of the best prices of memory; the choices met on the way are repaired and offered."""
+        from strategy.solve.place import place_of
+
         cells = sum(bucket.table.size for bucket in buckets)
         place: Place | None = None
 
@@ -129,7 +134,7 @@ class Search:
             nonlocal place
             if not self._hopeless(bound):
                 if core.room.size and (core.load(picks) > core.room).any():
-                    place = place or self._place(core)
+                    place = place or place_of(core, self.rank)
                     self._chase().repair(place, picks, abs(bound))
                 else:
                     self.progress.offer_picks(core, picks)
@@ -147,17 +152,17 @@ class Search:
     def _pass_messages(self, case: Case, core: Core, patience: tuple[int, float]) -> bool:
         """Raises prices and messages; then fixes, or says which node to branch on, which is the last of this turn."""
         from strategy.solve.ascent import start_ascent
-        from strategy.solve.chase import Patience, Place
+        from strategy.solve.chase import Patience
         from strategy.solve.passed import state_messages
+        from strategy.solve.place import relax
         from strategy.solve.probing import branch_on
 
-        exact, nodes = flatten(core, self.rank)
-        place = Place(core, in_floats(exact), nodes)
+        place = relax(core, self.rank)
         aim = WARM_AIM * self._gap(float(case.bound or 0)) if case.prices.any() else None
-        ascent = start_ascent(place.flat, core.constant, case.prices, aim)
+        ascent = start_ascent(place.inner.flat, core.constant, case.prices, aim)
 
         def state() -> Stated:
-            stated = state_messages(core, exact, nodes, ascent)
+            stated = state_messages(place, ascent)
             self._take(case, stated, "messages")
             return stated
 
@@ -166,7 +171,9 @@ class Search:
                 state()
 
         def left(bound: float) -> float:
-            return 0.0 if self._hopeless(int(bound - 1)) else self._gap(bound)
+            if self._hopeless(math.ceil(bound - CLOSE)):
+                state()
+            return 0.0 if self._hopeless(case.bound) else self._gap(bound)
 
         try:
             self._chase().ascend(place, ascent, Patience(*patience), gap=left, tell=tell)
@@ -178,7 +185,7 @@ class Search:
         if self._fix(core, stated):
             return False
         gap = self._gap(ascent.bound + core.constant)
-        case.node, case.choices = branch_on(place, ascent, stated, gap, self.progress.spend)
+        case.node, case.choices = branch_on(place.inner, ascent, stated, gap, self.progress.spend)
         return True
 
     def _take(self, case: Case, stated: Stated, method: str) -> None:
@@ -201,12 +208,6 @@ class Search:
     def _gap(self, bound: float) -> float:
         below = self.progress.below
         return max(below - bound, 1.0) if below is not None else max(ASSUMED_GAP * abs(bound), 1.0)
-
-    def _place(self, core: Core) -> Place:
-        from strategy.solve.chase import Place
-
-        exact, nodes = flatten(core, self.rank)
-        return Place(core, in_floats(exact), nodes)
 
     def _chase(self) -> Chase:
         """What needs compiled loops, once it is needed."""

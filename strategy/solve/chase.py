@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.solve.ascent import NEAREST, Ascent
-from strategy.solve.core import Core
-from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.flat import LEGAL, FloatArray
+from strategy.solve.measure import fits
+from strategy.solve.place import Place, Relaxation
 from strategy.solve.primal import Primal
 from strategy.solve.progress import Progress
 
 # Entries that one round of the ascent reads, and the least and the most steps that it takes.
 ROUND_ENTRIES = 20_000_000
-LEAST_STEPS, MOST_STEPS = 4, 50
+LEAST_STEPS, MOST_STEPS = 4, 25
 # From this many cells on the primal has a thread of its own.
 THREADED_CELLS = 100_000
 # Rounds between two liftings of slightly better choices, and what is more than slight.
@@ -34,15 +35,6 @@ class Patience:
 
     steps: int
     part: float
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A core, its arrays in floats, and its id of each of their nodes."""
-
-    core: Core
-    flat: Flat
-    nodes: tuple[int, ...]
 
 
 class Chase:
@@ -59,7 +51,7 @@ class Chase:
 
     def ascend(
         self,
-        place: Place,
+        place: Relaxation,
         ascent: Ascent,
         patience: Patience,
         *,
@@ -70,21 +62,23 @@ class Chase:
 
         Args:
             place: where.
-            ascent: of its arrays.
+            ascent: of its inner arrays.
             patience: when to stop.
             gap: what a bound leaves open; 0 where it closes the case.
             tell: called now and then, to state the bound.
         """
-        flat, core = place.flat, place.core
+        whole, flat = place.whole, place.inner.flat
+        core = whole.core
         if self.home is None or self.primal is None:
-            self.home, self.primal = Place(core.copy(), flat, place.nodes), Primal(flat)
-        local = self.primal if self.home.flat is flat else Primal(flat)
-        entries = 2 * flat.table.size + flat.cost.size + flat.room.size
+            self.home, self.primal = Place(core.copy(), whole.flat, whole.nodes), Primal(whole.flat)
+        local = self.primal if self.home.flat is whole.flat else Primal(whole.flat)
+        entries = 2 * (flat.table.size + flat.joins.read) + flat.cost.size + flat.room.size
         steps = max(LEAST_STEPS, min(ROUND_ENTRIES // entries, MOST_STEPS))
         wide = max(patience.steps // steps, 1)
         window: list[float] = []
         while not ascent.converged:
-            self._round(self.home, self.primal, ascent, steps, entries)
+            self._round(self.home, self.primal, place, ascent, steps * entries, steps)
+            self._offer_nearest(place, ascent)
             reached = ascent.bound + core.constant
             window.append(reached)
             left = gap(reached)
@@ -93,9 +87,18 @@ class Chase:
             if len(window) % wide == 0:
                 tell()
         if local is not self.primal:
-            local.consider(ascent.nearest, ascent.best_prices, abs(ascent.bound + core.constant))
-            self._lift(place, local)
+            nearest = place.completed(ascent.nearest)
+            local.consider(nearest, ascent.best_prices, abs(ascent.bound + core.constant))
+            self._lift(whole, local)
         self._lift(self.home, self.primal)
+
+    def _offer_nearest(self, place: Relaxation, ascent: Ascent) -> None:
+        """Offers the cheapest choice that the last steps decoded, if it is better and legal as it is."""
+        below, value = self.progress.below, ascent.scalars[NEAREST] + place.whole.core.constant
+        better = value < (LEGAL if below is None else below - 0.5)
+        if better and fits(place.inner.flat, ascent.nearest):
+            picks = place.completed(ascent.nearest).tolist()
+            self.progress.offer_picks(place.whole.core, dict(zip(place.whole.nodes, picks, strict=True)))
 
     def repair(self, place: Place, picks: Mapping[int, int], scale: float) -> None:
         """Offers a choice that holds too much, once it is repaired; `scale` is the magnitude of costs."""
@@ -104,17 +107,17 @@ class Chase:
         local.consider(candidate, np.zeros(place.core.room.size), scale)
         self._lift(place, local)
 
-    def _round(self, home: Place, primal: Primal, ascent: Ascent, steps: int, entries: int) -> None:
-        """Some steps of the ascent, and as much work of the primal."""
+    def _round(self, home: Place, primal: Primal, place: Relaxation, ascent: Ascent, entries: int, steps: int) -> None:
+        """Some steps of the ascent, which read so many entries, and as much work of the primal."""
         candidate = None
         scale = 1.0
-        if ascent.flat is home.flat and np.isfinite(ascent.scalars[NEAREST]):
-            candidate = ascent.nearest.copy()
+        if place.whole.flat is home.flat and np.isfinite(ascent.scalars[NEAREST]):
+            candidate = place.completed(ascent.nearest)
             self.prices = ascent.best_prices.copy()
             scale = abs(ascent.bound + home.core.constant)
 
         def improve() -> None:
-            self.credit += steps * entries
+            self.credit += entries
             if candidate is not None and self.credit > 0:
                 self.credit -= primal.consider(candidate, self.prices, scale)
             self.credit = primal.improve(self.prices, self.credit)
@@ -130,7 +133,7 @@ class Chase:
             improve()
         self.rounds += 1
         self._lift(home, primal, slight=self.rounds % LIFTED_EVERY == 0)
-        self.progress.spend(steps * entries)
+        self.progress.spend(entries)
 
     def _lift(self, place: Place, primal: Primal, *, slight: bool = True) -> None:
         """Offers the best choice of `primal` unless it is no better, or but slightly."""

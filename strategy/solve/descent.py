@@ -43,6 +43,19 @@ def line_of(flat: Flat, costs: FloatArray, i: int, picks: IntArray, into: FloatA
 
 
 @compiled
+def settle(flat: Flat, nodes: IntArray, picks: IntArray) -> None:
+    """Moves `nodes`, which have no tables between them, to what is cheapest beside the other nodes' picks."""
+    line = np.empty(np.diff(flat.first).max())
+    for i in nodes:
+        line_of(flat, flat.cost, i, picks, line, BIG / 1e50)
+        best = 0
+        for c in range(flat.first[i + 1] - flat.first[i]):
+            if line[c] < line[best]:
+                best = c
+        picks[i] = best
+
+
+@compiled
 def hold(flat: Flat, i: int, old: int, new: int, load: FloatArray) -> None:
     """Changes the load as node i goes from one choice to another."""
     for s in range(flat.span_at[i], flat.span_at[i + 1]):

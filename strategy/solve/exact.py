@@ -130,7 +130,9 @@ def state_constant(core: Core) -> Stated:
     prices = Prices(np.zeros(core.room.size, np.int64), 0, 0)
     cells = sum(sum(core.tables[one][other].shape) for one, other in core.pairs())
     by_choice = {node: np.where(cost >= FORBIDDEN, INFINITE, cost) for node, cost in core.costs.items()}
-    return Stated(Passed(prices, np.zeros(cells, np.int64)), core.constant, by_choice, -core.constant)
+    return Stated(
+        Passed(prices, np.zeros(cells, np.int64), np.zeros(0, np.int64)), core.constant, by_choice, -core.constant
+    )
 
 
 def _dearest(core: Core, prices: FloatArray) -> dict[int, float]:

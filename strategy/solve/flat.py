@@ -4,7 +4,7 @@ Nodes are numbered by when their memory is first held, so that an order over nod
 Node i has the choices `first[i]:first[i + 1]` of `cost`. Edge e lies between `tail[e] < head[e]`; its
 table is `table[at[e]:at[e + 1]]`, row-major. Its messages are `tail_at[e]:tail_at[e + 1]` to the tail's choices and
 `head_at[e]:head_at[e + 1]` to the head's. A span s of node i (`span_at[i] <= s < span_at[i + 1]`) holds
-`amount[span_start[s] + c]` in the rows `span_first[s]:span_last[s]`.
+`amount[span_start[s] + c]` in the rows `span_first[s]:span_last[s]`. `joins` are tables over more than two nodes.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from strategy.problem import FORBIDDEN, Problem
 from strategy.solve.core import Core, IntArray
+from strategy.solve.flat_joins import FlatJoins, flatten_joins
+from strategy.solve.joins import Join, without
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -44,10 +46,15 @@ class Flat(NamedTuple):
     span_start: IntArray
     amount: npt.NDArray[Any]
     room: npt.NDArray[Any]
+    joins: FlatJoins
 
 
-def flatten(core: Core, rank: IntArray) -> tuple[Flat, tuple[int, ...]]:
-    """The arrays of a core in exact integers, and the core's id of each node: by ascending `rank[id]`."""
+def flatten(core: Core, rank: IntArray, joins: tuple[Join, ...] = ()) -> tuple[Flat, tuple[int, ...]]:
+    """The arrays of a core in exact integers, and the core's id of each node: by ascending `rank[id]`.
+
+    What is joined away is not among the nodes.
+    """
+    core = without(core, joins) if joins else core
     nodes = tuple(sorted(core.costs, key=rank.tolist().__getitem__))
     place = {node: i for i, node in enumerate(nodes)}
     sizes = np.array([core.costs[node].size for node in nodes], np.int64)
@@ -82,6 +89,7 @@ def flatten(core: Core, rank: IntArray) -> tuple[Flat, tuple[int, ...]]:
         span_start=_offsets([amounts.size for _, amounts in spans])[:-1],
         amount=_joined([amounts for _, amounts in spans]),
         room=core.room.copy(),
+        joins=flatten_joins(joins, nodes),
     )
     return flat, nodes
 
@@ -105,11 +113,16 @@ def lifetime_rank(problem: Problem) -> IntArray:
 def in_floats(flat: Flat) -> Flat:
     """The working copy: forbidden entries are `BARRED`."""
     return flat._replace(
-        cost=np.where(flat.cost >= FORBIDDEN, BARRED, flat.cost.astype(np.float64)),
-        table=np.where(flat.table >= FORBIDDEN, BARRED, flat.table.astype(np.float64)),
+        cost=_barred(flat.cost),
+        table=_barred(flat.table),
+        joins=flat.joins._replace(table=_barred(flat.joins.table)),
         amount=flat.amount.astype(np.float64),
         room=flat.room.astype(np.float64),
     )
+
+
+def _barred(entries: IntArray) -> FloatArray:
+    return np.where(entries >= FORBIDDEN, BARRED, entries.astype(np.float64))
 
 
 def _rows(span: tuple[tuple[int, int], IntArray]) -> tuple[int, int]:

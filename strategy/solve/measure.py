@@ -7,6 +7,7 @@ import numpy as np
 from strategy.compiled import compiled
 from strategy.solve.core import IntArray
 from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.flat_joins import cell_of
 
 
 @compiled
@@ -18,6 +19,8 @@ def cost_of(flat: Flat, picks: IntArray) -> float:
     for e in range(flat.tail.size):
         columns = flat.head_at[e + 1] - flat.head_at[e]
         total += flat.table[flat.at[e] + picks[flat.tail[e]] * columns + picks[flat.head[e]]]
+    for j in range(flat.joins.start.size):
+        total += cell_of(flat.joins, j, picks)
     return total
 
 

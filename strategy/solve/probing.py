@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from strategy.solve.ascent import Ascent
-from strategy.solve.chase import Place
 from strategy.solve.core import IntArray
 from strategy.solve.exact import Stated
+from strategy.solve.place import Place
 
 # Nodes probed, steps per probe, and parts at most.
 PROBED_NODES = 10
@@ -45,7 +45,7 @@ def branch_on(
         for choice in order.tolist():
             raised = ascent.probe(i, choice, PENALTY * gap, PROBE_STEPS) - ascent.bound
             size += 0.0 if raised >= gap else 10.0 ** (-DEPTH * max(raised, 0.0) / gap)
-        spend(order.size * PROBE_STEPS * 2 * place.flat.table.size)
+        spend(order.size * PROBE_STEPS * 2 * (place.flat.table.size + place.flat.joins.read))
         if best is None or size < best[0]:
             best = size, i
     node = place.nodes[0 if best is None else best[1]]
@@ -70,7 +70,7 @@ def _candidates(place: Place, ascent: Ascent, stated: Stated, gap: float) -> lis
     for i, node in enumerate(place.nodes):
         size = flat.first[i + 1] - flat.first[i]
         totals = np.sort(stated.by_choice[node])
-        degree = flat.link_at[i + 1] - flat.link_at[i]
+        degree = sum(int(at[i + 1] - at[i]) for at in (flat.link_at, flat.joins.link_at))
         close[i] = degree / (1.0 + DISTANCE * float(totals[1] - totals[0]) / unit)
         for s in range(flat.span_at[i], flat.span_at[i + 1]):
             held = flat.amount[flat.span_start[s] : flat.span_start[s] + size]

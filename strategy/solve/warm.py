@@ -7,25 +7,24 @@ import numpy as np
 from strategy.problem import Edge, Node, Problem, Usage
 from strategy.solve.ascent import start_ascent
 from strategy.solve.build import build_core
-from strategy.solve.flat import flatten, in_floats, lifetime_rank
+from strategy.solve.flat import lifetime_rank
 from strategy.solve.passed import state_messages
+from strategy.solve.place import relax
 from strategy.solve.primal import Primal
 
 
 def warm() -> None:
-    """Runs every compiled loop on a problem of three nodes, with the types that it always has."""
-    nodes = tuple(Node(f"n{i}", (i, 3 - i), (Usage(i, i + 2, (2, 5)),)) for i in range(3))
-    edges = (Edge(0, 1, (1, 2, 3, 0)), Edge(1, 2, (0, 4, 2, 1)))
-    problem = Problem("warm", nodes, edges, limit=8)
-    core = build_core(problem)
-    exact, ids = flatten(core, lifetime_rank(problem))
-    flat = in_floats(exact)
-    ascent = start_ascent(flat, core.constant, np.zeros(core.room.size))
+    """Runs every compiled loop on a problem of four nodes, with the types that it always has."""
+    nodes = tuple(Node(f"n{i}", (i, 3 - i), (Usage(i, i + 2, (2, 5)),) if i else ()) for i in range(4))
+    edges = (*(Edge(0, i, (1, 2, 3, 0)) for i in (1, 2, 3)), Edge(1, 2, (0, 4, 2, 1)))
+    problem = Problem("warm", nodes, edges, limit=10)
+    place = relax(build_core(problem), lifetime_rank(problem))
+    ascent = start_ascent(place.inner.flat, place.inner.core.constant, np.zeros(place.exact.room.size))
     ascent.climb(3)
     ascent.probe(0, 1, 1.0, 1)
-    state_messages(core, exact, ids, ascent)
-    primal = Primal(flat)
-    primal.consider(ascent.nearest, ascent.best_prices, 1.0)
+    state_messages(place, ascent)
+    primal = Primal(place.whole.flat)
+    primal.consider(place.completed(ascent.nearest), ascent.best_prices, 1.0)
     primal.improve(ascent.best_prices, 1000)
 
 

@@ -1,14 +1,17 @@
 """Conversions carried out: every byte that a loopback carries is one that `boxing` states, and the tensor stays.
 
 All pairs of layouts over one axis, on one placement and between two that are disjoint, overlap, contain one another or
-order the same ranks otherwise; then random pairs over two and three axes, some between two meshes of the same ranks.
-Some of the chains are cheapest in bytes, the others in seconds on a cluster of small nodes with slow links between.
-Where cuts are even, pairs over one axis send what the table of OneFlow's boxing costs says.
+order the same ranks otherwise, in one memory and from devices to hosts and back; then random pairs over two and three
+axes, some between two meshes of the same ranks. Some of the chains are cheapest in bytes, the others in seconds on a
+cluster of small nodes with slow links between. Where cuts are even, pairs over one axis send what the table of
+OneFlow's boxing costs says. What changes memory is copied once; by all ranks together one tensor, unless every rank is
+to have all of it.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import threading
 from collections import Counter
@@ -22,14 +25,27 @@ from executor.collectives import prepare
 from executor.transport.base import HostArray, Transport, wait
 from executor.transport.loopback import Message
 from strategy.boxing import Boxing, BoxingStep, Price, boxing_task, layouts_of, part_nbytes, sent_nbytes, transfer_task
-from strategy.cluster import Cluster, Device, Link
+from strategy.cluster import Cluster, Device, Host, Link
 from strategy.convert import cross
 from strategy.cost import CostModel
-from strategy.levels import PARTS, nodes_of
+from strategy.levels import PARTS, box_size, nodes_of
 from strategy.ops.base import Workspace
-from strategy.placement import Placement
+from strategy.placement import Placement, Space
 from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import B, NdSbp, Owner, Partial, Reduce, Sbp, Split, format_nd, local_boxes, owners, reductions
+from strategy.sbp import (
+    B,
+    Broadcast,
+    NdSbp,
+    Owner,
+    Partial,
+    Reduce,
+    Sbp,
+    Split,
+    format_nd,
+    local_boxes,
+    owners,
+    reductions,
+)
 from strategy.tensor import DType, Shape, TensorSpec, box_shape
 from tests.campaigns.outcome import Outcome
 from tests.executor.cases import on_threads
@@ -39,6 +55,7 @@ SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, Owner(1), *map(Part
 EVEN, UNEVEN = (12, 24), (7, 5)
 PER_NODE = (2, 3, 4)
 _DEVICE = Device("core", "numpy", 2**30, 1e10, 1e10, 1e-6)
+_HOST = Host(2**30, 1e10, 1e10, 2e8, 1e-7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,11 @@ class Case:
         return f"{self.spec.dtype} {self.spec.shape} from {' to '.join(ends)}, {self.per_node} a node"
 
     @property
+    def is_tabled(self) -> bool:
+        """Whether it is over one axis, cut evenly, and cheapest in bytes."""
+        return self.spec.shape == EVEN and len(self.pair.here.mesh) == 1
+
+    @property
     def ends(self) -> tuple[NdSbp, NdSbp]:
         return self.source, self.target
 
@@ -81,8 +103,12 @@ class Act:
     tasks: dict[int, BoxingTask | TransferTask]
 
 
-def placement(mesh: Shape, devices: Iterable[int]) -> Placement:
-    return Placement(tuple(devices), mesh, ("a", "b", "c")[: len(mesh)])
+def placement(mesh: Shape, devices: Iterable[int], space: Space = Space.DEVICE) -> Placement:
+    return Placement(tuple(devices), mesh, ("a", "b", "c")[: len(mesh)], space)
+
+
+def on_hosts(mesh: Shape, devices: Iterable[int]) -> Placement:
+    return placement(mesh, devices, Space.HOST)
 
 
 LINES = (
@@ -95,6 +121,12 @@ LINES = (
     Pair("subset", placement((4,), range(4)), placement((2,), (1, 2))),
     Pair("subset", placement((2,), (2, 0)), placement((4,), range(4))),
     Pair("another order", placement((3,), (0, 1, 2)), placement((3,), (2, 0, 1))),
+    Pair("the other memory", placement((2,), range(2)), on_hosts((2,), range(2))),
+    Pair("the other memory", on_hosts((3,), range(3)), placement((3,), range(3))),
+    Pair("disjoint", placement((3,), range(3)), on_hosts((2,), range(3, 5))),
+    Pair("disjoint", on_hosts((2,), range(2)), placement((3,), range(2, 5))),
+    Pair("overlapping", placement((3,), range(3)), on_hosts((4,), range(1, 5))),
+    Pair("subset", on_hosts((4,), range(4)), placement((2,), (2, 0))),
 )
 """Pairs of placements of one axis."""
 
@@ -109,6 +141,9 @@ MESHES = (
     Pair("disjoint", placement((2, 2, 2), range(8)), placement((2, 2), range(8, 12))),
     Pair("overlapping", placement((2, 2), range(4)), placement((3, 2), range(2, 8))),
     Pair("subset", placement((2, 2, 2), range(8)), placement((2, 2), (5, 4, 1, 0))),
+    Pair("the other memory", placement((2, 3), range(6)), on_hosts((2, 3), range(6))),
+    Pair("the other memory", on_hosts((2, 2, 2), range(8)), placement((2, 2, 2), range(8))),
+    Pair("regrouped", placement((4, 2), range(8)), on_hosts((2, 4), range(8))),
 )
 """Pairs of placements of two and three axes."""
 
@@ -123,9 +158,11 @@ QUOTAS = {
     "owner": 0.1,
     "same": 0.2,
     "regrouped": 0.1,
-    "disjoint": 0.1,
+    "disjoint": 0.06,
     "overlapping": 0.03,
     "subset": 0.03,
+    "the other memory": 0.06,
+    "copied to or from hosts": 0.1,
 }
 """Of the random pairs; those over one axis are all there, or too few."""
 
@@ -185,6 +222,8 @@ def exercised(case: Case, acts: list[Act]) -> Iterator[str]:
         return
     yield f"{axes}-D"
     yield case.pair.relation
+    if any(act.kind is ActKind.COPY for act in acts):
+        yield "copied to or from hosts"
     pieces = (local_boxes(case.spec.shape, nd, p.mesh) for nd, p in zip(case.ends, case.placements, strict=True))
     if any(len(set(map(box_shape, boxes))) > 1 for boxes in pieces):
         yield "uneven"
@@ -204,7 +243,7 @@ def exercised(case: Case, acts: list[Act]) -> Iterator[str]:
 
 def cost_of(per_node: int) -> CostModel:
     """Nodes of a few ranks, between which links are ten times as slow."""
-    return CostModel(Cluster("nodes", 12, per_node, _DEVICE, Link(1e9, 1e-8), Link(1e8, 1e-7)), {})
+    return CostModel(Cluster("nodes", 12, per_node, _DEVICE, Link(1e9, 1e-8), Link(1e8, 1e-7), _HOST), {})
 
 
 @cache
@@ -230,7 +269,7 @@ def conversion(case: Case) -> list[Act]:
     """The acts of the cheapest conversion."""
     (here, there), spec, cost = case.placements, case.spec, cost_of(case.per_node or 1)
     home, away = boxing_on(here, case.per_node), boxing_on(there, case.per_node)
-    if case.pair.relation == "same":
+    if here == there:
         steps = home.chain(spec, case.source, case.target)
     else:
 
@@ -240,7 +279,12 @@ def conversion(case: Case) -> list[Act]:
             task = transfer_task(spec, left, here, right, there)
             return float(sum(sent_nbytes(ActKind.TRANSFER, task, rank, spec) for rank in here.devices))
 
-        steps = cross(spec, case.source, home, case.target, away, moving).steps
+        def copying(layout: NdSbp, ranks: Placement) -> float:
+            if case.per_node:
+                return cost.copy_seconds(spec, layout, ranks.mesh, there.space)
+            return sum(map(box_size, local_boxes(spec.shape, layout, ranks.mesh))) * spec.dtype.nbytes / 2
+
+        steps = cross(spec, case.source, home, case.target, away, moving, copying).steps
     acts, where, layout = [], here, case.source
     for step in steps:
         tasks: dict[int, BoxingTask | TransferTask] = {}
@@ -288,6 +332,19 @@ def check(case: Case, acts: list[Act], seed: int) -> Iterator[str]:
     wanted = table_nbytes(case)
     if wanted is not None and sum(carried.nbytes.values()) != wanted:
         yield f"{sum(carried.nbytes.values())} bytes, the table says {wanted}"
+    copied = [sum(box_size(task.target_boxes[0]) for task in act.tasks.values()) for act in copies(acts)]
+    if len(copied) != (here.space is not there.space):
+        yield f"{len(copied)} copies from {here.space} to {there.space}"
+    if case.is_tabled and case.pair.relation == "the other memory":
+        whole_each = source == target and isinstance(source[0], Broadcast | Partial)
+        most = math.prod(spec.shape) * (len(here.devices) if whole_each else 1)
+        if copied != [most]:
+            yield f"{copied} elements are copied, not {most}"
+
+
+def copies(acts: list[Act]) -> list[Act]:
+    """The acts that bring pieces to the other memory of their ranks."""
+    return [act for act in acts if act.kind is ActKind.COPY]
 
 
 class Carried:
@@ -341,12 +398,12 @@ def table_nbytes(case: Case) -> int | None:
     Into terms it says penalties, not bytes, and of ranks on both sides it does not say what they keep.
     """
     (here, there), (source, target) = case.placements, (nd[0] for nd in case.ends)
-    if case.spec.shape != EVEN or len(here.mesh) > 1 or isinstance(target, Partial):
+    if not case.is_tabled or isinstance(target, Partial):
         return None
     total, parts, others = case.spec.nbytes, len(here.devices), len(there.devices)
     if case.pair.relation == "disjoint":
         return total * ((others if target == B else 1) + (parts - 1 if isinstance(source, Partial) else 0))
-    if case.pair.relation != "same":
+    if case.pair.relation not in ("same", "the other memory"):
         return None
     if source in (target, B):
         return 0

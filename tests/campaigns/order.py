@@ -12,6 +12,7 @@ from executor.measured import measured_timeline
 from executor.threads import run_loopback
 from executor.worker import Hooks
 from simulator.engine import run as simulate
+from simulator.pipelines import pipeline
 from strategy.graph import Graph
 from strategy.lowering.memory import placed
 from strategy.lowering.schedule import Schedule
@@ -19,7 +20,6 @@ from strategy.program import Program
 from strategy.timeline import Timeline, Turn, stream_sequences
 from tests.campaigns.outcome import Outcome
 from tests.monitor import check_trace
-from tests.pipelines import pipeline
 from tests.random_programs import coverage, live_programs
 
 QUOTAS = {"several actors ready at once": 0.5, "rendezvous": 0.5, "dynamic stream that must choose": 0.02}

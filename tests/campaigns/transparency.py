@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from strategy.lowering.arrangement import arrange
 from strategy.lowering.schedule import Schedule
 from strategy.passes.training import REPORT, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.plan import Plan
+from strategy.plan import Plan, write_plan
 from strategy.program import LoadTask, Program, Register
 from strategy.protocol import admit
 from strategy.sbp import local_box, local_shape
@@ -103,9 +105,10 @@ def run(cases: int, seed: int) -> Outcome:
         case = random_plan_case(number)
         outcome.add(command(number), check_or_say(case.plan), exercised(case))
     for ranks, numbers in sorted(under_mpi.items()):
-        found = check_under_mpi(ranks, numbers)
-        for number in numbers:
-            outcome.add(command(number), found[number], (*exercised(mpi_case(number)), "mpiexec"))
+        made = {number: mpi_case(number) for number in numbers}
+        found = check_under_mpi(ranks, {number: case.plan for number, case in made.items()})
+        for number, case in made.items():
+            outcome.add(command(number), found[number], (*exercised(case), "mpiexec"))
     return outcome
 
 
@@ -130,12 +133,16 @@ def mpi_case(number: int) -> PlanCase:
     return random_plan_case(number, ranks=(mpi_ranks(number),))
 
 
-def check_under_mpi(ranks: int, numbers: Sequence[int]) -> dict[int, list[str]]:
-    """Run cases under one mpiexec; gives the problems of each: where ranks do not end, it is one of all."""
-    try:
-        said = run_ranks(ranks, "tests.mpi.transparency", *map(str, numbers), timeout_s=120.0 + 60.0 * len(numbers))
-    except (AssertionError, subprocess.TimeoutExpired) as error:
-        return {number: [f"mpiexec: {' '.join(str(error).split())}"] for number in numbers}
+def check_under_mpi(ranks: int, plans: Mapping[int, Plan]) -> dict[int, list[str]]:
+    """Run numbered plans, from files, under one mpiexec; where ranks do not end, it is a problem of all."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, f"{number}.json") for number in plans]
+        for plan, file in zip(plans.values(), files, strict=True):
+            write_plan(plan, file)
+        try:
+            said = run_ranks(ranks, "tests.mpi.transparency", *map(str, files), timeout_s=120.0 + 60.0 * len(files))
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            return {number: [f"mpiexec: {' '.join(str(error).split())}"] for number in plans}
     found: dict[int, list[str]] = {}
     for line in said.splitlines():
         number, _, problem = line.partition(" ")

@@ -27,6 +27,7 @@ from executor.global_tensor import (
 from executor.world import World, current_world, use_world
 from strategy.errors import GraphError, InputError, RunError
 from strategy.nn.layers import Linear
+from strategy.placement import Space
 from strategy.sbp import NdSbp, Partial, Reduce, Split
 from strategy.tensor import DType
 from tests.executor.worlds import on_ranks
@@ -50,6 +51,7 @@ def test_the_matmul_of_the_global_view_page_on_threads() -> None:
 def layouts(ranks: int) -> list[tuple[Any, NdSbp]]:
     """Placements of 4 ranks or fewer, each with a layout of a matrix."""
     single = [(placement(devices), (sbp,)) for devices in ([0, 1], [1, 2, 3], [0, 1, 2, 3]) for sbp in (S0, S1, B, P)]
+    single += [(placement(devices, "host"), (sbp,)) for devices in ([0, 1], [1, 2, 3]) for sbp in (S0, S1, B, P)]
     grid = placement([[0, 1], [2, 3]])
     return [*single, *((grid, (one, other)) for one in (S0, S1, B, P) for other in (S0, S1, B, P))]
 
@@ -57,7 +59,7 @@ def layouts(ranks: int) -> list[tuple[Any, NdSbp]]:
 def test_every_conversion_between_any_two_placements_keeps_the_values() -> None:
     whole = np.arange(35, dtype=np.float64).reshape(7, 5)
     everywhere = layouts(4)
-    pairs = random.Random(0).sample([(a, b) for a in everywhere for b in everywhere], 150)
+    pairs = random.Random(0).sample([(a, b) for a in everywhere for b in everywhere], 200)
 
     def code(world: World) -> None:
         for (here, before), (there, after) in pairs:
@@ -68,6 +70,23 @@ def test_every_conversion_between_any_two_placements_keeps_the_values() -> None:
             np.testing.assert_array_equal(moved.numpy(), whole)
 
     on_ranks(4, code)
+
+
+def test_hosts_hold_pieces_of_their_own() -> None:
+    """What is brought to the hosts is computed on there; from both memories at once nothing is."""
+
+    def code(world: World) -> None:
+        here, hosts = placement([0, 1]), placement([0, 1], Space.HOST)
+        x = from_numpy(np.ones((4, 6)), placement=here, sbp=S0)
+        there = x.to_global(placement=hosts)
+        assert (there.sbp, str(there)) == ((S0,), "float64[4, 6] S(0) on [0, 1] (hosts)")
+        assert there.piece is not x.piece
+        assert (there + there).placement == hosts
+        places = "operands on several placements (got [0, 1] and [0, 1] (hosts))"
+        with pytest.raises(GraphError, match=re.escape(places)):
+            x + there
+
+    on_ranks(2, code)
 
 
 def test_arithmetic_is_numpys_in_every_layout() -> None:

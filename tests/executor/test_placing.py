@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from executor.global_tensor import broadcast, from_numpy, materialize, partial_sum, placement, split
+from executor.global_tensor import broadcast, from_numpy, manual_seed, materialize, partial_sum, placement, split
 from executor.graph import Graph
 from executor.world import World
 from strategy.errors import GraphError, InputError
@@ -16,6 +18,7 @@ from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training
+from strategy.placement import MOVES, Space
 from strategy.program import ActKind
 from strategy.sbp import Split
 from strategy.tensor import DType
@@ -115,6 +118,84 @@ def test_line_by_line_it_is_the_same_module() -> None:
         found = model(there)
         assert (found.placement, found.sbp) == (P0, (Split(0),))
         np.testing.assert_allclose(found.numpy(), whole, atol=1e-6)
+
+    on_ranks(2, code)
+
+
+class ThroughHosts(Moved):
+    """Two layers, between which the hosts compute."""
+
+    def forward(self, *inputs: Any) -> Any:
+        hidden = self.one(inputs[0]).to_global(placement=replace(self.there, space=Space.HOST), sbp=split(1))
+        return self.two(hidden.gelu().to_global(placement=self.there, sbp=split(0)))
+
+
+def test_hosts_compute_between_two_layers() -> None:
+    """Forth and back over the link of device and host, gradients too; the same line by line."""
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((8, 4)), rng.integers(0, 3, 8).astype(np.int32)
+    training = Training(8, lr=0.1, dtype=DType.FLOAT64)
+
+    def losses(world: World, model: Moved, where: Any) -> list[float]:
+        train = Train(model, placement=where, training=training)
+        found = [float(train(x, labels).result().numpy()) for _ in range(5)]
+        (compiled,) = train._compiled.values()
+        graph = compiled.traced.graph
+        on_hosts = [op.kind for op in graph.ops if graph.on_host(op)]
+        moved = [op.kind for op in graph.ops if op.kind in MOVES]
+        through = isinstance(model, ThroughHosts)
+        assert on_hosts == (["gelu", "gelu_grad"] if through else [])
+        assert sorted(moved) == (["to_device", "to_device", "to_host", "to_host"] if through else [])
+        return found
+
+    alone = on_ranks(1, lambda world: losses(world, Moved(None), [0]))[0]
+    for found in on_ranks(4, lambda world: losses(world, ThroughHosts(P1), [P0, P1])):
+        np.testing.assert_allclose(found, alone, rtol=1e-9)
+
+    def line_by_line(world: World) -> None:
+        rows = np.ones((8, 4), np.float32)
+        manual_seed(3)
+        materialize(plain := Moved(P0), placement=P0)
+        manual_seed(3)
+        materialize(through := ThroughHosts(P0), placement=P0)
+        given = from_numpy(rows, placement=P0, sbp=split(0))
+        np.testing.assert_allclose(plain(given).numpy(), through(given).numpy(), atol=1e-6)
+
+    on_ranks(2, line_by_line)
+
+
+class FromBoth(Graph):
+    def build(self, x: Tensor) -> Any:
+        there = x.to_global(placement=placement([0], "host"))
+        return (x + there).gelu(), there
+
+
+def test_an_op_reads_from_one_memory() -> None:
+    def code(world: World) -> None:
+        graph = FromBoth(placement=[0])
+        both = "add reads from both memories (got x of the device, to_host of the host)"
+        with pytest.raises(GraphError, match=re.escape(both)):
+            graph(np.ones((2, 2), np.float32))
+        with pytest.raises(InputError, match="a stage is on hosts"):
+            FromBoth(placement=placement([0], "host"))(np.ones((2, 2), np.float32))
+        with pytest.raises(InputError, match=r"no such memory .*got 'cuda', expected device or host"):
+            placement([0], "cuda")
+
+    on_ranks(1, code)
+
+
+class Given(Graph):
+    def build(self, x: Tensor) -> Any:
+        return x.gelu().to_global(placement=placement([0, 1], "host"), sbp=split(1))
+
+
+def test_what_a_graph_gives_on_hosts_is_there() -> None:
+    def code(world: World) -> None:
+        given = Given(placement=[0, 1], layouts={"x": split(0)})(np.ones((2, 4), np.float32)).result()
+        assert (given.placement, given.sbp) == (placement([0, 1], "host"), (Split(1),))
+        assert given.piece is not None
+        assert given.piece.shape == (2, 2)
+        assert given.numpy().shape == (2, 4)
 
     on_ranks(2, code)
 

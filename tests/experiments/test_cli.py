@@ -29,7 +29,6 @@ NOT_THERE_YET = {
     "bench": ["cpu", "--json"],
     "run": ["suite.toml", "--quick"],
     "runs": [],
-    "figures": ["--all"],
     "cite": ["plan.json"],
 }
 CONTRACT = {
@@ -49,7 +48,7 @@ CONTRACT = {
     "bench": "cpu gpu search --time-limit --json",
     "run": "SUITE.toml --quick",
     "runs": "",
-    "figures": "--all",
+    "figures": "--all --out --json",
     "cite": "PLAN",
     "doctor": "--ops --write --json",
 }

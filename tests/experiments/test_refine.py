@@ -11,7 +11,7 @@ import pytest
 
 from simulator.simulate import simulate
 from strategy.calibrate import calibrate, read_calibration, write_calibration, write_measurements
-from strategy.cost import Coefficients
+from strategy.data_sheet import Coefficients
 from strategy.lowering.lower import lower
 from strategy.measurement import Features, Measurement
 from strategy.observe import features_by_action, observe

@@ -70,6 +70,35 @@ def test_a_calibration_changes_the_prices(command: Command, tmp_path: Path, plan
     assert found["extrapolated"] == []
 
 
+def test_failures_leave_less_the_more_often_they_come(command: Command, plan_file: Path) -> None:
+    found = []
+    for mtbf in ("100000h", "1000h", "10 h"):
+        said = command("simulate", plan_file, "--mtbf", mtbf, "--save", "20 s", "--json")
+        assert said.code == 0, said.err
+        assert "of the time is kept" in said.err
+        document = json.loads(said.out)
+        assert document["checkpoint_interval_s"] > document["stall_s"] == 20
+        found.append(document["goodput"])
+    assert 1 > found[0] > found[1] > found[2] > 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--mtbf", "1000"], "--mtbf: not a figure with a unit"),
+        (["--mtbf", "0 h", "--save", "1 s"], "failures: mtbf_s: not a duration"),
+        (["--mtbf", "1 h", "--save", "-1 s"], "--save: not a possible figure"),
+        (["--mtbf", "1 h", "--save", "0 s"], "--save: a save that takes no time"),
+        (["--mtbf", "1 h", "--save", "1 s", "--restart", "soon"], "--restart: not a figure with a unit"),
+        (["--mtbf", "1 h"], "nothing says how long a save takes"),
+    ],
+)
+def test_failures_that_cannot_be_are_refused(command: Command, plan_file: Path, argv: list[str], message: str) -> None:
+    said = command("simulate", plan_file, *argv)
+    assert said.code == 2
+    assert message in said.err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

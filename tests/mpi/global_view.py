@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from executor.global_tensor import broadcast, from_numpy, manual_seed, partial_sum, placement, randn, split
 from executor.world import current_world
+from strategy.placement import Space
 
 
 def two_placements() -> np.ndarray:
@@ -45,7 +46,8 @@ def convert_at_random(count: int) -> None:
     rng = random.Random(count)
     whole = np.arange(35.0).reshape(7, 5)
     choices = (split(0), split(1), broadcast, partial_sum)
-    where = (*(placement(ranks) for ranks in ([0, 1], [1, 2, 3], [3], [0, 1, 2, 3])), placement([[0, 2], [1, 3]]))
+    lines = (placement(ranks, space) for ranks in ([0, 1], [1, 2, 3], [3], [0, 1, 2, 3]) for space in Space)
+    where = (*lines, placement([[0, 2], [1, 3]]))
     tensor = from_numpy(whole, placement=where[0], sbp=broadcast)
     for _ in range(count):
         there = rng.choice(where)

@@ -1,17 +1,19 @@
-"""Under mpiexec: the plans of `tests.campaigns.transparency` that the arguments number, one after another.
+"""Under mpiexec: the plans in the files that the arguments name, one after another, then all comparisons, shared out.
 
-The first rank prints a line per plan, its number, and one per problem, the number and the problem.
+The first rank prints a line per plan, the stem of its file's name, and one per problem, the stem and the problem.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from executor.kernels.base import open_kernels
 from executor.train import Trainer, program_of
 from executor.transport.base import lanes_of
 from executor.transport.mpi import MpiTransport
-from tests.campaigns.transparency import STEPS, compare, mpi_case, pieces_of, ran, text_of
+from strategy.plan import read_plan
+from tests.campaigns.transparency import STEPS, compare, pieces_of, ran, text_of
 
 
 def main() -> None:
@@ -19,21 +21,26 @@ def main() -> None:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD
-    for number in map(int, sys.argv[1:]):
-        plan = mpi_case(number).plan
+    mine = []
+    for position, file in enumerate(map(Path, sys.argv[1:])):
+        plan = read_plan(file)
         program = program_of(plan)
         transport = MpiTransport(comm, lanes_of(program))
         trainer = Trainer(plan, transport, open_kernels("numpy"), text_of(plan), program=program)
         reports = [trainer.run()]
         first = pieces_of(trainer)
         reports += [trainer.run() for _ in range(STEPS - 1)]
-        ranks = comm.gather(ran(trainer, [report for report in reports if report is not None], first))
+        said = ran(trainer, [report for report in reports if report is not None], first)
+        ranks = comm.gather(said, root=position % comm.size)
         transport.barrier()
         transport.close()
         if ranks is not None:
-            print(number)
-            for problem in compare(plan, program, ranks):
-                print(number, " ".join(problem.split()))
+            mine.append((file.stem, plan, program, ranks))
+    found = [(stem, list(compare(plan, program, ranks))) for stem, plan, program, ranks in mine]
+    for stem, problems in (pair for pairs in comm.gather(found) or () for pair in pairs):
+        print(stem)
+        for problem in problems:
+            print(stem, " ".join(problem.split()))
 
 
 if __name__ == "__main__":

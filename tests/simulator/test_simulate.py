@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from simulator.memory_timeline import memory_timelines, piece_lives
+from simulator.pipelines import pipeline
 from simulator.simulate import common, merged, simulate, step_figures
 from strategy.lowering.memory import placed
 from strategy.program import ActKind, Actor, OpTask, Port, Program, Register, Stream, Work
 from strategy.tensor import DType
 from strategy.timeline import Timeline, by_stream
-from tests.pipelines import pipeline
 from tests.random_programs import live_programs
 
 GPIPE = """

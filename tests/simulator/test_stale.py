@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
+from simulator.pipelines import pipeline
 from simulator.simulate import Simulation, simulate
 from simulator.stale import pipe_dream_program, stale_workers_program
 from strategy.errors import InputError
 from strategy.program import Program
 from strategy.protocol import admit
-from tests.pipelines import pipeline
 
 SIZES = [(1, 3), (2, 5), (4, 8), (4, 40), (5, 33)]
 F, B = 10, 20

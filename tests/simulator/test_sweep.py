@@ -12,12 +12,12 @@ import pytest
 from simulator.act_graph import SweepRefusal, act_graph, shared_resource
 from simulator.admission import dynamic_order
 from simulator.engine import Jitter, run
+from simulator.pipelines import pipeline
 from simulator.shared_sweep import shared_sweep
 from simulator.sweep import durations_ns, jitter_ns, latencies_ns, sweep, sweep_timeline
 from strategy.errors import DeadlockError, PlanError
 from strategy.program import ActKind, Actor, Port, Program, Stream, Work
 from strategy.timeline import Timeline
-from tests.pipelines import pipeline
 from tests.random_programs import coverage, random_program
 from tests.simulator.test_engine import delays, live_programs
 

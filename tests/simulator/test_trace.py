@@ -16,12 +16,12 @@ import pytest
 from simulator.engine import run
 from simulator.figures import memory_figure, timeline_figure
 from simulator.memory_timeline import memory_timelines
+from simulator.pipelines import pipeline
 from simulator.trace import trace_events, write_trace
 from strategy.graph import Phase
 from strategy.lowering.memory import placed
 from strategy.program import Program
 from strategy.timeline import Clock, Timeline
-from tests.pipelines import pipeline
 from tests.random_programs import live_programs
 
 

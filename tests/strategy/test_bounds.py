@@ -16,16 +16,16 @@ from strategy.problem import FORBIDDEN, Problem, evaluate
 from strategy.solve import Solution, SolveStatus, branching, brute_force, solve
 from strategy.solve.ascent import start_ascent
 from strategy.solve.build import build_core
-from strategy.solve.chase import Place
 from strategy.solve.core import Core, NoChoiceError
 from strategy.solve.descent import descend, repair
 from strategy.solve.elimination import plan_elimination
 from strategy.solve.exact import Stated, state_constant, state_elimination
-from strategy.solve.flat import LEGAL, flatten, in_floats, lifetime_rank
+from strategy.solve.flat import LEGAL, lifetime_rank
 from strategy.solve.forest import improve_forest, region_of
 from strategy.solve.measure import cost_of, fits
 from strategy.solve.multipliers import raise_prices
 from strategy.solve.passed import state_messages
+from strategy.solve.place import place_of, relax
 from strategy.solve.reductions import drop_forbidden
 from strategy.solve.rows import drop_oversized
 from tests.strategy.problems import ladder, random_problem
@@ -68,10 +68,10 @@ def _holds(stated: Stated, core: Core, oracle: tuple[int, tuple[int, ...]]) -> N
 def test_messages_and_prices_bound_and_fix_soundly() -> None:
     tight = fixed = 0
     for problem, core, oracle in _cases(43, 150):
-        exact, nodes = flatten(core, lifetime_rank(problem))
-        ascent = start_ascent(in_floats(exact), core.constant, np.zeros(core.room.size))
+        place = relax(core, lifetime_rank(problem))
+        ascent = start_ascent(place.inner.flat, core.constant, np.zeros(core.room.size))
         ascent.climb(60)
-        stated = state_messages(core, exact, nodes, ascent)
+        stated = state_messages(place, ascent)
         _holds(stated, core, oracle)
         assert stated.lower_bound >= state_constant(core).lower_bound
         assert abs(stated.lower_bound - ascent.bound - core.constant) <= 1 + 1e-6 * abs(ascent.bound)
@@ -102,9 +102,8 @@ def test_repair_descent_and_forests_keep_choices_legal() -> None:
     rng = random.Random(45)
     repaired = improved = 0
     for case, (problem, core, oracle) in enumerate(_cases(45, 150)):
-        exact, nodes = flatten(core, lifetime_rank(problem))
-        place = Place(core, in_floats(exact), nodes)
-        flat = place.flat
+        place = place_of(core, lifetime_rank(problem))
+        flat, nodes = place.flat, place.nodes
         if not nodes:
             continue
         picks = np.array([rng.randrange(core.costs[node].size) for node in nodes], np.int64)

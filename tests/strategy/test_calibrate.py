@@ -17,7 +17,7 @@ from strategy.calibrate import (
     write_calibration,
     write_measurements,
 )
-from strategy.cost import Coefficients
+from strategy.data_sheet import Coefficients
 from strategy.errors import InputError
 from strategy.measurement import Features, Measurement
 from tests.small_plans import cluster

@@ -14,18 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategy.cluster import (
-    PRESETS,
-    Cluster,
-    Device,
-    Host,
-    Link,
-    find_cluster,
-    host_memory_bytes,
-    read_cluster,
-    write_cluster,
-)
+from strategy.cluster import Cluster, Device, Host, Link, host_memory_bytes, read_cluster, write_cluster
 from strategy.errors import InputError
+from strategy.presets import PRESETS, find_cluster
 from strategy.tensor import DType
 
 GOOD: dict[str, Any] = {
@@ -246,7 +237,8 @@ def test_unreadable_files_are_refused_with_their_path(tmp_path: Path) -> None:
 
 
 def test_presets() -> None:
-    for name, (per_node, *_) in PRESETS.items():
+    for name, one in PRESETS.items():
+        per_node = one.devices_per_node
         assert find_cluster(name).devices == per_node
         assert find_cluster(f"{name}:128").devices == 128 * per_node
         assert find_cluster(f"{name}:4").name == f"{name}:4"
@@ -328,7 +320,7 @@ def test_products_in_halves_are_as_fast_as_the_data_sheet_says(path: Path) -> No
     assert rates == [156e12, 156e12, 312e12]
     path.write_text(write_cluster(read_cluster(path)))
     assert read_cluster(path).device == device
-    for name, half in (("dgx-a100", 312e12), ("dgx-h100", 989.4e12)):
+    for name, half in (("dgx-a100", 312e12), ("dgx-h100", 989e12), ("dgx-b200", 2250e12)):
         preset = find_cluster(name).device
         assert preset.product_flop_per_s(DType.BFLOAT16) == preset.product_flop_per_s(DType.FLOAT16) == half
     old = find_cluster("v100-ib100").device

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from strategy.boxing import Boxing, layouts_of, transfer_task
-from strategy.cluster import find_cluster
-from strategy.convert import Converter, cross
+from strategy.convert import Converter, Crossing, cross
 from strategy.cost import CostModel
 from strategy.layout import Home
 from strategy.levels import box_size
 from strategy.placement import Placement
+from strategy.presets import find_cluster
 from strategy.program import ActKind
 from strategy.sbp import B, NdSbp, P, Partial, Reduce, Split, format_nd, has_partial, is_legal_layout
 from strategy.tensor import Shape, TensorSpec
@@ -64,16 +64,27 @@ def test_staying_costs_nothing() -> None:
         assert found.prices_ns(SPEC, Home(0, layout), 0, layout) == (0.0, 0.0)
 
 
+def cheapest(
+    cost: CostModel, spec: TensorSpec, source: NdSbp, here: Placement, target: NdSbp, there: Placement
+) -> Crossing:
+    """The conversion that costs least."""
+
+    def moving(left: NdSbp, right: NdSbp) -> float:
+        return cost.transfer_seconds(spec, left, here, right, there)
+
+    def copying(layout: NdSbp, ranks: Placement) -> float:
+        return cost.copy_seconds(spec, layout, ranks.mesh, there.space)
+
+    home, away = (Boxing(placement, cost.step_price(placement)) for placement in (here, there))
+    return cross(spec, source, home, target, away, moving, copying)
+
+
 def crossing(source: NdSbp, target: NdSbp, here: Placement, there: Placement) -> tuple[list[ActKind], float]:
     """Kinds of the steps between two placements on a cluster of nodes of four, and their price in seconds."""
     cost = CostModel(NODES_OF_FOUR, {})
     spec = TensorSpec((1 << 12, 1 << 10))
 
-    def moving(left: NdSbp, right: NdSbp) -> float:
-        return cost.transfer_seconds(spec, left, here, right, there)
-
-    home, away = (Boxing(placement, cost.step_price(placement)) for placement in (here, there))
-    found = cross(spec, source, home, target, away, moving)
+    found = cheapest(cost, spec, source, here, target, there)
     return [step.kind for step in found.steps], found.leaving + found.arriving
 
 
@@ -88,14 +99,9 @@ def test_a_tensor_goes_over_slow_links_once_and_every_rank_sends_its_share(here:
     """Whatever the layouts on both sides, terms and copies included, and however many ranks there are."""
     spec, cost = TensorSpec((1 << 12, 3 << 10)), CostModel(NODES_OF_FOUR, {})
     sender, receiver = mesh_of(0, here), mesh_of(4, there)
-    home, away = (Boxing(placement, cost.step_price(placement)) for placement in (sender, receiver))
-
-    def moving(left: NdSbp, right: NdSbp) -> float:
-        return cost.transfer_seconds(spec, left, sender, right, receiver)
-
     for source, target in itertools.product(layouts_of(spec, here), layouts_of(spec, there)):
         layout, sent = source, dict.fromkeys(sender.devices, 0)
-        for step in cross(spec, source, home, target, away, moving).steps:
+        for step in cheapest(cost, spec, source, sender, target, receiver).steps:
             if step.kind is ActKind.TRANSFER:
                 for message in transfer_task(spec, layout, sender, step.target, receiver).messages:
                     sent[message.source] += spec.sent_nbytes(box_size(message.box))

@@ -11,6 +11,7 @@ from strategy.errors import GraphError
 from strategy.graph import Graph, Op, Phase, Role, Value, check_graph, template_name
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training, training_graph
+from strategy.placement import Space
 from strategy.tensor import Rate, TensorSpec
 
 SPEC = TensorSpec((4, 4))
@@ -51,6 +52,22 @@ def test_all_problems_come_at_once_with_op_and_value() -> None:
         "op d: updates x, which is not a variable",
         "value never: nothing writes it",
         "the loss nothing is no value of the graph",
+    )
+
+
+def test_an_op_works_in_one_memory_unless_it_moves() -> None:
+    named = values(x=Role.INPUT, y=Role.COMPUTED, z=Role.COMPUTED, sum=Role.COMPUTED, back=Role.COMPUTED)
+    named["y"] = dataclasses.replace(named["y"], space=Space.HOST)
+    ops = (
+        Op("there", "to_host", ("x",), ("y",)),
+        Op("again", "to_device", ("x",), ("z",)),
+        Op("both", "add", ("x", "y"), ("sum",)),
+        Op("over", "gelu", ("y",), ("back",)),
+    )
+    assert problems(Graph(named, ops)) == (
+        "op again: to_device moves x, which is there already",
+        "op both: add reads from both memories (got x of the device, y of the host); to_global brings them to one",
+        "op over: writes back of the device, and computes on the host",
     )
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from strategy.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
-from strategy.cluster import Cluster, Link, find_cluster
+from strategy.cluster import Cluster, Link
 from strategy.cost import CostModel, port_name, step_features
 from strategy.levels import PARTS, nodes_of, slowest_level, spans_alike
 from strategy.placement import Placement
+from strategy.presets import find_cluster
 from strategy.program import ActKind, time_alone_ns
 from strategy.sbp import B, NdSbp, P, Split
 from strategy.tensor import TensorSpec

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulator.engine import run
+from simulator.pipelines import pipeline
 from strategy.errors import InputError
 from strategy.timeline import (
     Clock,
@@ -21,7 +22,6 @@ from strategy.timeline import (
     stream_sequences,
     write_timeline,
 )
-from tests.pipelines import pipeline
 from tests.random_programs import live_programs
 
 

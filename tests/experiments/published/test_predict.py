@@ -129,7 +129,3 @@ def test_a_wrong_file_is_refused_with_row_and_column(
 
 def test_a_file_that_is_not_there_is_bad_input(command: Command, tmp_path: Path) -> None:
     assert command("predict", tmp_path / "none.csv", "--out", tmp_path / "out.csv").code == 2
-
-
-def test_published_searches_are_not_recomputed_yet(command: Command) -> None:
-    assert command("validate", "--search").code == 5

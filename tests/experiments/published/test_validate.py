@@ -12,7 +12,7 @@ import pytest
 
 from experiments.published.fitting import read_all_reduces, read_runs, reference
 from experiments.published.predictions import Prediction
-from experiments.published.scores import score
+from experiments.published.scores import choices, score
 from experiments.published.validation import FOLDS, folds_of
 from strategy.estimate.calibration import read_calibration, shipped
 from tests.experiments.conftest import Command
@@ -52,6 +52,17 @@ def test_scores_are_those_of_the_hand() -> None:
     assert (found.out_of_memory, found.out_of_memory_found, found.false_alarms) == (1, 1, 0)
 
 
+def test_a_published_search_is_repeated_by_the_predictions() -> None:
+    """The way predicted fastest is chosen among those that ran; what it takes is what was measured of it."""
+    ways = [("1", "8", "2", 2.2), ("2", "4", "1.5", 1.8), ("4", "2", "1.6", 1.7), ("8", "1", "3", 2.9)]
+    rows = [row(f"a_{tp}", seconds, tp=tp, dp=dp, num_gpus="8", global_batch="64") for tp, dp, seconds, _ in ways]
+    rows = [one | dict.fromkeys(("pp", "vpp", "ep", "cp", "zero_stage", "micro_batch"), "") for one in rows]
+    (found,) = choices(rows, [guess(f"a_{tp}", predicted) for tp, _, _, predicted in ways])
+    assert (found.chosen, found.fastest, found.ways, found.gpus) == ("tp 4 dp 2", "tp 2 dp 4", 4, 8)
+    assert found.regret == pytest.approx(1.6 / 1.5 - 1)
+    assert choices(rows[:3], [guess("a", 1.0)] * 3) == [], "too few to choose from"
+
+
 def test_groups_are_kept_whole_and_every_large_family_is_in_several_folds() -> None:
     runs = read_runs(OPEN, shipped().constants)
     folds = folds_of(runs)
@@ -74,7 +85,7 @@ def test_all_reduces_between_gpus_without_a_sheet_are_left_out() -> None:
 @pytest.mark.timeout(600)
 def test_held_out_runs_are_predicted_as_well_as_promised(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "constants.json"
-    said = command("validate", "--json", "--out", out)
+    said = command("validate", "--search", "--json", "--out", out)
     assert said.code == 0, said.err
     found: Mapping[str, Any] = json.loads(said.out)
     within, across = found["within_macro"], found["across_macro"]
@@ -92,5 +103,11 @@ def test_held_out_runs_are_predicted_as_well_as_promised(command: Command, tmp_p
     assert sum(item["false_alarms"] for item in found["within"].values()) <= 0.03 * rows
     assert all(item["out_of_memory_found"] == item["out_of_memory"] for item in found["within"].values())
     assert max(found["collectives"].values()) < 0.12
+    assert len(found["figures"]) >= 19
+    assert all(figure["within"] for figure in found["figures"])
+    searches = found["choices"]
+    assert len(searches) > 60
+    assert sum(one["chosen"] == one["fastest"] for one in searches) >= len(searches) / 2
+    assert "published search" in said.err
     again, kept = read_calibration(out).constants, shipped().constants
     assert again == pytest.approx(kept, rel=0.02), "the shipped constants are not those of this code"

@@ -101,10 +101,23 @@ def random_bound(core: Core, rng: random.Random) -> Bound:
     units = np.array([rng.randrange(most) for _ in range(len(core.room))], np.int64)
     prices = Prices(units, shift, bits)
     if rng.random() < 0.5:
-        return Passed(prices, _messages(core, rng, 1 << bits))
+        joined = _random_joined(core, rng)
+        return Passed(prices, _messages(core, joined, rng, 1 << bits), np.array(joined, np.int64))
     return Eliminated(prices, np.array(rng.sample(sorted(core.costs), len(core.costs)), np.int64))
 
 
-def _messages(core: Core, rng: random.Random, unit: int) -> IntArray:
+def _random_joined(core: Core, rng: random.Random) -> list[int]:
+    """Nodes without memory and without a table between them, ascending; often none."""
+    joined: list[int] = []
+    for node in rng.sample(sorted(core.costs), len(core.costs)):
+        if rng.random() < 0.5 and not core.spans[node] and core.tables[node].keys().isdisjoint(joined):
+            joined.append(node)
+    return sorted(joined) if rng.random() < 0.7 else []
+
+
+def _messages(core: Core, joined: list[int], rng: random.Random, unit: int) -> IntArray:
     most = rng.choice((0, 1, 10**4)) * unit
-    return np.array([rng.randint(-most, most) for _ in range(sizes(core))], np.int64)
+    scopes = {tuple(sorted(core.tables[node])) for node in joined}
+    takers = [*(pair for pair in core.pairs() if set(pair).isdisjoint(joined)), *scopes]
+    count = sum(core.costs[node].size for scope in takers for node in scope)
+    return np.array([rng.randint(-most, most) for _ in range(count)], np.int64)

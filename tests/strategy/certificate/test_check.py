@@ -156,6 +156,51 @@ CERTIFICATE = Certificate(
 )
 
 
+# Something without memory between the first two: joined away, it is a table of zeros over both.
+LOOSE = replace(
+    CHAIN,
+    nodes=(*CHAIN.nodes, Node("d", (0, 0))),
+    edges=(*CHAIN.edges, Edge(0, 3, (0, 4, 4, 0)), Edge(1, 3, (0, 4, 4, 0, 0, 0))),
+    limit=None,
+)
+
+
+def _joined(*joined: int, messages: int = 7 + 5) -> Certificate:
+    """A bound of 2 by messages that say nothing, with some nodes joined away."""
+    nothing = Prices(np.zeros(0, np.int64), 0, 0)
+    end = Passed(nothing, np.zeros(messages, np.int64), np.array(joined, np.int64))
+    return Certificate(problem_digest(LOOSE), None, None, 3, Proof((), end))
+
+
+def test_joined_nodes_bound_together() -> None:
+    assert check(LOOSE, _joined(3, messages=15)).proved == 3
+    # What the first and the second must pay to meet at the third is seen by their common table alone.
+    raised = replace(LOOSE, edges=(*CHAIN.edges, Edge(0, 3, (0, 4, 4, 0)), Edge(1, 3, (4, 0, 4, 0, 4, 0))))
+    seen = replace(_joined(3, messages=15), problem=problem_digest(raised), lower_bound=4)
+    with pytest.raises(CertificateError, match="does not reach its bound"):
+        check(raised, replace(seen, lower_bound=4))
+
+
+@pytest.mark.parametrize(
+    ("problem", "certificate", "words"),
+    [
+        (LOOSE, _joined(3), "messages that do not fit"),
+        (LOOSE, _joined(3, 3, messages=15), "not ascending"),
+        (LOOSE, _joined(7, messages=15), "no such node is left"),
+        (LOOSE, _joined(1, 3, messages=15), "so is a neighbour"),
+    ],
+)
+def test_a_join_that_does_not_fit_is_refused(problem: Problem, certificate: Certificate, words: str) -> None:
+    with pytest.raises(CertificateError, match=words):
+        check(problem, certificate)
+
+
+def test_what_holds_memory_is_not_joined_away() -> None:
+    end = Passed(FREE, np.zeros(5, np.int64), np.array([0]))
+    with pytest.raises(CertificateError, match="node 0 is joined away, but it holds memory"):
+        check(CHAIN, replace(CERTIFICATE, proof=Proof((KeepRows(np.array([2])),), end)))
+
+
 def _with_step(step: Step) -> Certificate:
     """The certificate with another step in place of its drop."""
     return replace(CERTIFICATE, proof=replace(CERTIFICATE.proof, steps=(CERTIFICATE.proof.steps[0], step)))

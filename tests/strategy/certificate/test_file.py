@@ -63,7 +63,7 @@ def _rewritten(path: Path, *, head: str | None = None, proof: np.ndarray | None 
     write_certificate(path, SMALL)
     tensors = load(gzip.decompress(path.read_bytes()))
     tensors["proof"] = tensors["proof"] if proof is None else proof
-    head = '{"version":1,"problem":"","cost":7,"lower_bound":5}' if head is None else head
+    head = '{"version":2,"problem":"","cost":7,"lower_bound":5}' if head is None else head
     path.write_bytes(gzip.compress(save(tensors, metadata={"certificate": head})))
 
 
@@ -95,9 +95,9 @@ def test_a_stream_that_is_no_proof_is_refused(words: list[int], message: str, tm
     [
         ("", "not a certificate"),
         ("[]", "not a certificate"),
-        ('{"version":1}', "missing required field"),
-        ('{"version":2,"problem":"","cost":7,"lower_bound":5}', "a version that is not known"),
-        ('{"version":1,"problem":"","cost":7.5,"lower_bound":5}', "Expected `int"),
+        ('{"version":2}', "missing required field"),
+        ('{"version":1,"problem":"","cost":7,"lower_bound":5}', "a version that is not known"),
+        ('{"version":2,"problem":"","cost":7.5,"lower_bound":5}', "Expected `int"),
     ],
 )
 def test_a_head_that_claims_nothing_is_refused(head: str, message: str, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from executor.train import program_of
 from simulator.simulate import simulate
 from strategy.config import Offload, Recompute
 from strategy.errors import InputError
-from strategy.graph import Graph, Phase, Role, Space
+from strategy.graph import Graph, Phase, Role
 from strategy.models import Model
 from strategy.models.mlp import MlpConfig
 from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
+from strategy.placement import Space
 from strategy.plan import Plan
 from strategy.program import ActKind
 from strategy.search.candidates import Pins

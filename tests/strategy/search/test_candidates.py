@@ -14,7 +14,6 @@ from strategy.search.candidates import (
     Request,
     candidates_of,
     free_rules,
-    quick_bound_ns,
     space_log10,
     with_less_memory,
 )
@@ -40,13 +39,6 @@ def test_pins_leave_what_satisfies_them(asked: Request) -> None:
     assert len(wanted) == 1
     assert 0 < space_log10(pinned) < space_log10(asked)
     assert space_log10(replace(asked, pins=Pins(dp=3))) == 0
-
-
-def test_the_quick_bound_is_below_what_is_solved(asked: Request) -> None:
-    for config in candidates_of(asked):
-        solved = solve_candidate(asked, config, rules=config.axes)
-        assert solved is not None
-        assert 0 < quick_bound_ns(asked, config) <= solved.bound_ns
 
 
 def test_stage_3_is_tried_where_memory_is_scarce(asked: Request) -> None:

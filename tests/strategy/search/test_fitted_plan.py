@@ -8,9 +8,9 @@ import pytest
 
 from strategy.config import Recompute
 from strategy.errors import InfeasibleError
-from strategy.graph import Space
 from strategy.lowering.memory import memory_nbytes
 from strategy.passes.training import Training
+from strategy.placement import Space
 from strategy.program import Program
 from strategy.search import infeasibility, simulated_plan
 from strategy.search.candidates import Pins, Request, free_rules

@@ -1,4 +1,4 @@
-"""Pipelines laid out by hand, for tests: one actor per leg of the schedule, transfers that take no time."""
+"""Bare pipelines, to study schedules: one actor per leg of the schedule, stages alike, no model behind them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,102 @@
+"""Whole jobs: GPT with a trillion and with 175 billion parameters on A100s, and OneFlow beside Megatron on V100s.
+
+Times are those of the closed form with the shipped calibration, which is fitted to runs of the same systems.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from experiments.published.fitting import reference
+from experiments.published.predictions import predict
+from experiments.published.rows import read_rows
+from experiments.published.sources import SourceFigure, near
+from strategy.estimate.calibration import shipped
+from strategy.estimate.devices import DEVICES
+from strategy.estimate.estimate import estimate
+from strategy.estimate.job import Job, Shape
+
+_PAPER = "Narayanan et al. 2021 (arXiv:2104.04473)"
+_PEAK = 312e12
+_TRILLION = Shape.transformer(128, 25600, 160, 4 * 25600, 51200)
+_GPT3 = Shape.transformer(96, 12288, 96, 4 * 12288, 51200)
+_TOKENS = 300e9
+_DAY_S = 86400.0
+_GPT = "dlperf_gpt_"
+
+
+def job_figures() -> list[SourceFigure]:
+    """A trillion parameters, a month of GPT-3, and OneFlow over Megatron."""
+    return [trillion(), month(), oneflow()]
+
+
+def _megatron(shape: Shape, gpus: int, pp: int, global_batch: int, micro_batch: int, virtual: int) -> Job:
+    return Job(
+        shape=shape, device=DEVICES["A100-80"], framework="megatron", precision="half", gpus=gpus, gpus_per_node=8,
+        nic_bytes_per_s=DEVICES["A100-80"].nic_bytes_per_s, fabric="infiniband", seq=2048, global_batch=global_batch,
+        micro_batch=micro_batch, tp=8, pp=pp, virtual=virtual, recompute="full",
+    )  # fmt: skip
+
+
+def _seconds(jobs: list[Job]) -> float:
+    """Mean over what a job may have been."""
+    return float(estimate(jobs, shipped()).seconds.mean())
+
+
+def _flop(job: Job, passes: int) -> float:
+    """Of a step: 4 passes through the layers with recompute, 3 without, of 24 b s l h^2 each (the paper's section 5.1).
+
+    Logits are computed once and differentiated twice in either.
+    """
+    s, b, layers, hidden, vocab = job.seq, job.global_batch, job.shape.layers, job.shape.hidden, job.shape.vocab
+    return 24.0 * b * s * hidden**2 * (passes * layers * (1 + s / (6 * hidden)) + 3 * vocab / (12 * hidden))
+
+
+def trillion(nic_share: float = 1.0, pp: int = 64) -> SourceFigure:
+    """What is sent between nodes goes over so much of the NICs."""
+    job = _megatron(_TRILLION, 3072, pp, 3072, 1, 1)
+    job = replace(job, nic_bytes_per_s=nic_share * job.nic_bytes_per_s)
+    per_gpu_s = _seconds([job]) * job.gpus
+    hardware, model = (_flop(job, passes) / per_gpu_s for passes in (4, 3))
+    values = {"TFLOP/s": hardware / 1e12, "HFU": hardware / _PEAK, "MFU": model / _PEAK}
+    within = near(values, {"TFLOP/s": 163.0, "HFU": 0.52, "MFU": 0.39}, 0.05)
+    published = "163 TFLOP/s, 52 % with recompute, 39 % without"
+    return SourceFigure("1 T on 3,072 A100, [6 x 8 x 64]", _PAPER, published, "5 %", values, within)
+
+
+def month(gpus: int = 1024) -> SourceFigure:
+    """How the GPUs were cut is not published: the mean over what is usual."""
+    jobs = [_megatron(_GPT3, gpus, pp, 1536, b, v) for pp in (4, 8, 16) for b in (1, 2) for v in (1, 2)]
+    days = _seconds(jobs) * _TOKENS / (jobs[0].global_batch * jobs[0].seq) / _DAY_S
+    return SourceFigure(
+        "GPT-3, 300 B tokens on 1,024 A100",
+        _PAPER,
+        "34 days",
+        "10 %",
+        {"days": days},
+        near({"days": days}, {"days": 34.0}, 0.10),
+    )
+
+
+def oneflow() -> SourceFigure:
+    """Of all open configurations that both ran."""
+    rows = [row for row in read_rows(reference("training_measurements.csv")) if row.cells["row_id"].startswith(_GPT)]
+    predicted, measured = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
+    for row, found in zip(rows, predict(rows, shipped()), strict=True):
+        system, _, configuration = row.cells["row_id"].removeprefix(_GPT).partition("_")
+        predicted[configuration][system] = found.seconds
+        measured[configuration][system] = float(row.cells["iter_time_s"])
+    values, published = (
+        {key: times["megatron"] / times["oneflow"] for key, times in seconds.items() if len(times) == 2}
+        for seconds in (predicted, measured)
+    )
+    text = f"{min(published.values()):.2f} to {max(published.values()):.2f}"
+    return SourceFigure(
+        "OneFlow over Megatron, V100",
+        "DLPerf, open rows",
+        text,
+        "OneFlow ahead in all",
+        values,
+        all(ratio > 1 for ratio in values.values()),
+    )

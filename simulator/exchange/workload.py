@@ -1,0 +1,134 @@
+"""Workload: a training step as one GPU sees it: spans of compute, the gradients that they need and that they give.
+
+Times are a roofline over the training graph's ops: FLOPs at a share of the device's peak, or bytes at a share of its
+memory's bandwidth, and a floor per kernel. Convolutions of 3 x 3 with stride 1 run by Winograd's F(2 x 2, 3 x 3), which
+multiplies 2.25 times less (Lavin and Gray 2016, arXiv:1509.09308).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strategy.data_sheet import FLOP_BOUND
+from strategy.errors import InputError
+from strategy.estimate.devices import DeviceSheet
+from strategy.graph import Graph, Op, Phase
+from strategy.models.base import Model
+from strategy.ops import op_definition
+from strategy.passes.training import Training, training_graph
+from strategy.passes.updates import Optimizer
+from strategy.units import to_ns
+
+_PEAK_SHARE = {32: 0.7, 16: 0.4}
+"""Of the dense peak in products and convolutions, by width; NVIDIA's P100 and V100 in TensorFlow's benchmarks."""
+_MEMORY_SHARE = 0.9
+_KERNEL_S = 2e-6
+_WINOGRAD = 2.25
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Compute that waits for the step before to have exchanged `needs`, and ends with the gradients that it `gives`."""
+
+    time_ns: int
+    needs: tuple[int, ...] = ()
+    gives: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A step's spans in order; `nbytes` of every gradient, numbered as the forward pass needs their parameters."""
+
+    name: str
+    spans: tuple[Span, ...]
+    nbytes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        given = sorted(gradient for span in self.spans for gradient in span.gives)
+        needed = {gradient for span in self.spans for gradient in span.needs}
+        if given != list(range(len(self.nbytes))) or needed != set(given):
+            expected = f"all of {len(self.nbytes)}"
+            raise InputError(
+                "gradients are not each given once and needed", where=self.name, got=given, expected=expected
+            )
+
+    @property
+    def compute_ns(self) -> int:
+        """A step alone."""
+        return sum(span.time_ns for span in self.spans)
+
+
+def workload(
+    name: str,
+    model: Model,
+    batch: int,
+    device: DeviceSheet,
+    *,
+    width: int = 32,
+    optimizer: Optimizer = Optimizer.SGD,
+) -> Workload:
+    """A model's step with a batch per GPU; gradients are of single precision.
+
+    Args:
+        name: of the workload.
+        model: the model.
+        batch: samples per GPU.
+        device: of every rank.
+        width: bits of the operands of products and of what moves between kernels, 32 or 16.
+        optimizer: how parameters are updated.
+    """
+    training = Training(global_batch=batch, optimizer=optimizer, max_norm=math.inf)
+    graph = training_graph(model, training)
+    place = {op.name: number for number, op in enumerate(graph.ops)}
+    updates = {op.updates[0]: op for op in graph.ops if op.kind == training.optimizer}
+    first = sorted((min(place[op.name] for op in graph.consumers[variable]), variable) for variable in updates)
+    number = {variable: gradient for gradient, (_, variable) in enumerate(first)}
+    needs: dict[int, list[int]] = {}
+    gives: dict[int, list[int]] = {}
+    for at, variable in first:
+        needs.setdefault(at, []).append(number[variable])
+        gives.setdefault(_given_at(graph, place, updates[variable].inputs[0]), []).append(number[variable])
+    update_ns = {number[variable]: _time_ns(graph, op, device, width) for variable, op in updates.items()}
+    spans = []
+    for at, op in enumerate(graph.ops):
+        if op.phase is not Phase.UPDATE:
+            need, give = tuple(needs.get(at, ())), tuple(gives.get(at, ()))
+            time_ns = _time_ns(graph, op, device, width) + sum(update_ns[gradient] for gradient in need)
+            spans.append(Span(time_ns, need, give))
+    return Workload(name, _merged(spans), tuple(graph.values[variable].spec.nbytes for _, variable in first))
+
+
+def _given_at(graph: Graph, place: Mapping[str, int], gradient: str) -> int:
+    """The place of the last op of the backward pass that a gradient is made by; terms of one may be added after it."""
+    producer = graph.producer[gradient]
+    if producer.phase is not Phase.UPDATE:
+        return place[producer.name]
+    return max(_given_at(graph, place, name) for name in producer.inputs)
+
+
+def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Fewer spans that need and give the same at the same times."""
+    found: list[Span] = []
+    for span in spans:
+        if found and not found[-1].gives and not span.needs:
+            found[-1] = Span(found[-1].time_ns + span.time_ns, found[-1].needs, span.gives)
+        else:
+            found.append(span)
+    return tuple(found)
+
+
+def _time_ns(graph: Graph, op: Op, device: DeviceSheet, width: int) -> int:
+    definition = op_definition(op.kind)
+    read, written = graph.specs(op.inputs), graph.specs(op.outputs)
+    specs = (*read, *written, *graph.specs(op.updates))
+    nbytes = definition.nbytes(read, written, op.attrs) if definition.nbytes else sum(spec.nbytes for spec in specs)
+    moved_s = nbytes * (1.0 if op.updates else width / 32) / (device.memory_bytes_per_s * _MEMORY_SHARE)
+    if op.kind not in FLOP_BOUND:
+        return to_ns(moved_s + _KERNEL_S)
+    flop = definition.flop(read, written, op.attrs)
+    filters = {"conv2d": lambda: read[1], "conv2d_dx": lambda: read[0], "conv2d_dw": lambda: written[0]}.get(op.kind)
+    if width == 32 and filters and filters().shape[2:] == (3, 3) and op.attrs["stride"] == (1, 1):
+        flop = round(flop / _WINOGRAD)
+    return to_ns(max(flop / (device.peak(width) * _PEAK_SHARE[width]), moved_s) + _KERNEL_S)
