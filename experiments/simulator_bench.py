@@ -15,9 +15,9 @@ from simulator.act_graph import ActGraph, act_graph
 from simulator.engine import run
 from simulator.large import simulate_large
 from simulator.sweep import durations_ns, sweep
-from strategy.cluster import find_cluster
 from strategy.graph import Phase
 from strategy.lowering.schedule import Schedule, chunk_order
+from strategy.presets import find_cluster
 from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
 from strategy.search.ranking import Configurations, Transformer, ranking, transformer_flop
 from strategy.tensor import DType
