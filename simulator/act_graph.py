@@ -109,7 +109,7 @@ def _users(program: Program) -> dict[str, list[set[int]]]:
 
 
 def _stream_of(program: Program) -> dict[int, int]:
-    return {actor: index for index, stream in enumerate(program.streams) for actor in stream.sequence}
+    return {actor: index for index, stream in enumerate(program.streams) for actor in set(stream.sequence)}
 
 
 def _demands(program: Program) -> list[dict[str, int]]:
@@ -142,20 +142,23 @@ class _Builder:
         self.number = np.arange(self.total) - self.first_of[self.actor]
         self.node = self.first_of[self.leader[self.actor]] + self.number
 
+        self.turns = [self._turns(stream.sequence, dynamic=stream.dynamic) for stream in program.streams]
+
     def graph(self) -> ActGraph:
         """All acts, in order."""
         self._check()
         waiting, awaited = self._edges()
+        early = _through(self.node, awaited)
         leads = self.node == np.arange(self.total)
-        order = _topological(self.node[waiting], self.node[awaited], leads)
+        order = _topological(_through(self.node, waiting), early, leads)
         if len(order) < np.count_nonzero(leads):
             self._refuse()
         place = np.full(self.total, -1, dtype=np.int64)
         place[order] = np.arange(len(order))
-        first_act, acts = grouped(place[self.node], len(order))
+        first_act, acts = grouped(_through(place, self.node), len(order))
         act_place = np.empty(self.total, dtype=np.int64)
         act_place[acts] = np.arange(self.total)
-        first_wait, edges = grouped(act_place[waiting], self.total)
+        first_wait, edges = grouped(_through(act_place, waiting), self.total)
         latency_ns = np.array([actor.work.latency_ns for actor in self.program.actors], dtype=np.int64)
         rates, names = self.program.resources, tuple(sorted(self.program.resources))
         demands = _demands(self.program)
@@ -172,7 +175,7 @@ class _Builder:
             transfer_ns=np.array(alone_ns, dtype=np.int64)[self.actor[order]],
             first_act=first_act,
             first_wait=first_wait,
-            waits=place[self.node[awaited[edges]]].astype(np.int32),
+            waits=_through(place, _through(early, edges)).astype(np.int32),
             leader=self.actor[order],
             first_use=np.cumsum([0, *map(len, demands)]),
             user_of=numbers.copy(),
@@ -185,8 +188,8 @@ class _Builder:
     def _check(self) -> None:
         """Every actor in one stream, as often as it acts; members of a rendezvous alike; acts to number in 32 bits."""
         turns = np.zeros(len(self.counts), dtype=np.int64)
-        for stream in self.program.streams:
-            np.add.at(turns, self._turns(stream.sequence, dynamic=stream.dynamic), 1)
+        for sequence in self.turns:
+            turns += np.bincount(sequence, minlength=len(turns))
         if (turns * self.steps != self.counts).any() or (self.counts != self.counts[self.leader]).any():
             self._refuse()
         if self.total > np.iinfo(np.int32).max:
@@ -201,8 +204,8 @@ class _Builder:
         """(waiting act, awaited act) of all waits that the order of a stream does not imply."""
         position = np.empty(self.total, dtype=np.int64)
         waiting, awaited = [], []
-        for stream in self.program.streams:
-            acts = self._acts(self._turns(stream.sequence, dynamic=stream.dynamic))
+        for sequence in self.turns:
+            acts = self._acts(sequence)
             position[acts] = np.arange(len(acts))
             waiting.append(acts[1:])
             awaited.append(acts[:-1])
@@ -298,6 +301,15 @@ def grouped(keys: Integers, count: int) -> tuple[Integers, Integers]:
     first = np.zeros(count + 1, dtype=np.int64)
     np.cumsum(np.bincount(keys, minlength=count), out=first[1:])
     return first, _sorted_into(keys, first[:-1].copy())
+
+
+@compiled
+def _through(table: Integers, indices: Integers) -> Integers:
+    """`table[indices]`, in one pass."""
+    found = np.empty(len(indices), dtype=np.int64)
+    for place in range(len(indices)):
+        found[place] = table[indices[place]]
+    return found
 
 
 @compiled

@@ -101,7 +101,7 @@ def acts_of(program: Program, graph: ActGraph, times: Times) -> Acts:
     """The acts of swept times, by stream."""
     stream_of = np.full(len(program.actors), -1, dtype=np.int64)
     for index, stream in enumerate(program.streams):
-        stream_of[list(stream.sequence)] = index
+        stream_of[list(set(stream.sequence))] = index
     first, order = grouped(stream_of[graph.actor], len(program.streams))
     node = np.repeat(np.arange(graph.num_nodes), np.diff(graph.first_act))[order]
     return Acts(

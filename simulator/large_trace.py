@@ -50,7 +50,7 @@ def _chunks(program: Program, acts: Acts) -> Iterator[bytes]:
     """The text of the document, piece by piece."""
     names = ",".join(json.dumps(event, separators=(",", ":")) for event in _names(program))
     yield f'{{"traceEvents":[{names}'.encode()
-    track = {actor: number + 1 for number, stream in enumerate(program.streams) for actor in stream.sequence}
+    track = {actor: number + 1 for number, stream in enumerate(program.streams) for actor in set(stream.sequence)}
     heads = [_head(actor, track[index]) for index, actor in enumerate(program.actors)]
     first = np.cumsum([0, *map(len, heads)])
     text = np.frombuffer(b"".join(heads), dtype=np.uint8)

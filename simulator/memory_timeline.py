@@ -62,7 +62,7 @@ class PieceLife:
 
 
 def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeline, ...]:
-    """Live bytes over time, per rank."""
+    """Live bytes over time, per rank that is there itself."""
     held: list[list[_Held]] = [[] for _ in range(program.ranks)]
     for register in program.registers:
         if register.initial and register.space is Space.DEVICE:
@@ -73,7 +73,8 @@ def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeli
             held[register.rank].append(_Held(register.name, register.block_nbytes, life.begin_ns, life.end_ns))
     placed = all(register.initial or register.offsets for register in program.registers)
     allocated = memory_nbytes(program) if placed else (0,) * program.ranks
-    return tuple(_timeline(rank, held[rank], allocated[rank]) for rank in range(program.ranks))
+    shown = sorted(set(program.alike)) or range(program.ranks)
+    return tuple(_timeline(rank, held[rank], allocated[rank]) for rank in shown)
 
 
 def piece_lives(program: Program, timeline: Timeline) -> list[PieceLife]:

@@ -82,7 +82,7 @@ def simulate(
         bubble_overhead=figures.bubble_overhead,
         idle_share=figures.idle_share,
         exposed_communication_s=figures.exposed_communication_s,
-        peak_memory_bytes=tuple(memory.peak_nbytes for memory in memory_timelines(program, result.timeline)),
+        peak_memory_bytes=program.of_all_ranks(_peaks_nbytes(program, result.timeline)),
         tokens_per_s=program.tokens_per_step / step_s if step_s else 0.0,
         mfu=None if peak is None else program.model_flop_per_step / peak,
         hfu=None if peak is None else program.hardware_flop_per_step / peak,
@@ -94,6 +94,14 @@ def simulate(
     )
 
 
+def _peaks_nbytes(program: Program, timeline: Timeline) -> list[int]:
+    """By rank; 0 where another rank stands for it."""
+    peaks = [0] * program.ranks
+    for memory in memory_timelines(program, timeline):
+        peaks[memory.rank] = memory.peak_nbytes
+    return peaks
+
+
 def step_figures(timeline: Timeline) -> StepFigures:
     """Sum up a timeline. `bubble_overhead` is infinite where nothing computes but time passes."""
     compute_ns, exposed_ns = 0, 0
@@ -101,7 +109,7 @@ def step_figures(timeline: Timeline) -> StepFigures:
         computing, communicating = merged(busy.computing), merged(busy.communicating)
         compute_ns += length_ns(computing)
         exposed_ns += length_ns(communicating) - length_ns(common(computing, communicating))
-    shares = timeline.steps * max(timeline.ranks, 1)
+    shares = timeline.steps * max(len(timeline.shown), 1)
     step_ns = step_time_ns(timeline)
     bubble_ns = step_ns - compute_ns / shares
     return StepFigures(

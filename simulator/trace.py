@@ -42,7 +42,7 @@ def _process(rank: int, index: int, count: int) -> int:
 
 
 def _names(timeline: Timeline, index: int, count: int) -> Iterator[Event]:
-    for rank in range(timeline.ranks):
+    for rank in timeline.shown:
         process = _process(rank, index, count)
         name = f"rank {rank} ({timeline.clock.value})"
         yield {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}}

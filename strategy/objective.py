@@ -66,13 +66,18 @@ def action_features(
     return cost.step_features(spec, source.layout, action.step, placement)
 
 
+def all_features(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> list[Features]:
+    """What the cost model knows of every action, in order."""
+    return [action_features(graph, layout, arrangement, cost, action) for action in arrangement.actions]
+
+
 def stage_times_ns(
     graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
 ) -> tuple[int, ...]:
     """The objective's time of every stage."""
     count = len(layout.stages.placements)
     totals = [0] * count
-    for action in arrangement.actions:
-        seconds = cost.seconds(action_features(graph, layout, arrangement, cost, action))
+    for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
+        seconds = cost.seconds(features)
         totals[action.stage] += rate_weight(action.rate, pipeline, count) * to_ns(seconds)
     return tuple(totals)

@@ -80,6 +80,11 @@ class Timeline:
         return 1 + max((stream.rank for stream in self.streams), default=-1)
 
     @property
+    def shown(self) -> tuple[int, ...]:
+        """The ranks that have a stream: all, or those that stand for others."""
+        return tuple(sorted({stream.rank for stream in self.streams}))
+
+    @property
     def makespan_ns(self) -> int:
         """When the last act ended."""
         return max((record.end_ns for record in self.records), default=0)

@@ -18,7 +18,7 @@ TIME_LIMIT_S = 20.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan bench` takes."""
-    parser.add_argument("subject", choices=["cpu", "gpu", "search"], help="what to measure")
+    parser.add_argument("subject", choices=["cpu", "gpu", "search", "simulator"], help="what to measure")
     parser.add_argument(
         "--time-limit",
         type=seconds,
@@ -35,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         RunError: another method found something cheaper than ours.
     """
+    if args.subject == "simulator":
+        return bench_simulator(json=args.json)
     if args.subject != "search":
         raise not_there_yet(f"'sbplan bench {args.subject}'")
     from experiments.outputs import clean_stdout
@@ -62,6 +64,20 @@ def run(args: argparse.Namespace) -> int:
         print(table(done), flush=True)
     if worse:
         raise RunError(f"ours costs more than another's on {'; '.join(worse)}")
+    return 0
+
+
+def bench_simulator(*, json: bool) -> int:
+    """Print how fast each way of simulating is."""
+    from experiments.simulator_bench import speeds
+
+    found = []
+    for speed in speeds():
+        found.append(speed.document())
+        rate = f"{speed.count / speed.best_s:,.0f} {speed.unit}/s"
+        say(f"{speed.name}: {speed.count} {speed.unit} in {speed.best_s * 1e3:.3f} ms ({rate})")
+    if json:
+        emit({"speeds": found})
     return 0
 
 

@@ -32,7 +32,7 @@ from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import placed
 from strategy.lowering.schedule import chunk_order
 from strategy.measurement import Features
-from strategy.objective import action_features
+from strategy.objective import all_features
 from strategy.ops import op_definition
 from strategy.ops.copy import TO_HOST
 from strategy.program import (
@@ -73,7 +73,7 @@ def _lowered(
     graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, tokens_per_step: int, *, folds: bool
 ) -> Program:
     arrangement = arrange(graph, layout, pipeline)
-    features = [action_features(graph, layout, arrangement, cost, action) for action in arrangement.actions]
+    features = all_features(graph, layout, arrangement, cost)
     folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features) if folds else None
     return placed(_Lowering(graph, layout, pipeline, cost, arrangement, features, folded).program(tokens_per_step))
 

@@ -8,7 +8,7 @@ process itself are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strategy.lowering.arena import Span, place, usage
@@ -39,14 +39,33 @@ def placed(program: Program) -> Program:
     known: dict[Hashable, list[tuple[int, ...]]] = {}
     registers = list(program.registers)
     for rank, mine in enumerate(occupancy.registers_of):
-        key = _shape(occupancy, rank)
+        stacked, height = _stacked(occupancy, rank)
+        key = _shape(occupancy, rank, stacked)
         if key not in known:
-            offsets = _offsets(occupancy, rank)
-            blocks = (range(0 if registers[i].initial else registers[i].blocks) for i in mine)
+            offsets = _offsets(occupancy, rank, stacked)
+            blocks = (range(0 if registers[i].initial or i in stacked else registers[i].blocks) for i in mine)
             known[key] = [tuple(offsets[i, block] for block in found) for i, found in zip(mine, blocks, strict=True)]
-        for register, found in zip(mine, known[key], strict=True):
+        for register, above in zip(mine, known[key], strict=True):
+            bottom = height[registers[register].space]
+            found = stacked.get(register) or tuple(bottom + offset for offset in above)
             registers[register] = replace(registers[register], offsets=found)
     return replace(program, registers=tuple(registers))
+
+
+def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]], dict[Space, int]]:
+    """Where the registers lie that hold several micro-batches of very many, and how much that is in each memory.
+
+    They are in use all the time (`occupancy`), so what shares places over time lies above them, however many they hold.
+    """
+    height = dict.fromkeys(Space, 0)
+    found: dict[int, tuple[int, ...]] = {}
+    for index in occupancy.registers_of[rank] if occupancy.shortenings[rank] is not None else ():
+        register = occupancy.program.registers[index]
+        if register.blocks > 1 and not register.initial:
+            size, bottom = aligned(register.block_nbytes), height[register.space]
+            found[index] = tuple(bottom + block * size for block in range(register.blocks))
+            height[register.space] += register.blocks * size
+    return found, height
 
 
 def pool_nbytes(registers: Sequence[Register]) -> int:
@@ -91,10 +110,10 @@ def _spans(program: Program, occupants: Sequence[Occupant]) -> list[Span]:
     return [Span(occupant.lives, nbytes) for occupant, nbytes in zip(occupants, sizes, strict=True)]
 
 
-def _offsets(occupancy: Occupancy, rank: int) -> dict[Block, int]:
-    """Block -> where it begins, of what is no state on one rank."""
+def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int]) -> dict[Block, int]:
+    """Block -> where it begins, of what is neither state nor stacked on one rank."""
     found: dict[Block, int] = {}
-    occupants = occupancy.of_rank(rank)
+    occupants = [occupant for occupant in occupancy.of_rank(rank) if occupant.blocks[0][0] not in stacked]
     for space in Space:
         there = _in(occupancy.program, occupants, space)
         offsets, _ = place(_spans(occupancy.program, there))
@@ -107,7 +126,7 @@ def _in(program: Program, occupants: Sequence[Occupant], space: Space) -> list[O
     return [occupant for occupant in occupants if program.registers[occupant.blocks[0][0]].space is space]
 
 
-def _shape(occupancy: Occupancy, rank: int) -> Hashable:
+def _shape(occupancy: Occupancy, rank: int, stacked: Container[int]) -> Hashable:
     """What the placement on a rank depends on, with registers and actors numbered within the rank."""
     program, mine, sequences = occupancy.program, occupancy.registers_of[rank], occupancy.sequences[rank]
     register_number = {index: number for number, index in enumerate(mine)}
@@ -116,11 +135,11 @@ def _shape(occupancy: Occupancy, rank: int) -> Hashable:
         for index in sequence:
             actor_number.setdefault(index, len(actor_number))
     actors = [_use(program.actors[index], register_number) for index in actor_number]
-    registers = ((program.registers[index], index in occupancy.dynamic) for index in mine)
+    registers = ((program.registers[i], i in occupancy.dynamic, i in stacked) for i in mine)
     return (
         tuple(
-            (r.blocks, r.block_nbytes, r.dtype, r.initial, r.ragged is None, r.space, dynamic)
-            for r, dynamic in registers
+            (0 if several else r.blocks, r.block_nbytes, r.dtype, r.initial, r.ragged is None, r.space, dynamic)
+            for r, dynamic, several in registers
         ),
         tuple(actors),
         tuple(tuple(actor_number[a] for a in sequence) for sequence in sequences),

@@ -54,13 +54,16 @@ def shortening(program: Program, sequence: tuple[int, ...]) -> Shortening | None
     acts = {actor: program.actors[actor].acts_per_step for actor in set(sequence)}
     if m <= LONG or m not in acts.values() or not {1, m}.issuperset(acts.values()):
         return None
-    often = tuple(actor for actor in sequence if acts[actor] == m)
-    length = often.index(often[0], 1)
+    turns = np.array(sequence, dtype=np.int64)
+    often = turns[~np.isin(turns, [actor for actor, count in acts.items() if count == 1])]
+    length = int(np.flatnonzero(often == often[0])[1])
     forward, per_micro_batch = often[:length], len(often) // m
     ahead = 1
-    while often[ahead * length : (ahead + 1) * length] == forward:
+    while np.array_equal(often[ahead * length : (ahead + 1) * length], forward):
         ahead += 1
     backward = often[ahead * length : (ahead - 1) * length + per_micro_batch]
-    if often != forward * ahead + (backward + forward) * (m - ahead) + backward * ahead:
+    both = np.concatenate((backward, forward))
+    parts = np.tile(forward, ahead), np.tile(both, m - ahead), np.tile(backward, ahead)
+    if ahead > m or not np.array_equal(often, np.concatenate(parts)):
         return None
     return Shortening(min(ahead, KEPT), ahead, min(m - ahead, KEPT))

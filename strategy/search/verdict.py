@@ -124,6 +124,7 @@ def examine(
     if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
         found = _focus_on_slowest(request.memory_limit_bytes, space, found, deadline, cutoff_ns, fits=fits)
         found = _no_worse_than_deduced(request.memory_limit_bytes, space, found)
+        free_bound = found.bound_ns if fits else free_bound  # what fits was looked at without the limit
     return Verdict(free_bound, bound if found is None else found.bound_ns, found)
 
 

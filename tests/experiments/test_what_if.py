@@ -10,12 +10,13 @@ import pytest
 
 from experiments.what_if import FIELDS, what_if
 from simulator.simulate import simulate
-from strategy.cluster import Cluster, Device, Link, find_cluster
+from strategy.cluster import Cluster, Device, Link
 from strategy.cost import Coefficients, CostModel
 from strategy.errors import InputError
 from strategy.lowering.lower import lower
 from strategy.passes.training import Training
 from strategy.plan import Plan
+from strategy.presets import find_cluster
 from tests.experiments.conftest import Command
 from tests.small_plans import config_of, deduced_plan, request
 
@@ -78,7 +79,7 @@ def test_impossible_figures(key: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("inter.bandwith=2x", "did you mean 'inter.bandwidth'"),
+        ("inter.bandwidths=2x", "did you mean 'inter.bandwidth'"),
         ("bandwidth=2x", "unknown field"),
         ("inter.bandwidth", "above zero"),
         ("inter.bandwidth=0 GB/s", "above zero"),

@@ -1,0 +1,90 @@
+"""Folded programs against whole ones: the ranks that stand for others do the same at the same times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from simulator.engine import run
+from simulator.simulate import simulate
+from strategy.lowering import lower as lowering
+from strategy.lowering.lower import lower, lower_to_simulate
+from strategy.lowering.memory import memory_nbytes
+from strategy.lowering.traffic import sent_bytes_per_step
+from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
+from strategy.plan import Plan
+from strategy.program import Program
+from strategy.timeline import Timeline
+from tests.small_plans import config_of, deduced_plan, request
+
+EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)
+UNEVEN = GptConfig(layers=2, width=10, heads=2, sequence=5, vocabulary=17)
+
+
+def plan_of(dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str = "cupy") -> Plan:
+    training = Training(global_batch=8 * dp, num_micro_batches=8)
+    asked = request(dp * tp * pp, training, model=model, backend=backend)
+    return deduced_plan(asked, config_of(training, dp=dp, tp=tp, pp=pp), ("data", "tensor"))
+
+
+def programs_of(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, Program]:
+    """Whole and folded."""
+    monkeypatch.setattr(lowering, "FOLDED_FROM", 0)
+    parts = plan.graph, plan.layout, plan.pipeline, plan.cost
+    return lower(*parts), lower_to_simulate(*parts)
+
+
+def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tuple[int, int]]:
+    return {
+        (timeline.actors[r.actor].name, timeline.actors[r.actor].rank, r.number): (r.start_ns, r.end_ns)
+        for r in timeline.records
+        if timeline.actors[r.actor].rank in ranks
+    }
+
+
+@pytest.mark.parametrize("backend", ["numpy", "cupy"])
+@pytest.mark.parametrize("degrees", [(2, 1, 1), (1, 2, 2), (2, 2, 1), (3, 2, 2), (2, 2, 4), (4, 3, 2)])
+def test_acts_take_place_when_they_do_among_all(
+    degrees: tuple[int, int, int], backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folded = programs_of(plan_of(*degrees, backend=backend), monkeypatch)
+    shown = {stream.rank for stream in folded.streams}
+    assert len(shown) == degrees[2]
+    assert len(folded.alike) == whole.ranks == folded.ranks
+    assert acts(run(folded, 2).timeline, shown) == acts(run(whole, 2).timeline, shown)
+    held = list(zip(memory_nbytes(folded), memory_nbytes(whole), strict=True))
+    assert all(stands == own if rank in shown else stands >= own for rank, (stands, own) in enumerate(held))
+    assert all(stands == own for stands, own in held) or degrees == (4, 3, 2)
+    assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+
+
+def test_ranks_that_hold_unlike_pieces_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strategy.lowering.folding.UNEVEN_NBYTES", 0)
+    whole, folded = programs_of(plan_of(2, 2, 2, model=UNEVEN), monkeypatch)
+    assert folded.alike == ()
+    assert folded == whole
+
+
+def test_a_straggler_is_seen_in_the_whole_program_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jitter is given by actor: a folded program has but those of the ranks that stand for others."""
+    whole, folded = programs_of(plan_of(2, 2, 2), monkeypatch)
+    others = {rank for rank in range(whole.ranks) if rank not in folded.alike}
+    slow = simulate(whole, jitter=lambda actor, _: 10_000 * (whole.actors[actor].rank in others))
+    assert slow.step_time_s > simulate(whole).step_time_s == simulate(folded).step_time_s
+
+
+def test_figures_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, folded = (simulate(program) for program in programs_of(plan_of(2, 2, 2), monkeypatch))
+    for name in ("step_time_s", "bubble_overhead", "idle_share", "exposed_communication_s"):
+        assert getattr(folded, name) == pytest.approx(getattr(whole, name), rel=1e-9), name
+    assert folded.peak_memory_bytes == whole.peak_memory_bytes
+    assert whole.num_tasks > 3 * folded.num_tasks
+
+
+def test_few_ranks_are_not_folded() -> None:
+    plan = plan_of(2, 2, 2)
+    parts = plan.graph, plan.layout, plan.pipeline, plan.cost
+    assert lower_to_simulate(*parts) == lower(*parts)
+    assert lower_to_simulate(*parts) == replace(lower(*parts), alike=())
