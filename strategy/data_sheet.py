@@ -21,7 +21,7 @@ import numpy as np
 from strategy.cluster import Cluster, Device, Host, Link
 from strategy.errors import present
 from strategy.estimate import collectives, gemm
-from strategy.estimate.calibration import shipped
+from strategy.estimate.calibration import Calibration, shipped
 from strategy.estimate.collectives import Group, family_of
 from strategy.estimate.constants import Constants
 from strategy.estimate.devices import DEVICES, DeviceSheet, named_sheet
@@ -74,16 +74,22 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
         s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if features.kind in FLOP_BOUND else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
     if features.kind not in FLOP_BOUND:
-        return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * shipped().constants["bytes.rate"]))
+        return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * _fitted().constants["bytes.rate"]))
     s_per_flop = _s_per_flop(device, features.kind, features.half, features.product, every_pair=features.every_pair)
     return Coefficients(device.launch_s, s_per_flop, 0.0)
+
+
+@cache
+def _fitted() -> Calibration:
+    """The shipped constants, read once."""
+    return shipped()
 
 
 def unpublished(cluster: Cluster) -> tuple[str, ...]:
     """Parts of a cluster on which no published run was: what is said of them is its data sheet alone."""
     if cluster.device.backend == "numpy":
         return (f"device {cluster.device.name}", "links")
-    fitted = shipped()
+    fitted = _fitted()
     seen = named_sheet(cluster.device.name)
     device = () if seen and seen.name in fitted.strata[""].devices else (f"device {cluster.device.name}",)
     known = cluster.nodes == 1 or f"fabric.{cluster.fabric}" in fitted.constants
@@ -95,7 +101,7 @@ def _s_per_flop(
     device: Device, kind: str, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
 ) -> float:
     """Seconds per counted FLOP on a GPU; where no shape is given, of one that loses nothing."""
-    constants, sheet = shipped().constants, _sheet(device)
+    constants, sheet = _fitted().constants, _sheet(device)
     peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
     rate = peak * _share(kind, half, sheet, constants)
     if kind in _ATTENTION:
@@ -133,7 +139,7 @@ def _share(kind: str, half: str, sheet: DeviceSheet, constants: Constants) -> fl
 @cache
 def _s_per_byte_sent(device: Device, link: Link, level: str, fabric: str, kind: str, hops: int) -> float:
     """Seconds per byte that the busiest rank of a group on one level sends in a large message."""
-    constants, sheet = shipped().constants, _sheet(device)
+    constants, sheet = _fitted().constants, _sheet(device)
     ranks = hops + 1 if kind not in (ActKind.ROTATE, ActKind.TRANSFER) else 2
     inside = level == "intra"
     group = Group(
