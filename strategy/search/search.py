@@ -14,6 +14,7 @@ bounds speak of is what has been listed so.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -236,13 +237,16 @@ def _solve_lighter(
 def _last_resort(
     request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, time_limit_s: float
 ) -> Solved:
-    """The layout of a candidate that holds least, if it fits.
+    """The layout of a candidate that holds least, if it fits; of a single one, in want of time, that by hand.
 
     Raises:
         OutOfTimeError: there was no time to look at all candidates.
         InfeasibleError: the pins contradict each other, or there is too little memory.
     """
     if not known.complete:
+        by_hand = solved_by_hand(request, candidates, 1, math.inf) if len(candidates) == 1 else []
+        if by_hand:
+            return by_hand[0]
         raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
     if known.conflict is not None and (request.deduction is not None or not known.refused):
         raise known.conflict

@@ -251,6 +251,18 @@ def test_a_limit_that_is_too_short_for_any_plan(command: Command, tmp_path: Path
     assert not out.exists()
 
 
+def test_what_is_pinned_is_priced_however_short_the_time(
+    command: Command, tmp_path: Path, cluster_file: Path, pin_file: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    argv = ("search", *SMALL, "--cluster", cluster_file, "--pin", pin_file, "--out", out, "--time-limit", "0.000001")
+    said = command(*argv, "--json")
+    found = json.loads(said.out)
+    assert (said.code, found["status"]) == (4, "limit")
+    assert 0 < found["lower_bound_s"] <= found["objective_s"]
+    assert verify(read_plan(out)) == []
+
+
 def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
     command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
