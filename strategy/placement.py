@@ -31,6 +31,11 @@ MOVES = {f"to_{space}": space for space in Space}
 """Op kind -> the memory that it brings a tensor to, over the link between a device and its host."""
 
 
+def read_space(kind: str) -> Space:
+    """The memory that an op of a kind reads, if it is alone: the device's, but for what brings tensors there."""
+    return Space.HOST if MOVES.get(kind) is Space.DEVICE else Space.DEVICE
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Global ranks in row-major mesh order; `mesh` is the size of each axis, outermost first; `space` their memory."""

@@ -31,10 +31,11 @@ from strategy.nn.losses import cross_entropy
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.ops import REGISTRY
 from strategy.ops.base import Example, OpDef
+from strategy.ops.copy import TO_DEVICE, TO_HOST
 from strategy.ops.skip import STEP
 from strategy.passes.autodiff import differentiate
 from strategy.passes.loss_scale import LossScale, add_adjustment, scaled_count, scaled_loss
-from strategy.placement import Placement
+from strategy.placement import Placement, Space, read_space
 from strategy.program import ActKind
 from strategy.sbp import NdSbp
 from strategy.signature import op_signatures
@@ -230,9 +231,13 @@ class _Grower:
                 inputs.append(
                     self._leaf(f"{name}.w{position}", self._spec(spec), bounds, trained=trained, position=position)
                 )
+        if read_space(kind) is Space.HOST:
+            inputs = [self._add(f"{name}.there{i}", TO_HOST, (x,)) for i, x in enumerate(inputs)]
         attrs = {**example.attrs, **({"dtype": str(self.dtype)} if "dtype" in example.attrs else {})}
         outputs = self.builder.add(name, kind, inputs, labels=[str(i) for i in range(1, 16)], attrs=attrs)
         self.kinds.append(kind)
+        if self.builder.values[outputs[0]].space is Space.HOST:
+            outputs = (self._add(f"{name}.back", TO_DEVICE, (outputs[0],)),)
         if REGISTRY[kind].gradient is not None and self.builder.spec(outputs[0]).dtype is self.dtype:
             self.live.append(self._tokens(name, outputs[0]))
 

@@ -52,7 +52,9 @@ def _graph_of(kind: str, inputs: Sequence[Laid], attrs: Attrs) -> Graph:
     """A graph of one op on values called by their position; every problem with its operands at once."""
     builder = GraphBuilder()
     names = [
-        builder.declare(Value(f"operand {position}", tensor.spec, Rate.MICRO_BATCH, Role.INPUT))
+        builder.declare(
+            Value(f"operand {position}", tensor.spec, Rate.MICRO_BATCH, Role.INPUT, space=tensor.placement.space)
+        )
         for position, tensor in enumerate(inputs, start=1)
     ]
     problems: list[str] = []

@@ -7,6 +7,7 @@ given (where the result is one figure the weight is 1, for a loss takes its own 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from executor.trial.subject import OneRank, Subject, as_piece, whole_box
 from executor.trial.unlisted import read_reasons, reason_for
 from strategy.builder import GraphBuilder
 from strategy.errors import present
-from strategy.graph import Graph, Op, Role, Value
+from strategy.graph import Graph, Op, Role
 from strategy.ops import op_definition
 from strategy.ops.base import Call, Workspace
 from strategy.ops.gradient import GradientBuilder
@@ -77,7 +78,7 @@ def backward_of(subject: Subject) -> tuple[Graph, dict[str, str]]:
     op = subject.op
     labels = [name.removeprefix(f"{op.name}.") for name in op.outputs[1:]]
     builder.add(op.name, op.kind, op.inputs, labels=labels, updates=op.updates, attrs=op.attrs)
-    builder.declare(Value("seed", subject.graph.values[op.outputs[0]].spec, Rate.MICRO_BATCH, Role.INPUT))
+    builder.declare(replace(subject.graph.values[op.outputs[0]], name="seed", rate=Rate.MICRO_BATCH, role=Role.INPUT))
     floats = frozenset(name for name in op.inputs if subject.graph.values[name].spec.dtype.is_float)
     state = GradientBuilder(builder, builder.ops[0], floats, {op.outputs[0]: ["seed"]})
     present(op_definition(op.kind).gradient, f"a gradient of {op.kind}")(state)

@@ -15,6 +15,7 @@ from strategy.errors import InputError
 from strategy.graph import Graph, Op, Role, Value
 from strategy.ops import op_definition
 from strategy.ops.base import ArrayModule, Call, Example, Workspace
+from strategy.placement import read_space
 from strategy.rows import Rows, piece_of
 from strategy.tensor import Box, DType, Rate, TensorSpec, box_shape
 
@@ -73,7 +74,7 @@ def subjects_of(kind: str) -> list[Subject]:
     for number, example in enumerate(op_definition(kind).examples):
         builder = GraphBuilder()
         for position, spec in enumerate(example.inputs):
-            builder.declare(Value(f"x{position}", _double(spec), Rate.MICRO_BATCH, Role.INPUT))
+            builder.declare(Value(f"x{position}", _double(spec), Rate.MICRO_BATCH, Role.INPUT, space=read_space(kind)))
         for position, spec in enumerate(example.updates):
             builder.declare(Value(f"u{position}", _double(spec), Rate.STEP, Role.VARIABLE, "zeros"))
         inputs = [f"x{i}" for i in range(len(example.inputs))]

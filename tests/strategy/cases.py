@@ -14,6 +14,7 @@ from strategy.builder import GraphBuilder
 from strategy.graph import Attrs, Graph, Role, Value
 from strategy.ops import REGISTRY, op_definition
 from strategy.ops.base import Call, Workspace
+from strategy.placement import read_space
 from strategy.rows import Rows, piece_of
 from strategy.tensor import Box, DType, Rate, Shape, TensorSpec
 
@@ -40,7 +41,8 @@ class Case:
         bounds = dict(self.integers)
         for i, shape in enumerate(self.inputs):
             dtype = DType.INT32 if i in bounds else DType.FLOAT64
-            builder.declare(Value(f"x{i}", TensorSpec(shape, dtype), Rate.MICRO_BATCH, Role.INPUT))
+            space = read_space(self.kind)
+            builder.declare(Value(f"x{i}", TensorSpec(shape, dtype), Rate.MICRO_BATCH, Role.INPUT, space=space))
         for i, shape in enumerate(self.updates):
             builder.declare(Value(f"u{i}", TensorSpec(shape, DType.FLOAT64), Rate.STEP, Role.VARIABLE, "zeros"))
         builder.add(
