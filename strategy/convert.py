@@ -162,7 +162,8 @@ class Converter:
     def way(self, home: int, stage: int) -> tuple[int, int]:
         """What all conversions from one stage to another cost alike: the first such stage, or the number of a pair."""
         if home == stage:
-            return -1, next(i for i, boxing in enumerate(self.boxings) if boxing is self.boxings[stage])
+            tables = self.boxings[stage].tables
+            return -1, next(i for i, boxing in enumerate(self.boxings) if boxing.tables is tables)
         return self._number(home, stage), -1
 
     def all_prices_ns(

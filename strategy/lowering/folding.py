@@ -26,9 +26,10 @@ from strategy.program import ActKind
 from strategy.sbp import local_boxes
 from strategy.tensor import Rate
 
-UNEVEN_SHARE = 1 / 256
+UNEVEN_SHARE = 1 / 16
 UNEVEN_NBYTES = 4096
-"""How much more than another a rank may hold or send, as a share or in bytes, and still be like it."""
+"""How much more than another a rank may hold or send, as a share or in bytes, and still be like it: what dims that a
+few ranks cannot cut evenly come to."""
 
 Sent = tuple[tuple[int, ...], ...]
 """Bytes that each rank of a placement sends in each part of an act."""
