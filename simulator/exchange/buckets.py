@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from simulator.exchange.collectives import RINGS, ring, ring_links
+from simulator.exchange.collectives import RINGS, ring_links
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Action, Link, Stream
+from simulator.exchange.loop import Link, Stream
+from simulator.exchange.rings import reduce_together
 from simulator.exchange.training import Exchange, Task
 
 MIB = 2**20
@@ -63,16 +64,4 @@ class _Buckets:
         while self._there.issuperset(bucket := self._buckets[self._next]):
             self._there.difference_update(bucket)
             self._next = (self._next + 1) % len(self._buckets)
-            self._stream.put(partial(self._reduce, bucket))
-
-    def _reduce(self, bucket: tuple[int, ...], over: Action) -> None:
-        task = self._task
-        found = ring(task.fabric, sum(task.nbytes[gradient] for gradient in bucket), 0)
-        task.tally.data_messages += found.messages
-
-        def done() -> None:
-            over()
-            for gradient in bucket:
-                task.exchanged(gradient)
-
-        task.loop.transfer(found.legs, found.latency_ns, done)
+            self._stream.put(partial(reduce_together, self._task, bucket))

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from simulator.exchange.buckets import MIB
-from simulator.exchange.collectives import RINGS, ring, ring_links
+from simulator.exchange.collectives import RINGS, ring_links
 from simulator.exchange.cycles import Cycles
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Action, Link, Stream
+from simulator.exchange.loop import Link, Stream
 from simulator.exchange.negotiation import Negotiation
+from simulator.exchange.rings import reduce_together
 from simulator.exchange.training import Exchange, Task
 
 
@@ -46,7 +47,7 @@ class Horovod:
 
         def agreed(gradients: Sequence[int]) -> None:
             for group in fused(gradients, task.nbytes, self.fusion_bytes):
-                stream.put(partial(_reduce, task, group))
+                stream.put(partial(reduce_together, task, group))
 
         kind = Negotiation.AGREED if self.cached else Negotiation.CENTRAL
         return Cycles(task, self.cycle_s, kind, agreed)
@@ -63,15 +64,3 @@ def fused(gradients: Sequence[int], nbytes: Sequence[int], most_bytes: int) -> l
         groups[-1].append(gradient)
         size += nbytes[gradient]
     return [tuple(group) for group in groups]
-
-
-def _reduce(task: Task, group: tuple[int, ...], over: Action) -> None:
-    found = ring(task.fabric, sum(task.nbytes[gradient] for gradient in group), 0)
-    task.tally.data_messages += found.messages
-
-    def done() -> None:
-        over()
-        for gradient in group:
-            task.exchanged(gradient)
-
-    task.loop.transfer(found.legs, found.latency_ns, done)
