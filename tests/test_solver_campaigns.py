@@ -1,7 +1,8 @@
-"""A seeded part of the solver's campaigns: `python -m tests.campaigns solver|copies|repeat`."""
+"""A seeded part of the solver's campaigns: `python -m tests.campaigns solver|copies|joined|repeat`."""
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import threading
@@ -15,6 +16,7 @@ from strategy.solve import brute_force, smallest_limit
 from strategy.solve.conflict import Overfull, overfull_times
 from tests.campaigns import repeat, solver
 from tests.campaigns.copies import copied
+from tests.campaigns.joined import joined
 from tests.strategy.problems import random_problem
 
 
@@ -25,7 +27,7 @@ def test_the_solver_agrees_with_every_choice_listed() -> None:
 
 
 def test_the_same_problem_has_the_same_answer_in_any_process() -> None:
-    outcome = repeat.run(3, seed=1)
+    outcome = repeat.run(8, seed=1)
     assert outcome.failures == []
     assert outcome.unmet() == []
 
@@ -40,6 +42,28 @@ def test_a_copy_has_the_scaled_optimum(seed: int) -> None:
     if one is not None and other is not None:
         assert other[0] == 3 * one[0]
     assert len(copy.nodes) == len(problem.nodes)
+
+
+def test_what_is_joined_costs_what_its_parts_do_unless_they_share_memory() -> None:
+    rng = random.Random(8)
+    cheaper = 0
+    for _ in range(600):
+        one, other = (random_problem(rng) for _ in range(2))
+        if math.prod(len(node.costs) for node in (*one.nodes, *other.nodes)) > 2_000:
+            continue
+        alone = brute_force(one), brute_force(other)
+        if None in (*alone, one.limit, other.limit) or 0 in (one.limit, other.limit):
+            continue
+        assert alone[0] is not None
+        assert alone[1] is not None
+        after = brute_force(joined(one, other, scale=2, beside=False))
+        beside = brute_force(joined(one, other, scale=2, beside=True))
+        assert after is not None
+        assert beside is not None
+        assert after[0] <= alone[0][0] + 2 * alone[1][0]
+        assert beside[0] <= alone[0][0] + 2 * alone[1][0]
+        cheaper += beside[0] < after[0]
+    assert cheaper >= 3
 
 
 def test_the_times_that_bind_are_named() -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.compiled import compiled
-from strategy.solve.core import IntArray
-from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.core import FloatArray, IntArray
+from strategy.solve.flat import Flat
 from strategy.solve.measure import cost_of, load_of
 from strategy.solve.messages import Messages, assign, no_messages, price, sweep
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -13,14 +14,18 @@ from strategy.problem import FORBIDDEN, Problem
 from strategy.solve.core import MAX_TOTAL_COST, Core, IntArray
 
 
-def build_core(problem: Problem) -> Core:
-    """The working form of `problem`.
+def build_core(problem: Problem, *, deadline_s: float = math.inf) -> Core:
+    """The working form of a problem that `validate` has seen.
+
+    Args:
+        problem: what is to be solved.
+        deadline_s: when to give up (time.perf_counter).
 
     Raises:
-        InputError: lengths that disagree, an unknown node, negative memory, or costs whose sum does not fit.
+        InputError: costs whose sum does not fit.
         NoChoiceError: a node has no choice that is allowed.
+        OutOfTimeError: the deadline has passed.
     """
-    _validate(problem)
     sizes = [len(node.costs) for node in problem.nodes]
     own = _saturated(itertools.chain.from_iterable(node.costs for node in problem.nodes))
     cells = [len(edge.costs) for edge in problem.edges]
@@ -39,9 +44,11 @@ def build_core(problem: Problem) -> Core:
         tables={i: {} for i in range(len(sizes))},
         spans={i: {} for i in range(len(sizes))},
         room=np.zeros(0, np.int64),
+        deadline_s=deadline_s,
         most=total,
     )
     for edge, line in zip(problem.edges, _split(entries, cells), strict=True):
+        core.check_time()
         table = line.reshape(sizes[edge.tail], sizes[edge.head])
         if edge.tail == edge.head:
             core.costs[edge.tail] = _sum(core.costs[edge.tail], np.diagonal(table))
@@ -92,6 +99,7 @@ def _add_memory(core: Core, problem: Problem, limit: int) -> None:
     core.keep_rows(kept)
     row = np.concatenate(([0], np.cumsum(binding))).tolist()
     for (node, _, _, amounts), begin, end in zip(items, first.tolist(), last.tolist(), strict=True):
+        core.check_time()
         if row[begin] < row[end]:
             core.hold(node, row[begin], row[end], amounts)
 
@@ -125,8 +133,12 @@ def _sum_of_largest(values: IntArray, sizes: Sequence[int]) -> int:
     return sum(np.maximum.reduceat(legal, starts).tolist())
 
 
-def _validate(problem: Problem) -> None:
-    """Raises InputError unless the lengths agree and the memory can be added."""
+def validate(problem: Problem) -> None:
+    """Checks that lengths and indices agree and that the memory can be added.
+
+    Raises:
+        InputError: lengths that disagree, an unknown node, or negative memory.
+    """
     where = f"problem {problem.name!r}"
     held = 0
     for i, node in enumerate(problem.nodes):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from strategy.certificate.proof import Branch, Empty, End, KeepRows, Proof, Step
-from strategy.solve.core import Core, IntArray
+from strategy.solve.core import Core, FloatArray, IntArray
 from strategy.solve.exact import Stated, state_constant
-from strategy.solve.flat import FloatArray
 
 
 class Case:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategy.solve.ascent import NEAREST, Ascent
-from strategy.solve.flat import LEGAL, FloatArray
+from strategy.solve.core import FloatArray
+from strategy.solve.flat import LEGAL
 from strategy.solve.measure import fits
 from strategy.solve.place import Place, Relaxation
 from strategy.solve.primal import Primal

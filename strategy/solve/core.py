@@ -24,6 +24,7 @@ from strategy.certificate.proof import Bound, Drop, Fix, KeepRows, Normalise, St
 from strategy.problem import FORBIDDEN
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
 
 # Room for every sum of costs, with multipliers' penalties of the same size on top.
 MAX_TOTAL_COST = 10**17

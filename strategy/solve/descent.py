@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.compiled import compiled
-from strategy.solve.core import IntArray
-from strategy.solve.flat import LEGAL, Flat, FloatArray
+from strategy.solve.core import FloatArray, IntArray
+from strategy.solve.flat import LEGAL, Flat
 from strategy.solve.measure import cost_of, load_of
 
 # Above every sum of legal costs and weighted excesses.

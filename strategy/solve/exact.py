@@ -11,14 +11,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from strategy.certificate.proof import Bound, Eliminated, Passed, Prices
 from strategy.problem import FORBIDDEN
-from strategy.solve.core import Core, IntArray
+from strategy.solve.core import Core, FloatArray, IntArray
 from strategy.solve.elimination import Bucket, Sweep, min_marginals, sweep
-
-FloatArray = npt.NDArray[np.float64]
 
 # Magnitudes stay below 2^HEADROOM_BITS, well within what the checker adds exactly.
 HEADROOM_BITS = 58

@@ -15,11 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.problem import FORBIDDEN, Problem
-from strategy.solve.core import Core, IntArray
+from strategy.solve.core import Core, FloatArray, IntArray
 from strategy.solve.flat_joins import FlatJoins, flatten_joins
 from strategy.solve.joins import Join, without
-
-FloatArray = npt.NDArray[np.float64]
 
 # A forbidden cell among floats: no sum of legal costs reaches it, and no sum of such cells overflows.
 BARRED = 1e200

@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.compiled import compiled
-from strategy.solve.core import IntArray
+from strategy.solve.core import FloatArray, IntArray
 from strategy.solve.joins import Join
-
-FloatArray = npt.NDArray[np.float64]
 
 AXES = 4
 # Above every sum, forbidden ones included.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.compiled import compiled
-from strategy.solve.core import IntArray
-from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.core import FloatArray, IntArray
+from strategy.solve.flat import Flat
 from strategy.solve.flat_joins import cell_of
 
 

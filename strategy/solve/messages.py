@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.compiled import compiled
-from strategy.solve.core import IntArray
-from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.core import FloatArray, IntArray
+from strategy.solve.flat import Flat
 from strategy.solve.flat_joins import AXES, BIG, line_in, marginal
 
 

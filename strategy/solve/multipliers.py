@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from strategy.solve.core import Core
+from strategy.solve.core import Core, FloatArray
 from strategy.solve.elimination import Bucket
-from strategy.solve.exact import FloatArray, run_elimination
+from strategy.solve.exact import run_elimination
 
 # The trust region is given up below this radius, relative to the scale of the prices.
 LEAST_RADIUS = 1e-6

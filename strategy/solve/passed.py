@@ -8,9 +8,9 @@ from strategy.certificate.proof import Passed, Prices
 from strategy.compiled import compiled
 from strategy.problem import FORBIDDEN
 from strategy.solve.ascent import Ascent
-from strategy.solve.core import IntArray
+from strategy.solve.core import FloatArray, IntArray
 from strategy.solve.exact import INFINITE, LARGEST, Stated, credit_of, proved, scales
-from strategy.solve.flat import Flat, FloatArray
+from strategy.solve.flat import Flat
 from strategy.solve.flat_joins import FlatJoins
 from strategy.solve.messages import Messages
 from strategy.solve.place import Relaxation

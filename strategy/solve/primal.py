@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.solve.core import IntArray
+from strategy.solve.core import FloatArray, IntArray
 from strategy.solve.descent import descend, repair
-from strategy.solve.flat import LEGAL, Flat, FloatArray
+from strategy.solve.flat import LEGAL, Flat
 from strategy.solve.forest import improve_forest, region_of
 from strategy.solve.measure import cost_of, fits
 from strategy.solve.messages import price

@@ -14,7 +14,7 @@ from strategy.certificate.proof import Empty, Proof
 from strategy.errors import InternalError
 from strategy.problem import Problem
 from strategy.solve.branching import Search
-from strategy.solve.build import build_core
+from strategy.solve.build import build_core, validate
 from strategy.solve.core import NoChoiceError, OutOfTimeError
 from strategy.solve.flat import lifetime_rank
 from strategy.solve.peak import find_legal
@@ -49,15 +49,16 @@ def solve(
         InputError: the problem is malformed.
     """
     started_s = time.perf_counter()
+    validate(problem)
     deadline_s = math.inf if time_limit_s is None else started_s + time_limit_s
     known = Progress(problem, started_s, deadline_s, cutoff, work_limit, progress)
     stopped: SolveStatus | None = None
     search = None
     try:
-        core = build_core(problem)
-        search = Search(core, lifetime_rank(problem), known)
         for choice in starts:
             known.offer(choice)
+        core = build_core(problem, deadline_s=deadline_s)
+        search = Search(core, lifetime_rank(problem), known)
         known.raise_bound(core.constant, "reductions")
         search.run()
     except OutOfTimeError:
@@ -67,6 +68,7 @@ def solve(
     except NoChoiceError:
         return _nothing_left(known, Proof((), Empty()))
     if search is None:
+        known.raise_bound(_sum_of_least(problem), known.method)
         return _solution(known, stopped, None)
     bound = search.root.proved()
     proof = search.root.proof()
@@ -75,6 +77,12 @@ def solve(
     if bound is not None:
         known.raise_bound(bound, known.method)
     return _solution(known, stopped, proof)
+
+
+def _sum_of_least(problem: Problem) -> int:
+    """What no choice is cheaper than: the least entry of every node and every table."""
+    own = sum(min(node.costs) for node in problem.nodes)
+    return own + sum(min(edge.costs) for edge in problem.edges)
 
 
 def _nothing_left(known: Progress, proof: Proof) -> Solution:

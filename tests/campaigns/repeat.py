@@ -1,7 +1,7 @@
-"""The same problem again: other hash seeds and other folders never change an answer that a proof ends.
+"""The same problem again: other hash seeds and other folders never change an answer that a proof or work ends.
 
-A case is one run of `sbplan solve` in a process of its own, on a random problem, a ladder and the contest's G in turn;
-its answer must be the first run's, to the byte.
+A case is one run of `sbplan solve` in a process of its own, on a random problem, a ladder, a ladder with so little
+memory that a limit of work ends it, and the contest's G, in turn; its answer must be the first run's, to the byte.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pathlib import Path
 from experiments.search_cases import INSTANCES
 from strategy.problem import Node, Usage
 from strategy.problem_file import write_problem
-from strategy.solve import brute_force
+from strategy.solve import brute_force, smallest_limit
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.solve_command import Solved, run_solve
 from tests.strategy.problems import ladder, random_problem
 
-QUOTAS = {"a random problem": 0.3, "a ladder": 0.3, "an instance": 0.3}
+LIMITED = "a limit of work"
+WORK_LIMIT = 5
+QUOTAS = {"a random problem": 0.2, "a ladder": 0.2, "an instance": 0.2, LIMITED: 0.2}
 
 
 def run(cases: int, seed: int) -> Outcome:
@@ -35,16 +37,18 @@ def run(cases: int, seed: int) -> Outcome:
             kind = kinds[number % len(kinds)]
             cwd = folder / f"run{number}"
             cwd.mkdir()
-            said = run_solve(paths[kind], cwd=cwd, env={"PYTHONHASHSEED": str(number)})
-            outcome.add(f"run {number} of {kind}", _differences(firsts.setdefault(kind, said), said), [kind])
+            limit = ("--work-limit", WORK_LIMIT) if kind == LIMITED else ()
+            said = run_solve(paths[kind], *limit, cwd=cwd, env={"PYTHONHASHSEED": str(number)})
+            found = _differences(firsts.setdefault(kind, said), said, "limit" if kind == LIMITED else "optimal")
+            outcome.add(f"run {number} of {kind}", found, [kind])
     return outcome
 
 
-def _differences(first: Solved, said: Solved) -> Iterator[str]:
+def _differences(first: Solved, said: Solved, end: str) -> Iterator[str]:
     if said != first:
         yield f"{said}, but the first run said {first}"
-    if said.status != "optimal":
-        yield f"{said.status}: no proof ended it"
+    if said.status != end:
+        yield f"it ended by {said.status}, not {end}"
 
 
 def _problems(folder: Path, seed: int) -> dict[str, Path]:
@@ -54,6 +58,8 @@ def _problems(folder: Path, seed: int) -> dict[str, Path]:
     small = next(p for p in drawn if len(p.nodes) == 8 and all(len(n.usages) < 2 for n in p.nodes) and brute_force(p))
     tied = Node("tied", (1, 1, 1), (Usage(0, 0, (0, 0, 0)),))
     problems = {"a random problem": replace(small, nodes=(*small.nodes, tied)), "a ladder": ladder(rungs=12, seed=seed)}
+    tight = ladder(rungs=60, seed=seed)
+    problems[LIMITED] = replace(tight, limit=int(1.1 * (smallest_limit(tight) or 0)))
     paths = {"an instance": INSTANCES / "asplos-2025-iopddl-G.json.gz"}
     for number, (kind, problem) in enumerate(problems.items()):
         paths[kind] = folder / f"problem{number}.json"

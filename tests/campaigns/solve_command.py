@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,6 +23,9 @@ class Solved:
     lower_bound: int
     choice: str
     """The last line, as it was printed."""
+    first_feasible_s: float | None = field(compare=False)
+    seconds: float = field(compare=False)
+    peak_rss_bytes: int = field(compare=False)
 
 
 def run_solve(path: Path, *options: object, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> Solved:
@@ -43,4 +46,7 @@ def run_solve(path: Path, *options: object, cwd: Path = ROOT, env: Mapping[str, 
         raise RuntimeError(f"exit {done.returncode}: {done.stderr}")
     document, choice = done.stdout.splitlines()[-2:]
     said = json.loads(document)
-    return Solved(done.returncode, said["status"], said["cost"], said["lower_bound"], choice)
+    times = said["first_feasible_s"], said["solve_time_s"]
+    return Solved(
+        done.returncode, said["status"], said["cost"], said["lower_bound"], choice, *times, said["peak_rss_bytes"]
+    )

@@ -275,6 +275,13 @@ def test_a_known_choice_is_never_made_worse_and_a_limit_of_no_time_returns_it() 
     assert answer.lower_bound <= answer.cost
 
 
+def test_out_of_time_while_it_is_read_in_the_bound_is_that_of_the_least_entries() -> None:
+    problem = Problem("debit", (Node("a", (-7, -9)), Node("b", (1, 4))), (Edge(0, 1, (5, 2, 3, 3)),))
+    answer = solve(problem, time_limit_s=0.0, starts=[(0, 0)])
+    assert (answer.status, answer.cost, answer.lower_bound) == (SolveStatus.LIMIT, -1, -6)
+    assert solve(problem).cost == -5
+
+
 def test_the_same_problem_has_the_same_answer() -> None:
     problem = ladder(rungs=8, seed=4)
     tight = replace(problem, limit=int(1.2 * _least_peak(problem)))
