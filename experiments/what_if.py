@@ -1,7 +1,8 @@
-"""What if the cluster were another: `inter.bandwidth=2x`, `device.compute=500 TFLOP/s`.
+"""What if the cluster were another: `inter.bandwidth=2x`, `device.compute=500 TFLOP/s`, `inter.gpu_direct=false`.
 
 A field is one of the cluster file's; its new figure is a factor, or absolute with a unit. What was measured on the
-cluster is scaled with it: with twice the bandwidth, a byte takes half the time that it took.
+cluster is scaled with it: with twice the bandwidth, a byte takes half the time that it took. What was measured between
+nodes through the host says nothing of GPU-direct: with it, the data sheet says.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ FIELDS: Mapping[str, Field] = {
 }
 
 
+GPU_DIRECT = "inter.gpu_direct"
+TRUTHS = {"true": True, "false": False}
+
+
 def what_if(cost: CostModel, changes: Sequence[str]) -> CostModel:
     """The cost model on the cluster with these changes, each `FIELD=FIGURE`.
 
@@ -74,16 +79,24 @@ def what_if(cost: CostModel, changes: Sequence[str]) -> CostModel:
         except InputError as error:
             problems.append(error)
     report(problems, where="--set")
-    coefficients = {key: _scaled(key, found, cost.cluster, cluster) for key, found in cost.coefficients.items()}
+    straight = cluster.gpu_direct and not cost.cluster.gpu_direct
+    coefficients = {
+        key: _scaled(key, found, cost.cluster, cluster)
+        for key, found in cost.coefficients.items()
+        if not (straight and key.endswith("@inter"))
+    }
     return replace(cost, cluster=cluster, coefficients=coefficients)
 
 
 def _changed(cluster: Cluster, key: str, text: str) -> Cluster:
     where = f"--set {key}"
+    if key == GPU_DIRECT:
+        return _with_gpu_direct(cluster, text, where)
     field = FIELDS.get(key)
     if field is None:
-        known = ", ".join(FIELDS)
-        raise InputError("unknown field", where=where, expected=f"one of: {known}", hint=did_you_mean(key, FIELDS))
+        known = (*FIELDS, GPU_DIRECT)
+        expected = f"one of: {', '.join(known)}"
+        raise InputError("unknown field", where=where, expected=expected, hint=did_you_mean(key, known))
     part = getattr(cluster, field.part)
     if part is None:
         raise InputError(f"the cluster has no {field.part}", where=where)
@@ -105,12 +118,24 @@ def _changed(cluster: Cluster, key: str, text: str) -> Cluster:
     return replace(cluster, **changes)
 
 
+def _with_gpu_direct(cluster: Cluster, text: str, where: str) -> Cluster:
+    if text not in TRUTHS:
+        raise InputError("neither true nor false", where=where, got=text, expected="true or false")
+    if not TRUTHS[text] and cluster.host is None:
+        raise InputError("the cluster has no host to pass through", where=where)
+    return replace(cluster, gpu_direct=TRUTHS[text])
+
+
 def _scaled(key: str, found: Coefficients, old: Cluster, new: Cluster) -> Coefficients:
     """Measured constants of a kind of act, changed as much as the figures that they depend on."""
     level = key.rpartition("@")[2]
     if level in ("intra", "inter"):
         before, after = old.link(level), new.link(level)
-        return _times(found, before.latency_s, after.latency_s, byte=before.bytes_per_s / after.bytes_per_s)
+        scaled = _times(found, before.latency_s, after.latency_s, byte=before.bytes_per_s / after.bytes_per_s)
+        if level == "inter" and old.gpu_direct and not new.gpu_direct and new.host is not None:
+            copied_s = max(scaled.s_per_byte, 1 / new.host.link_bytes_per_s)
+            return replace(scaled, fixed_s=scaled.fixed_s + 2 * new.host.link_latency_s, s_per_byte=copied_s)
+        return scaled
     if old.host is not None and new.host is not None:
         one, other = old.host, new.host
         if key.partition(":")[0] in MOVES:

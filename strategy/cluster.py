@@ -22,6 +22,7 @@ latency = "3 us"
 bandwidth = "25 GB/s"
 latency = "5 us"
 fabric = "infiniband"            # omnipath, edr or tcp; infiniband if not given
+gpu_direct = true                # false: what leaves a node passes through the host, [host] bandwidth both ways
 
 [host]                           # a device's share of its node, for offloading; may be left out
 memory = "256 GiB"
@@ -88,7 +89,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Nodes of alike devices. Ranks count node by node. Without a host nothing can be offloaded."""
+    """Nodes of alike devices. Ranks count node by node. Without a host nothing can be offloaded.
+
+    With `gpu_direct` network cards read and write the devices' memory; without it bytes that leave a node are copied to
+    the host, sent, and copied from the host, piece by piece.
+    """
 
     name: str
     nodes: int
@@ -98,6 +103,7 @@ class Cluster:
     inter: Link
     host: Host | None = None
     fabric: str = "infiniband"
+    gpu_direct: bool = True
 
     @property
     def devices(self) -> int:
@@ -129,7 +135,7 @@ def host_memory_bytes(cluster: Cluster) -> int:
 
 _DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch", "bf16_speedup", "fp16_speedup")
 _LINK_KEYS = ("bandwidth", "latency")
-_NETWORK_KEYS = (*_LINK_KEYS, "fabric")
+_NETWORK_KEYS = (*_LINK_KEYS, "fabric", "gpu_direct")
 _HOST_KEYS = ("memory", "memory_bandwidth", "compute", *_LINK_KEYS)
 
 
@@ -147,7 +153,7 @@ def read_cluster(path: Path) -> Cluster:
         raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
     root = _Table(str(path), document, ("name", "nodes", "devices_per_node", "device", "intra", "inter", "host"))
     network = root.table("inter", _NETWORK_KEYS) if "inter" in document else root.table("intra", _LINK_KEYS)
-    return Cluster(
+    cluster = Cluster(
         name=root.text("name"),
         nodes=root.count("nodes"),
         devices_per_node=root.count("devices_per_node"),
@@ -156,7 +162,11 @@ def read_cluster(path: Path) -> Cluster:
         inter=_link(network),
         host=_host(root.table("host", _HOST_KEYS)) if "host" in document else None,
         fabric=network.one_of("fabric", NETWORKS),
+        gpu_direct=network.truth("gpu_direct"),
     )
+    if not cluster.gpu_direct and cluster.host is None:
+        raise InputError("no host to pass through", where=network.at("gpu_direct"), got=False, hint="add a [host]")
+    return cluster
 
 
 def _device(table: _Table) -> Device:
@@ -236,6 +246,13 @@ class _Table:
             raise InputError("not known", where=self.at(key), got=value, expected=" or ".join(known))
         return str(value)
 
+    def truth(self, key: str) -> bool:
+        """true or false; true where it is not given."""
+        value = self._content.get(key, True)
+        if not isinstance(value, bool):
+            raise InputError("neither true nor false", where=self.at(key), got=value, expected="true or false")
+        return value
+
     def ratio(self, key: str) -> float:
         """A figure above zero; 1 where it is not given."""
         value = self._content.get(key, 1.0)
@@ -271,7 +288,7 @@ def write_cluster(cluster: Cluster) -> str:
             f'bandwidth = "{_exact(link.bytes_per_s)} B/s"',
             f'latency = "{_exact(link.latency_s)} s"',
         ]
-    lines.append(f"fabric = {_quoted(cluster.fabric)}")
+    lines += [f"fabric = {_quoted(cluster.fabric)}", f"gpu_direct = {str(cluster.gpu_direct).lower()}"]
     if cluster.host is not None:
         host = cluster.host
         lines += [

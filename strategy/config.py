@@ -117,6 +117,8 @@ class PlanConfig:
         if self.zero_owner and not self.zero_stage:
             hint = "set zero_stage too"
             raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
+        if self.tiled != ("*",) and self.tiles == 1:
+            raise InputError("nothing is cut", where="config: tiled", got="tiles 1", hint="set tiles too")
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)

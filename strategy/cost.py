@@ -21,6 +21,7 @@ from functools import lru_cache
 from strategy.boxing import BoxingStep, Price, boxing_task, transfer_task
 from strategy.cluster import Cluster
 from strategy.data_sheet import ON_HOST, PRODUCTS, Coefficients, data_sheet
+from strategy.errors import present
 from strategy.graph import Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
@@ -58,21 +59,24 @@ class CostModel:
     def work(self, features: Features, rank: int, sent_nbytes: Sequence[int]) -> Work:
         """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
 
-        The bytes demanded are those that a port's nominal rate carries in the priced time. Alone, the act takes what
-        `seconds` says on the rank that sends the most (`features.nbytes`); beside another on the same port, longer.
+        The bytes demanded are those that the slowest port on the way carries, at its nominal rate, in the priced time.
+        Alone, the act takes what `seconds` says on the rank that sends the most (`features.nbytes`); beside another on
+        the same port, longer. A copy between a device and its host has one part, and every rank the largest piece.
         """
         price_ns = to_ns(self.seconds(features))
-        if not features.level:
+        if not ports_on_the_way(self.cluster, features):
             return Work(price_ns)
         most: dict[str, int] = {}
         demands: dict[str, int] = {}
-        for part, nbytes in zip(features.parts or (features,), sent_nbytes, strict=True):
-            nominal = self.coefficients_of(part).s_per_byte * self.cluster.link(part.level).bytes_per_s
-            most[part.level] = most.get(part.level, 0) + round(part.nbytes * nominal)
-            demands[part.level] = demands.get(part.level, 0) + round(nbytes * nominal)
-        longest_ns = max(time_alone_ns(n, self.cluster.link(level).bytes_per_s) for level, n in most.items())
-        ports = tuple((port_name(level, rank), nbytes) for level, nbytes in demands.items() if nbytes)
-        return Work(max(0, price_ns - longest_ns), ports)
+        for part, nbytes in zip(features.parts or (features,), sent_nbytes or (features.nbytes,), strict=True):
+            ports = ports_on_the_way(self.cluster, part)
+            nominal = self.coefficients_of(part).s_per_byte * min(port_rate(self.cluster, port) for port in ports)
+            for port in ports:
+                most[port] = most.get(port, 0) + round(part.nbytes * nominal)
+                demands[port] = demands.get(port, 0) + round(nbytes * nominal)
+        longest_ns = max(time_alone_ns(n, port_rate(self.cluster, port)) for port, n in most.items())
+        used = tuple((port_name(port, rank), nbytes) for port, nbytes in demands.items() if nbytes)
+        return Work(max(0, price_ns - longest_ns), used)
 
     def op_seconds(self, graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> float:
         """Price of one act of an op on the rank with the largest pieces."""
@@ -114,16 +118,35 @@ def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:
     return placement.devices[largest_position(others, placement.mesh)]
 
 
-def port_name(level: str, rank: int) -> str:
-    """The resource through which a rank sends at a level of the network."""
-    return f"{level}:{rank}"
+PORTS = ("intra", "inter", *MOVES)
+"""What bytes of a rank pass through: the links of a level, to its host, and from it."""
+
+
+def ports_on_the_way(cluster: Cluster, features: Features) -> tuple[str, ...]:
+    """The ports that an act's bytes pass through at once, piece by piece; none of what computes."""
+    if features.level == "inter" and not cluster.gpu_direct:
+        return ("to_host", "inter", "to_device")
+    if features.level:
+        return (features.level,)
+    return (features.kind,) if features.kind in MOVES else ()
+
+
+def port_rate(cluster: Cluster, port: str) -> float:
+    """Bytes per second through a port of one rank."""
+    if port in MOVES:
+        return present(cluster.host, "a host that bytes are copied to").link_bytes_per_s
+    return cluster.link(port).bytes_per_s
+
+
+def port_name(port: str, rank: int) -> str:
+    """The resource that a port of a rank is."""
+    return f"{port}:{rank}"
 
 
 def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
     """Bytes per second of the ports of all ranks."""
-    return {
-        port_name(level, rank): cluster.link(level).bytes_per_s for level in ("intra", "inter") for rank in range(ranks)
-    }
+    ports = PORTS if cluster.host is not None else ("intra", "inter")
+    return {port_name(port, rank): port_rate(cluster, port) for port in ports for rank in range(ranks)}
 
 
 def coefficient_key(features: Features) -> str:

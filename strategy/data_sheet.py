@@ -6,7 +6,8 @@ its generation reached (`strategy.estimate`):
     products        tile and wave quantisation by shape, and the share that large products reach
     attention       the share that fused kernels reach; of what a causal mask hides they compute nothing
     other kernels   the share of the memory's bandwidth
-    communication   what NCCL's cheapest algorithm makes of the links for large messages
+    communication   what NCCL's cheapest algorithm makes of the links for large messages; without GPU-direct
+                    no faster than the link to the host, and twice its latency later
 
 A GPU whose generation is unknown takes the A100's shares. Latencies and launches are those of the cluster.
 """
@@ -66,10 +67,13 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
         return Coefficients(device.launch_s, s_per_flop, 1 / host.memory_bytes_per_s)
     if features.level:
         link = cluster.link(features.level)
-        if device.backend == "numpy":
-            return Coefficients(link.latency_s, 0.0, 1 / link.bytes_per_s)
-        s_per_byte = _s_per_byte_sent(device, link, features.level, cluster.fabric, features.kind, features.hops)
-        return Coefficients(link.latency_s, 0.0, s_per_byte)
+        s_per_byte = 1 / link.bytes_per_s
+        if device.backend != "numpy":
+            s_per_byte = _s_per_byte_sent(device, link, features.level, cluster.fabric, features.kind, features.hops)
+        if features.level == "intra" or cluster.gpu_direct:
+            return Coefficients(link.latency_s, 0.0, s_per_byte)
+        host = _host(cluster)
+        return Coefficients(link.latency_s + 2 * host.link_latency_s, 0.0, max(s_per_byte, 1 / host.link_bytes_per_s))
     if device.backend == "numpy":
         s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if features.kind in FLOP_BOUND else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)

@@ -174,11 +174,12 @@ def _random_memory(
     waits = recomputed == {"recompute": Recompute.NONE, "recompute_values": ()}
     patterns = ("*.gelu",) if mlp else ("*.gelu", "*.attn.*", "*norm*")
     named = waits and not frozen and offload.of_activations and rng.random() < 0.5
+    tiles = turn(seed, "tiles", TILES)
     tiled = ("layers.*.fc.matmul", "*.matmul") if mlp else ("*.fc1.matmul", "*.attn.*.matmul", "*.fc?.matmul")
     return {
         **recomputed,
         "offload": offload,
         "offload_values": (rng.choice(patterns),) if named else (),
-        "tiles": turn(seed, "tiles", TILES),
-        "tiled": (rng.choice(tiled),),
+        "tiles": tiles,
+        "tiled": (rng.choice(tiled),) if tiles > 1 else ("*",),
     }

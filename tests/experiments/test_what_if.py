@@ -46,6 +46,27 @@ def test_half_the_bandwidth_moves_what_is_bound_by_communication_alone() -> None
     assert step_s(slow, "intra.bandwidth=0.01x") == step_s(slow)
 
 
+def test_gpu_direct_is_turned_off_and_on() -> None:
+    far = "all_gather@inter"
+    measured = replace(
+        COST, coefficients={far: Coefficients(1e-5, 0.0, 1e-12), "matmul": Coefficients(0.0, 1e-15, 0.0)}
+    )
+    host = COST.cluster.host
+    assert host is not None
+    off = what_if(measured, ["inter.gpu_direct=false"])
+    assert off.cluster == replace(COST.cluster, gpu_direct=False)
+    assert off.coefficients[far] == Coefficients(1e-5 + 2 * host.link_latency_s, 0.0, 1 / host.link_bytes_per_s)
+    assert off.coefficients["matmul"] == measured.coefficients["matmul"]
+    on = what_if(off, ["inter.gpu_direct=true"])
+    assert on.cluster == COST.cluster
+    assert list(on.coefficients) == ["matmul"]
+    for text in ("yes", "2x", ""):
+        with pytest.raises(InputError, match="neither true nor false"):
+            what_if(COST, [f"inter.gpu_direct={text}"])
+    with pytest.raises(InputError, match="no host to pass through"):
+        what_if(replace(COST, cluster=replace(COST.cluster, host=None)), ["inter.gpu_direct=false"])
+
+
 def test_absolute_figures_are_those_of_a_factor() -> None:
     assert what_if(COST, ["inter.bandwidth=50 GB/s"]) == what_if(COST, ["inter.bandwidth=2x"])
     assert what_if(COST, ["device.launch=10us"]).cluster.device.launch_s == pytest.approx(1e-5)

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 import string
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,18 @@ def test_every_misspelt_key_is_refused_with_its_place(path: Path, monkeypatch: p
             assert key in text, text
             tried += 1
     assert tried > 5000
+
+
+def test_gpu_direct_is_said_and_needs_a_host_where_it_is_not(read: Reader) -> None:
+    assert read(having("inter", "fabric", "tcp")).gpu_direct
+    found = read(having("inter", "gpu_direct", False))
+    assert not found.gpu_direct
+    assert tomllib.loads(write_cluster(found))["inter"]["gpu_direct"] is False
+    with pytest.raises(InputError, match=r"\[inter\]: gpu_direct: neither true nor false"):
+        read(having("inter", "gpu_direct", "no"))
+    inter = {**GOOD["inter"], "gpu_direct": False}
+    with pytest.raises(InputError, match="gpu_direct: no host to pass through"):
+        read({**{key: value for key, value in GOOD.items() if key != "host"}, "inter": inter})
 
 
 def test_an_added_key_is_refused(read: Reader) -> None:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from executor.train import program_of
 from simulator.conservation import act_alone_ns
 from simulator.engine import run
+from simulator.simulate import simulate
 from strategy.boxing import step_between
 from strategy.builder import GraphBuilder
+from strategy.cluster import Host
 from strategy.cost import CostModel, coefficient_key, op_features, port_rates, step_features
 from strategy.data_sheet import Coefficients
 from strategy.layout import Stages
@@ -57,6 +59,40 @@ def test_alone_an_act_takes_its_price(
     program = Program(8, (), (actor,), (Stream(3, "comm", (0,)),), port_rates(found, 8))
     # One byte of the port more or less, and the rounding of both to nanoseconds.
     assert act_alone_ns(program, actor) == pytest.approx(to_ns(cost.seconds(features)), abs=2 + 1e9 / bytes_per_s)
+
+
+def test_without_gpu_direct_what_leaves_a_node_passes_the_host() -> None:
+    """Device to host, network, host to device, piece by piece: the slowest link's time, every link's latency."""
+    direct = CostModel(cluster(4, per_node=2), {})
+    host = Host(2**40, 1e11, 1e12, direct.cluster.inter.bytes_per_s / 2, 7e-6)
+    direct = replace(direct, cluster=replace(direct.cluster, host=host))
+    staged = replace(direct, cluster=replace(direct.cluster, gpu_direct=False))
+    far, near = (Features("transfer", 0, 10**8, 1, level) for level in ("inter", "intra"))
+    assert staged.work(near, 1, [10**8]) == direct.work(near, 1, [10**8])
+    nbytes = dict(staged.work(far, 1, [10**8]).demands)
+    assert nbytes == {"to_host:1": 10**8, "inter:1": 10**8, "to_device:1": 10**8}
+    assert dict(direct.work(far, 1, [10**8]).demands) == {"inter:1": 10**8}
+    late_s = 2 * host.link_latency_s
+    assert staged.seconds(far) - late_s == pytest.approx(10**8 / host.link_bytes_per_s, rel=1e-3)
+    quick = replace(staged, cluster=replace(staged.cluster, host=replace(host, link_bytes_per_s=1e15)))
+    assert quick.seconds(far) == pytest.approx(direct.seconds(far) + late_s)
+
+
+def test_without_gpu_direct_offloading_and_sending_share_the_link_to_the_host() -> None:
+    found = cluster(2, per_node=1)
+    host = Host(2**40, 1e11, 1e12, found.inter.bytes_per_s, 1e-6)
+    far, copy = Features("transfer", 0, 10**8, 1, "inter"), Features("to_host", 0, 10**8)
+    ends_s = {}
+    for gpu_direct in (True, False):
+        cost = CostModel(replace(found, host=host, gpu_direct=gpu_direct), {})
+        actors = (
+            Actor("send", 0, ActKind.TRANSFER, work=cost.work(far, 0, [10**8])),
+            Actor("copy", 0, ActKind.COPY, work=cost.work(copy, 0, ())),
+        )
+        streams = (Stream(0, "comm", (0,)), Stream(0, "copy", (1,)))
+        program = Program(2, (), actors, streams, port_rates(cost.cluster, 2))
+        ends_s[gpu_direct] = simulate(program, steps=1).makespan_s
+    assert ends_s[False] / ends_s[True] == pytest.approx(2.0, rel=0.01)
 
 
 def test_what_sends_nothing_waits_the_latency() -> None:

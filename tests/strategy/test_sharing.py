@@ -67,6 +67,7 @@ def test_only_what_an_update_can_split_is_taken() -> None:
         ({"zero_stage": 4}, "config: zero_stage: no such stage of ZeRO (got 4, expected 0 to 3)"),
         ({"zero_stage": -1}, "config: zero_stage: no such stage of ZeRO (got -1"),
         ({"zero_stage": 1, "dp": 1}, "config: zero_stage: nobody to share with (got 'zero_stage 1 with dp 1')"),
+        ({"tiled": ("*.fc1.matmul",)}, "config: tiled: nothing is cut (got 'tiles 1'); set tiles too"),
         ({"zero_owner": True}, "config: zero_owner: nothing is shared out (got 'zero_stage 0'); set zero_stage too"),
         ({"zero_min_size": 0}, "config: zero_min_size: not possible (got 0"),
     ],
