@@ -35,13 +35,27 @@ def most_sent(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Plac
 def most_transferred(
     spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
 ) -> tuple[int, tuple[int, ...]]:
-    """Elements that the busiest rank sends in a transfer, and the ranks that take part, as `transfer_task` deals them.
+    """Elements that the busiest rank sends in a transfer dealt as by `transfer_task`, and the ranks that take part."""
+    if _even_pieces(spec, source, sender.mesh) and _even_pieces(spec, target, receiver.mesh):
+        dims = len(spec.shape)
+        cuts = zip(_cuts(source, sender.mesh, dims), _cuts(target, receiver.mesh, dims), strict=True)
+        shape = tuple(one * other for one, other in cuts)
+        counted, ranks = _dealt(shape, source, sender, target, receiver)
+        return counted * math.prod(spec.shape) // math.prod(shape), ranks
+    return _dealt(spec.shape, source, sender, target, receiver)
+
+
+@lru_cache(maxsize=1 << 14)
+def _dealt(
+    shape: Shape, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
+) -> tuple[int, tuple[int, ...]]:
+    """`most_transferred` of a tensor of that shape.
 
     Of all pairs of a piece and a receiver at once: arrays are [pieces, receivers, dims].
     """
-    found = replicas(zip(sender.devices, local_boxes(spec.shape, source, sender.mesh), strict=True))
+    found = replicas(zip(sender.devices, local_boxes(shape, source, sender.mesh), strict=True))
     whole = ((0, 1),)  # one dim more, so that scalars have one
-    wanted = np.array([whole + box for box in local_boxes(spec.shape, target, receiver.mesh)])
+    wanted = np.array([whole + box for box in local_boxes(shape, target, receiver.mesh)])
     held = np.array([whole + box for box in found])[:, None]
     lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
     shared = np.maximum(lengths, 0).prod(axis=2)
@@ -61,14 +75,20 @@ def most_transferred(
 @lru_cache(maxsize=4096)
 def _even_pieces(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
     """How many pieces of one size there are, if every rank has one; else 0."""
-    pieces = [1] * len(spec.shape)
+    if any(isinstance(sbp, Owner) for sbp in layout):
+        return 0
+    pieces = _cuts(layout, mesh, len(spec.shape))
+    even = spec.ragged is None and all(size % count == 0 for size, count in zip(spec.shape, pieces, strict=True))
+    return math.prod(pieces) if even else 0
+
+
+def _cuts(layout: NdSbp, mesh: Shape, dims: int) -> tuple[int, ...]:
+    """Into how many pieces every dim is cut."""
+    pieces = [1] * dims
     for sbp, parts in zip(layout, mesh, strict=True):
         if isinstance(sbp, Split):
             pieces[sbp.dim] *= parts
-        elif isinstance(sbp, Owner):
-            return 0
-    even = spec.ragged is None and all(size % count == 0 for size, count in zip(spec.shape, pieces, strict=True))
-    return math.prod(pieces) if even else 0
+    return tuple(pieces)
 
 
 @lru_cache(maxsize=1 << 16)

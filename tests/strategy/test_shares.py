@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
-from strategy.boxing import boxing_task, layouts_of, most_sent_nbytes, step_between
+from strategy.boxing import boxing_task, layouts_of, most_sent_nbytes, step_between, transfer_task
+from strategy.levels import box_size
 from strategy.placement import Placement
 from strategy.sbp import Owner
-from strategy.shares import most_sent
+from strategy.shares import most_sent, most_transferred
 from strategy.tensor import DType, Shape, TensorSpec
 
 
@@ -42,3 +43,21 @@ def test_a_share_is_what_would_be_counted(shape: Shape, mesh: Shape) -> None:
         assert most_sent(spec, source, step, placement, rank) == counted, (source, step)
         steps += 1
     assert steps >= 4
+
+
+@pytest.mark.parametrize("shape", [(8, 24), (8, 9), (12,), ()])
+@pytest.mark.parametrize("meshes", [((2, 2), (2, 2)), ((2, 3), (4, 1))])
+def test_a_share_of_a_transfer_is_what_would_be_counted(shape: Shape, meshes: tuple[Shape, Shape]) -> None:
+    here, there = meshes
+    sender = Placement(tuple(range(here[0] * here[1])), here, ("a", "b"))
+    receiver = Placement(tuple(range(10, 10 + there[0] * there[1])), there, ("a", "b"))
+    spec = TensorSpec(shape, DType.FLOAT64)
+    sources, targets = (layouts_of(spec, mesh, partial=False) for mesh in meshes)
+    for source, target in itertools.product(sources, targets):
+        sent: dict[int, int] = {}
+        messages = transfer_task(spec, source, sender, target, receiver).messages
+        for message in messages:
+            sent[message.source] = sent.get(message.source, 0) + box_size(message.box)
+        ranks = {rank for message in messages for rank in (message.source, message.target)}
+        most, taking = most_transferred(spec, source, sender, target, receiver)
+        assert (most, set(taking)) == (max(sent.values()), ranks)
