@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, not_there_yet, say
+from experiments.garbage import little_garbage
 from experiments.outputs import check_place, clean_stdout, make_folder
 from strategy.errors import InfeasibleError
 
@@ -64,7 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=TIME_LIMIT_S,
         metavar="S",
-        help="stop solving after so many seconds with the best plan so far (default: %(default)g)",
+        help="stop solving after so many seconds with the best plan so far (default: %(default)g); where the pins "
+        "leave one candidate, a third of that goes into improving its plan",
     )
     parser.add_argument(
         "--dump-passes",
@@ -89,14 +91,14 @@ def run(args: argparse.Namespace) -> int:
     from experiments.prices import simulated_step
     from strategy.plan import write_plan
     from strategy.search.search import search
-    from strategy.search.verdict import OutOfTimeError
+    from strategy.search.weighted import OutOfTimeError
 
     check_place(args.out, "--out")
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args)
     left_s = max(0.0, args.time_limit - (time.perf_counter() - started))
     try:
-        with progress() as watch, clean_stdout():
+        with progress() as watch, clean_stdout(), little_garbage():
             result = search(request, simulate=simulated_step, time_limit_s=left_s, watch=watch)
     except InfeasibleError as error:
         if args.json:

@@ -15,7 +15,8 @@ from strategy.search.candidates import Request, state_bytes
 from strategy.search.fitted_plan import fitted_plan
 from strategy.search.infeasibility import nothing_fits, tightest
 from strategy.search.simulated_plan import Simulate
-from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
+from strategy.search.verdict import Solved, solve_candidate
+from strategy.search.weighted import OutOfTimeError
 
 FILLED = 0.7
 """Part of the memory that parameters may fill in a plan by hand that is likely to fit."""

@@ -275,6 +275,7 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
         keep=_keep(graph, stages, config, rules, pins),
         owned=config.zero_owner,
         folded=folded,
+        by_hand=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
     )
 
 
@@ -287,12 +288,19 @@ def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
 def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
     """What rules, ZeRO and pins leave; where ZeRO says how parameters lie along the data axis, the rule does not."""
     mesh = stages.placements[0].mesh
-    rules = [WITHOUT_ZERO.get(rule, rule) for rule in rules] if config.zero_stage else rules
-    kept = {"rules": along_axes(graph, mesh, rules), "zero": sharing(graph, config, stages.stage_of)}
+    kept = {
+        "rules": along_axes(graph, mesh, _but_for_zero(config, rules)),
+        "zero": sharing(graph, config, stages.stage_of),
+    }
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
         kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)
     return all_of(kept)
+
+
+def _but_for_zero(config: PlanConfig, rules: Sequence[str]) -> Sequence[str]:
+    """Rules without what ZeRO decides, where there is any."""
+    return [WITHOUT_ZERO.get(rule, rule) for rule in rules] if config.zero_stage else rules
 
 
 def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:

@@ -15,7 +15,8 @@ from strategy.errors import InfeasibleError
 from strategy.plan import Plan
 from strategy.search.candidates import Request, free_rules
 from strategy.search.simulated_plan import Simulate, simulated_plan
-from strategy.search.verdict import OutOfTimeError, Solved, solve_candidate
+from strategy.search.verdict import Solved, solve_candidate
+from strategy.search.weighted import OutOfTimeError
 
 ROUNDS = 4
 """How often a candidate is solved again before it is refused."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,6 +37,8 @@ from strategy.placement import Space
 from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.program import ActKind
 from strategy.sbp import NdSbp, Owner
+from strategy.search.binding_stages import Tenancy, binding_stages, copy_lifetimes
+from strategy.search.restriction import complete
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import Rate, TensorSpec
 from strategy.units import to_ns
@@ -66,10 +68,17 @@ class SearchSpace:
     """Whether tensors may be with one rank of the data axis."""
     folded: bool = True
     """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
+    by_hand: Keep | None = None
+    """Which signatures a person would choose from: where a solver begins."""
+    known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
+    """The options of ops by their names, found once for all weights."""
 
     def options(self, op: Op) -> tuple[Signature, ...]:
         """The signatures that an op may have."""
-        return tuple(s for s in op_signatures(self.graph, op, self.mesh, owned=self.owned) if self.keep(op, s))
+        if op.name not in self.known:
+            legal = op_signatures(self.graph, op, self.mesh, owned=self.owned)
+            self.known[op.name] = tuple(signature for signature in legal if self.keep(op, signature))
+        return self.known[op.name]
 
     @property
     def mesh(self) -> tuple[int, ...]:
@@ -93,6 +102,25 @@ class LayoutProblem:
         return {
             name: options[pick] for (names, options), pick in zip(self.classes, choice, strict=False) for name in names
         }
+
+    def kept_by(self, keep: Keep, graph: Graph) -> list[list[int]]:
+        """The choices of every class that a rule keeps, by what it says of the first op; all where it keeps none."""
+        found = []
+        for names, options in self.classes:
+            op = graph.by_name[names[0]]
+            few = [choice for choice, option in enumerate(options) if keep(op, option)]
+            found.append(few or list(range(len(options))))
+        return found
+
+    def choice_of(self, signatures: Mapping[str, Signature]) -> tuple[int, ...]:
+        """The choice in which every class has the signature of its first op, and copies are made as these want."""
+        return complete(self.problem, [few[0] for few in self.choices_in([signatures])])
+
+    def choices_in(self, known: Sequence[Mapping[str, Signature]]) -> list[list[int]]:
+        """The choices of every class that are the signature of its first op in one of several answers."""
+        return [
+            sorted({options.index(signatures[names[0]]) for signatures in known}) for names, options in self.classes
+        ]
 
 
 @dataclass(slots=True)
@@ -173,6 +201,9 @@ class _Builder:
         self.prices: dict[object, dict[NdSbp, IntArray]] = {}
         self.tables: dict[tuple[int, ...], tuple[IntArray, tuple[object, ...]]] = {}
         self.nobody: dict[int, BoolArray] = {}
+        self.wants: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.numbers: dict[tuple[frozenset[NdSbp], ...], int] = {}
+        self.binding: frozenset[int] = frozenset()  # stages whose memory is bounded
 
     def build(self) -> LayoutProblem:
         """Nodes for ops, then copies with their edges."""
@@ -181,7 +212,11 @@ class _Builder:
             self._price_ops(found)
         for name, home in self.space.stages.homes.items():
             self._hold(name, home)
-        for bundle in self._bundles():
+        bundles = self._bundles()
+        if self.limit is not None:
+            self.binding = self._binding(bundles)
+            self._occupy_homes()
+        for bundle in bundles:
             self._copies(bundle)
         nodes = tuple(
             Node(name, tuple(costs), tuple(usages))
@@ -230,25 +265,53 @@ class _Builder:
             seconds = [space.cost.op_seconds(self.graph, first, option, space.mesh) for option in found.options]
             self.op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(self.graph, op)) for op in found.ops)
-        usages: list[Usage] = []
-        if self.limit is not None:
-            for op in found.ops:
-                stage = space.stages.stage_of[op.name]
-                for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
-                    decides = deciding_op(self.graph, name) is op and name not in space.stages.homes
-                    if decides and position == home_position(op, name):
-                        layouts = [option.layouts[position] for option in found.options]
-                        usages.append(self._usage(name, stage, self.lifetimes.home(name, stage), layouts))
         template = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
-        self._add_node(template, [weight * ns for ns in self.op_ns[found.kind]], usages)
+        self._add_node(template, [weight * ns for ns in self.op_ns[found.kind]], [])
 
     def _hold(self, name: str, home: Home) -> None:
         """What lives where it lives: a node of one choice."""
         self.held[name] = _Class(len(self.names), len(self.names), [], (Signature((home.layout,), ()),))
         self.classes.append(self.held[name])
-        lifetime = self.lifetimes.home(name, home.stage)
-        usages = [] if self.limit is None else [self._usage(name, home.stage, lifetime, [home.layout])]
-        self._add_node(f"{name}@home", [0], usages)
+        self._add_node(f"{name}@home", [0], [])
+
+    def _homes(self) -> Iterator[tuple[str, int, _Class, int]]:
+        """(value, stage, the class that decides its home, position among the layouts of its signatures)."""
+        for op in self.graph.ops:
+            stage = self.space.stages.stage_of[op.name]
+            for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
+                decides = deciding_op(self.graph, name) is op and name not in self.held
+                if decides and position == home_position(op, name):
+                    yield name, stage, self.class_of[op.name], position
+        for name, home in self.space.stages.homes.items():
+            yield name, home.stage, self.held[name], 0
+
+    def _occupy_homes(self) -> None:
+        """What values hold where they live."""
+        for name, stage, found, position in self._homes():
+            if stage in self.binding:
+                layouts = [option.layouts[position] for option in found.options]
+                usage = self._usage(name, stage, self.lifetimes.home(name, stage), layouts)
+                self.usages[found.index].append(usage)
+
+    def _binding(self, bundles: Sequence[_Bundle]) -> frozenset[int]:
+        """The stages whose memory has to be bounded."""
+        times: dict[int, list[int]] = {stage: [] for stage in range(len(self.space.stages.placements))}
+        for moment, op in enumerate(self.graph.ops):
+            times[self.space.stages.stage_of[op.name]].append(moment)
+        tenancies: dict[int, list[Tenancy]] = {stage: [] for stage in times}
+        for name, stage, found, position in self._homes():
+            value = self.graph.values[name]
+            tenancy = Tenancy((found.index, position, value.spec, value.space), self.lifetimes.home(name, stage))
+            tenancies[stage].append(tenancy)
+        for bundle in bundles:
+            writer = None if bundle.writer is None else (bundle.writer.found.index, bundle.writer.position)
+            wants = tuple((reader.index, self._wants(reader, positions)) for reader, positions in bundle.readers)
+            for name, home, stage in bundle.instances:
+                way = None if bundle.writer is None else self.space.converter.way(home, stage)
+                for at, role, lifetime in copy_lifetimes(self.lifetimes, name, home, stage):
+                    key = writer, wants, bundle.spec, way, role, self.graph.values[name].space
+                    tenancies[at].append(Tenancy(key, lifetime))
+        return binding_stages(tenancies, times, self.lifetimes.horizon)
 
     def _usage(self, value: str, stage: int, lifetime: Lifetime, layouts: Sequence[NdSbp | None]) -> Usage:
         spec = self.graph.values[value].spec
@@ -341,6 +404,13 @@ class _Builder:
                     found[layout][choice] = True
         return found
 
+    def _wants(self, reader: _Class, positions: tuple[int, ...]) -> int:
+        """A number for the layouts that a reader wants at its positions under each choice."""
+        if (reader.kind, positions) not in self.wants:
+            layouts = tuple(frozenset(option.inputs[i] for i in positions) for option in reader.options)
+            self.wants[reader.kind, positions] = self.numbers.setdefault(layouts, len(self.numbers))
+        return self.wants[reader.kind, positions]
+
     def _prices(self, bundle: _Bundle, writer: _Writer, layout: NdSbp) -> IntArray:
         """What a copy costs under each choice of its writer."""
         key = (*writer.key, bundle.spec, tuple(bundle.moves.items()))
@@ -389,7 +459,7 @@ class _Builder:
         for value, _, stage in bundle.instances:
             seconds = self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh))
             cost += self.space.weight(stage, Rate.MICRO_BATCH) * to_ns(seconds)
-            if self.limit is not None:
+            if stage in self.binding:
                 lifetime = self.lifetimes.copy(value, stage, arrives=True)
                 usages.append(self._usage(value, stage, lifetime, [None, layout]))
         return self._add_node(name, [0, cost], usages)
@@ -402,7 +472,7 @@ class _Builder:
         usages: list[Usage] = []
         conversions: dict[tuple[int, int], list[_Alike]] = {}
         for value, home, stage in bundle.instances:
-            if self.graph.values[value].space is Space.HOST:
+            if self.graph.values[value].space is Space.HOST or not self.binding & {home, stage}:
                 continue
             if (home, stage) not in conversions:
                 conversions[home, stage] = self._conversions(bundle, [s for s, _ in legal], home, stage, layout)
@@ -410,6 +480,8 @@ class _Builder:
             for alike in conversions[home, stage]:
                 chain = held_by_conversion(self.lifetimes, Copy(value, stage, layout), alike.source, alike.steps)
                 for step, (at, _, lifetime, _) in enumerate(chain):
+                    if at not in self.binding:
+                        continue
                     held = amounts.setdefault(self._on_axis(at, lifetime), [0] * (len(legal) + 1))
                     for position, nbytes in alike.held.items():
                         held[position + 1] += nbytes[step] * lifetime.blocks

@@ -35,7 +35,11 @@ from strategy.search.fitted_plan import fitted_plan
 from strategy.search.infeasibility import nothing_fits, tightest
 from strategy.search.quick_bound import quick_bound_ns
 from strategy.search.simulated_plan import SearchStatus, Simulate
-from strategy.search.verdict import OutOfTimeError, Solved, Verdict, examine
+from strategy.search.verdict import Solved, Verdict, examine
+from strategy.search.weighted import OutOfTimeError
+
+SINGLE_SHARE = 0.3
+"""Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""
 
 BY_HAND_SHARE = 0.3
 """Share of the time limit for a first plan by hand, where memory is so scarce that the search may find none in time."""
@@ -86,10 +90,15 @@ def search(
     start = time.monotonic()
     deadline = start + SOLVING_SHARE * time_limit_s
     candidates = _best_bound_first(request)
-    known = _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
+    known = _alone(request, candidates, start + SINGLE_SHARE * time_limit_s, watch)
+    if known is not None and known.solved:
+        deadline = start + SINGLE_SHARE * time_limit_s
+    looked_at = known is not None
+    known = known or _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
     plans: list[Plan] = []
     while not plans:
-        _solve_all(request, [c for c in candidates if c not in known.refused], known, deadline, watch)
+        if not looked_at or known.refused:
+            _solve_all(request, [c for c in candidates if c not in known.refused], known, deadline, watch)
         _solve_lighter(request, candidates, known, deadline, watch)
         if not known.solved:
             known.solved = [_last_resort(request, candidates, known, deadline, time_limit_s)]
@@ -183,6 +192,15 @@ def _best_bound_first(request: Request) -> list[PlanConfig]:
         hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
         raise InputError("no plan has these degrees", got=request.pins, hint=hint)
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
+
+
+def _alone(request: Request, candidates: Sequence[PlanConfig], deadline: float, watch: Watch | None) -> _Known | None:
+    """What is known of a single candidate by a deadline; None of several, and where there is no answer by then."""
+    if len(candidates) > 1:
+        return None
+    known = _Known()
+    _solve_all(request, candidates, known, deadline, watch)
+    return known if known.solved or known.complete else None
 
 
 def _first_by_hand(request: Request, candidates: Sequence[PlanConfig], deadline: float) -> list[Solved]:

@@ -5,7 +5,8 @@ Bounds are statements about the objective, for a candidate's layouts x:
     a candidate's objective   max over stages of stage_ns(x)
     its bound                 max over weights w >= 0 of  min over x of sum_s w_s stage_ns(x) / sum_s w_s
 
-with w all ones, and w the slowest stage alone.
+with w all ones, and w the slowest stage alone. Where memory is scarce, the slowest stage counts as much as all others
+together, so that its time is small and theirs stay so.
 """
 
 from __future__ import annotations
@@ -17,26 +18,20 @@ from dataclasses import dataclass, replace
 
 from strategy.config import PlanConfig
 from strategy.convert import lay_out
-from strategy.errors import InfeasibleError, SbplanError
+from strategy.errors import InfeasibleError
 from strategy.layout import Layout
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.objective import stage_times_ns
 from strategy.search.candidates import Request, space_of
 from strategy.search.deduce import Deduction, deduce
-from strategy.search.layout_problem import SearchSpace, layout_problem
+from strategy.search.layout_problem import SearchSpace
 from strategy.search.quick_bound import quick_bound_ns
+from strategy.search.weighted import OutOfTimeError, Weighted
 from strategy.signature import Signature
-from strategy.solve import SolveStatus, solve
 
 NEGLIGIBLE = 1e-3
 """A part of the objective that it is not worth looking at a second layout for."""
-
-
-class OutOfTimeError(SbplanError):
-    """The time limit was reached before there was any plan."""
-
-    exit_code = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,31 +96,116 @@ def examine(
         quick_ns = quick_bound_ns(request, config)
         deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
         return Verdict(quick_ns, deduced.bound_ns, deduced)
+    return _Examination(config, space, request.memory_limit_bytes, deadline, cutoff_ns).verdict()
 
-    def solved_under(limit: int | None) -> tuple[int, dict[str, Signature] | None]:
-        return _solve_weighted(space, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns)
 
-    free_bound, signatures = solved_under(None)
-    found = None if signatures is None else _evaluate(config, space, signatures, free_bound)
-    beaten = cutoff_ns is not None and free_bound >= cutoff_ns
-    fits = found is not None and max(found.peaks) <= request.memory_limit_bytes
-    bound: int | None = free_bound
-    if not fits and beaten:
-        found = None
-    elif not fits:
-        bound, signatures = solved_under(request.memory_limit_bytes)
-        bound = max(bound, free_bound)
-        if signatures is None:
-            proved_worse = cutoff_ns is not None and bound >= cutoff_ns
-            return Verdict(free_bound, bound if proved_worse else None, None)
-        found = _evaluate(config, space, signatures, bound)
-        if max(found.peaks) > request.memory_limit_bytes:
-            return Verdict(free_bound, None, None)
-    if found is not None and config.pp > 1 and (cutoff_ns is None or found.bound_ns < cutoff_ns):
-        found = _focus_on_slowest(request.memory_limit_bytes, space, found, deadline, cutoff_ns, fits=fits)
-        found = _no_worse_than_deduced(request.memory_limit_bytes, space, found)
-        free_bound = found.bound_ns if fits else free_bound  # what fits was looked at without the limit
-    return Verdict(free_bound, bound if found is None else found.bound_ns, found)
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    """A candidate that is being solved."""
+
+    config: PlanConfig
+    space: SearchSpace
+    memory_limit_bytes: int
+    deadline: float
+    cutoff_ns: int | None
+
+    def verdict(self) -> Verdict:
+        """What can be said by the deadline.
+
+        Raises:
+            OutOfTimeError: there is no layout by then.
+        """
+        free = Weighted.of(self.space, None, self.deadline, self.cutoff_ns)
+        by_hand = free.by_hand()
+        bound, signatures = free.solve(*([] if by_hand is None else [by_hand]))
+        found = None if signatures is None else self._evaluated(signatures, bound)
+        if found is not None and self.config.pp > 1 and not self._is_beaten(bound):
+            found = self._focus_on_slowest(found, None)
+            bound = found.bound_ns
+        if found is not None and self._fits(found):
+            return Verdict(bound, found.bound_ns, self._no_worse_than_deduced(found))
+        if self._is_beaten(bound):
+            return Verdict(bound, bound, None)
+        limited_bound, best = self._within_memory(bound, by_hand, found)
+        if best is None:
+            return Verdict(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
+        if self.config.pp > 1 and not self._is_beaten(best.bound_ns):
+            best = best if _is_close(best) else self._focus_on_slowest(best, self.memory_limit_bytes, found)
+        best = self._no_worse_than_deduced(best)
+        return Verdict(bound, best.bound_ns, best)
+
+    def _evaluated(self, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
+        return _evaluate(self.config, self.space, signatures, bound_ns)
+
+    def _is_beaten(self, bound_ns: int) -> bool:
+        return self.cutoff_ns is not None and bound_ns >= self.cutoff_ns
+
+    def _fits(self, found: Solved) -> bool:
+        return max(found.peaks) <= self.memory_limit_bytes
+
+    def _focus_on_slowest(self, found: Solved, limit: int | None, *others: Solved | None) -> Solved:
+        """Weigh the slowest stage alone: a second bound, and perhaps a better layout that holds no more than may be."""
+        alone = replace(self.space, weights=tuple(int(stage == found.slowest) for stage in range(self.config.pp)))
+        known = [one.layout.signatures for one in (found, *others) if one is not None]
+        try:
+            bound, signatures = Weighted.of(alone, limit, self.deadline, self.cutoff_ns).solve(*known)
+        except OutOfTimeError:
+            return found
+        bound = min(max(bound, found.bound_ns), found.objective_ns)
+        found = replace(found, bound_ns=bound)
+        if signatures is not None and not _is_close(found):
+            other = self._evaluated(signatures, bound)
+            if other.objective_ns < found.objective_ns and (self._fits(other) or not self._fits(found)):
+                return other
+        return found
+
+    def _within_memory(
+        self, bound_ns: int, by_hand: Mapping[str, Signature] | None, found: Solved | None
+    ) -> tuple[int, Solved | None]:
+        """(bound, best layout) under the memory limit, from what is known without it, and from there on.
+
+        Where that by hand fits, there is an answer however little time there is.
+
+        Raises:
+            OutOfTimeError: the time ran out, and nothing that is known fits.
+        """
+        space = self.space
+        known = [] if by_hand is None else [by_hand]
+        if found is not None:
+            known.append(found.layout.signatures)
+            weights = (self.config.pp if stage == found.slowest else 1 for stage in range(self.config.pp))
+            space = replace(space, weights=tuple(weights))
+        try:
+            limited = Weighted.of(space, self.memory_limit_bytes, self.deadline, self.cutoff_ns)
+            bound, signatures = limited.solve(*known)
+        except OutOfTimeError:
+            best = None if by_hand is None else self._evaluated(by_hand, bound_ns)
+            if best is None or not self._fits(best):
+                raise
+            return bound_ns, best
+        bound = max(bound, bound_ns)
+        best = None if signatures is None else self._evaluated(signatures, bound)
+        return bound, best if best is not None and self._fits(best) else None
+
+    def _no_worse_than_deduced(self, found: Solved) -> Solved:
+        """Several stages are weighed against one another, which is no proof; so look at what no search would give.
+
+        Not where it could gain next to nothing, nor when the time is up.
+        """
+        if self.config.pp == 1 or self._is_beaten(found.bound_ns) or _is_close(found):
+            return found
+        if time.monotonic() > self.deadline:
+            return found
+        try:
+            deduced = _deduced(self.config, self.space, Deduction.MATCH_ALL, self.memory_limit_bytes, found.bound_ns)
+        except InfeasibleError:
+            return found
+        return deduced if deduced.objective_ns < found.objective_ns else found
+
+
+def _is_close(found: Solved) -> bool:
+    """Whether next to nothing could be gained."""
+    return found.objective_ns - found.bound_ns <= NEGLIGIBLE * found.objective_ns
 
 
 def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_limit_bytes: int, bound_ns: int) -> Solved:
@@ -140,64 +220,6 @@ def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_lim
         needed = f"{max(found.peaks)} bytes per device needed, {memory_limit_bytes} are there"
         raise InfeasibleError(f"the deduced layout does not fit: {needed}", hint="pin splits, or search")
     return found
-
-
-def _no_worse_than_deduced(memory_limit_bytes: int, space: SearchSpace, found: Solved) -> Solved:
-    """Several stages are weighed against one another, which is no proof; so look at what no search would give.
-
-    Not where it could gain next to nothing.
-    """
-    if found.objective_ns - found.bound_ns <= NEGLIGIBLE * found.objective_ns:
-        return found
-    try:
-        deduced = _deduced(found.config, space, Deduction.MATCH_ALL, memory_limit_bytes, found.bound_ns)
-    except InfeasibleError:
-        return found
-    return deduced if deduced.objective_ns < found.objective_ns else found
-
-
-def _focus_on_slowest(
-    memory_limit_bytes: int, space: SearchSpace, found: Solved, deadline: float, cutoff_ns: int | None, *, fits: bool
-) -> Solved:
-    """Weigh the slowest stage alone: a second bound, and perhaps a better layout."""
-    alone = replace(space, weights=tuple(int(stage == found.slowest) for stage in range(found.config.pp)))
-    limit = None if fits else memory_limit_bytes
-    try:
-        bound, signatures = _solve_weighted(alone, limit=limit, deadline=deadline, cutoff_ns=cutoff_ns)
-    except OutOfTimeError:
-        return found
-    bound = max(bound, found.bound_ns)
-    if signatures is not None:
-        other = _evaluate(found.config, space, signatures, bound)
-        if other.objective_ns < found.objective_ns and max(other.peaks) <= memory_limit_bytes:
-            return other
-    return replace(found, bound_ns=min(bound, found.objective_ns))
-
-
-def _solve_weighted(
-    space: SearchSpace, *, limit: int | None, deadline: float, cutoff_ns: int | None
-) -> tuple[int, dict[str, Signature] | None]:
-    """(bound on the objective in ns, signatures) of one weighted problem.
-
-    No signatures if it is infeasible, or if nothing beats the cutoff; then the bound is at least that.
-
-    Raises:
-        OutOfTimeError: neither a choice nor the proof that there is none was found in time.
-    """
-    try:
-        problem = layout_problem(space, limit=limit, deadline=deadline)
-    except TimeoutError as error:
-        raise OutOfTimeError(f"{error}; raise the time limit") from error
-    left_s = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-    weight = sum(space.weights)
-    cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * weight + 1
-    solution = solve(problem.problem, time_limit_s=left_s, cutoff=cutoff)
-    bound = -(-solution.lower_bound // weight)
-    if solution.choice is not None:
-        return bound, problem.signatures(solution.choice)
-    if solution.status in (SolveStatus.INFEASIBLE, SolveStatus.CUTOFF):
-        return bound, None
-    raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
 
 
 def _evaluate(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:

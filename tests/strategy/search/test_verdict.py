@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from strategy.config import PlanConfig
 from strategy.passes.training import Training
-from strategy.search.candidates import Request
-from strategy.search.verdict import OutOfTimeError, Solved, examine, solve_candidate
+from strategy.search.candidates import Request, free_rules
+from strategy.search.layout_problem import SearchSpace
+from strategy.search.verdict import Solved, _Examination, examine, solve_candidate
+from strategy.search.weighted import OutOfTimeError, Weighted
 from tests.small_plans import config_of, request
 
 STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)
@@ -51,6 +54,31 @@ def test_a_limit_changes_no_free_bound_and_is_kept_to(asked: Request) -> None:
     assert max(same.solved.peaks) <= limit
     nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, RANKS.axes, math.inf, None)
     assert (nothing.free_bound_ns, nothing.bound_ns, nothing.solved) == (free.free_bound_ns, None, None)
+
+
+def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(global_batch=8, num_micro_batches=4)
+    config = config_of(training, pp=2, tp=2)
+    roomy = request(4, training)
+    free = examine(roomy, config, free_rules(config), math.inf, None).solved
+    by_hand = solved(roomy, config)
+    assert free is not None
+    asked = replace(roomy, memory_limit_bytes=max(by_hand.peaks))
+    of = Weighted.of
+
+    def out_of_time_under_a_limit(space: SearchSpace, limit: int | None, *rest: Any) -> Weighted:
+        if limit is not None:
+            raise OutOfTimeError("the time is up")
+        return of(space, limit, *rest)
+
+    monkeypatch.setattr(Weighted, "of", staticmethod(out_of_time_under_a_limit))
+    monkeypatch.setattr(_Examination, "_fits", lambda self, found: max(found.peaks) == max(by_hand.peaks))
+    found = examine(asked, config, free_rules(config), math.inf, None)
+    assert found.solved is not None
+    assert found.solved.peaks == by_hand.peaks != free.peaks
+    assert found.solved.bound_ns == free.bound_ns <= found.solved.objective_ns
 
 
 def test_no_time_no_verdict(asked: Request) -> None:

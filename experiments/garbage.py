@@ -1,0 +1,21 @@
+"""Garbage: collecting it seldom, where much is made and nearly all of it is kept."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+MANY = 200_000
+"""Objects more than before that are looked through for garbage: a large plan is made of millions that are none."""
+
+
+@contextmanager
+def little_garbage() -> Iterator[None]:
+    """Look for garbage seldom in a `with` block."""
+    usual = gc.get_threshold()
+    gc.set_threshold(MANY, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
