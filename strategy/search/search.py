@@ -10,6 +10,8 @@ its number of micro-batches, and only memory asks for more of them.
 Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
 activations that are computed again, and if nothing fits then, with some or all of its state on the host; the space that
 bounds speak of is what has been listed so.
+
+A single candidate, all degrees pinned, has nothing to be compared with: it is solved for a part of the time.
 """
 
 from __future__ import annotations

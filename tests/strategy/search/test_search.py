@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import strategy.search.search
 from strategy.errors import InfeasibleError, InputError
 from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
@@ -13,7 +16,8 @@ from strategy.plan import plan_text
 from strategy.sbp import B, Split
 from strategy.search.by_hand import plan_by_rule
 from strategy.search.candidates import Pins, Request, candidates_of
-from strategy.search.search import SearchResult, search
+from strategy.search.search import SINGLE_SHARE, SearchResult, search
+from strategy.search.verdict import Verdict, examine
 from strategy.verify import verify
 from tests.small_plans import request, simulated
 
@@ -68,6 +72,24 @@ def test_pins_hold(asked: Request) -> None:
         found_with(replace(asked, pins=Pins(dp=3)))
     with pytest.raises(InputError, match="pin matches no value"):
         found_with(replace(asked, pins=Pins(dp=2, layouts={"nothing": (B, B)})))
+
+
+@pytest.mark.parametrize("pins", [Pins(dp=1, tp=2, pp=1, micro_batch=2), Pins(tp=2)])
+def test_a_single_candidate_gets_a_part_of_the_time(
+    asked: Request, pins: Pins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(asked, pins=pins)
+    left_s: list[float] = []
+
+    def noted(*args: Any) -> Verdict:
+        left_s.append(args[3] - time.monotonic())
+        return examine(*args)
+
+    monkeypatch.setattr(strategy.search.search, "examine", noted)
+    assert found_with(found).status == "optimal"
+    alone = len(list(candidates_of(found))) == 1
+    assert (max(left_s) <= SINGLE_SHARE * 120) is alone
+    assert len(left_s) == 1 or not alone
 
 
 def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
