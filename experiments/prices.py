@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from strategy.program import Program
     from strategy.search.simulated_plan import SimulatedStep
 
-STEPS = 2
-"""Steps that are simulated: the time of the last one counts, as in `simulator.simulate`; of large programs, one."""
-
 
 def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
     """A calibration file; says so if it is of another cluster.
@@ -55,17 +52,8 @@ def simulated_step(program: Program) -> SimulatedStep:
     A stream does its acts of a step one after another, so no steady period is shorter than their sum. The bound is cut
     at the time found: of two steps, the second may have begun before the first one's end.
     """
-    from simulator.admission import is_large
-    from simulator.engine import run
+    from simulator.simulate import simulate
     from strategy.search.simulated_plan import SimulatedStep
-    from strategy.timeline import by_stream, step_time_ns
 
-    if is_large(program):
-        from simulator.large import simulate_large
-
-        found = simulate_large(program)
-        return SimulatedStep(found.step_time_s, found.busiest_stream_s)
-    timeline = run(program, STEPS).timeline
-    busiest_ns = max(sum(r.end_ns - r.start_ns for r in records) for records in by_stream(timeline)) / STEPS
-    step_ns = step_time_ns(timeline)
-    return SimulatedStep(step_ns / 1e9, min(busiest_ns, step_ns) / 1e9)
+    found = simulate(program)
+    return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))

@@ -13,7 +13,6 @@ import numpy as np
 
 from simulator.act_graph import ActGraph, act_graph
 from simulator.engine import run
-from simulator.large import simulate_large
 from simulator.sweep import durations_ns, sweep
 from strategy.graph import Phase
 from strategy.lowering.schedule import Schedule, chunk_order
@@ -52,14 +51,8 @@ def speeds() -> Iterator[Speed]:
     yield _swept("per op, 64 stages x 512 micro-batches, folded", pipeline(64, 512, ops=32))
     whole = pipeline(64, 512, tensor=8, data=6)
     yield _swept("3,072 GPUs unfolded, with jitter", whole, jitter=True)
-    small = pipeline(16, 64)
-    events = run(small, 1).num_events
-    yield Speed("event engine", "events", events, 0.0, _samples(lambda: run(small, 1)))
-    shared = through_ports(folded)
-    graph = act_graph(shared, 1)
-    count = simulate_large(shared, graph=graph).num_events
-    samples = _samples(lambda: simulate_large(shared, graph=graph))
-    yield Speed("compiled events, shared ports, conservation checked", "events", count, 0.0, samples)
+    yield _events("event engine, conservation checked", pipeline(16, 64))
+    yield _events("event engine, shared ports, conservation checked", through_ports(folded))
     yield _ranked()
 
 
@@ -71,6 +64,10 @@ def _samples(act: Callable[[], object]) -> tuple[float, ...]:
         act()
         found.append(time.process_time() - began)
     return tuple(found)
+
+
+def _events(name: str, program: Program) -> Speed:
+    return Speed(name, "events", run(program, 1).num_events, 0.0, _samples(lambda: run(program, 1)))
 
 
 def _swept(name: str, program: Program, *, jitter: bool = False) -> Speed:

@@ -7,6 +7,8 @@ Nodes stand in an order in which each comes after all that it waits for.
 
 Dynamic streams with several actors are refused by name: the event engine is for them. Acts that may share a resource
 are no matter of the graph; `shared` names one.
+
+A graph is made once and swept for many durations (`sweep`); a single run is the event engine's.
 """
 
 from __future__ import annotations
@@ -19,14 +21,12 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.admission import dynamic_order
-from simulator.resources import check_demands, level_units
+from simulator.acts import Integers
+from simulator.resources import check_demands
 from strategy.compiled import compiled
 from strategy.errors import InternalError, PlanError
 from strategy.program import Program, time_alone_ns
 from strategy.protocol import admit, rendezvous_members
-
-Integers = NDArray[np.int64]
 
 
 class SweepRefusal(PlanError):
@@ -39,9 +39,6 @@ class ActGraph:
 
     `actor` and `number` say which act it is, `latency_ns` what it takes without jitter; a node takes the longest
     latency of its acts, and then, alone, `transfer_ns`. `waits` are nodes whose ends an act waits for.
-
-    `leader` is the first actor of each node; with others of its rendezvous, actor i moves bytes through the resources
-    `user_of` from `first_use[i]` to `first_use[i + 1]`, each for so many `units` of its level, or `alone_ns` alone.
     """
 
     steps: int
@@ -52,12 +49,6 @@ class ActGraph:
     first_act: Integers
     first_wait: Integers
     waits: NDArray[np.int32]
-    leader: Integers
-    first_use: Integers
-    user_of: Integers
-    units: Integers
-    alone_ns: Integers
-    resources: tuple[str, ...]
     shared: str | None
 
     @property
@@ -69,6 +60,15 @@ class ActGraph:
     def num_acts(self) -> int:
         """Acts, those of a rendezvous counted one by one."""
         return len(self.actor)
+
+
+def dynamic_order(program: Program) -> str | None:
+    """Which stream takes its actors in an order that depends on timing; None if none does."""
+    for stream in program.streams:
+        found = len(set(stream.sequence)) if stream.dynamic else 1
+        if found > 1:
+            return f"dynamic stream {stream.name} of rank {stream.rank} takes its {found} actors in the order of events"
+    return None
 
 
 def shared_resource(program: Program) -> str | None:
@@ -160,13 +160,8 @@ class _Builder:
         act_place[acts] = np.arange(self.total)
         first_wait, edges = grouped(_through(act_place, waiting), self.total)
         latency_ns = np.array([actor.work.latency_ns for actor in self.program.actors], dtype=np.int64)
-        rates, names = self.program.resources, tuple(sorted(self.program.resources))
-        demands = _demands(self.program)
+        rates, demands = self.program.resources, _demands(self.program)
         alone_ns = [max((time_alone_ns(n, rates[name]) for name, n in found.items()), default=0) for found in demands]
-        number_of = {name: number for number, name in enumerate(names)}
-        uses = [(number_of[name], level_units(n, rates[name])) for found in demands for name, n in found.items()]
-        numbers, units = np.array(uses, dtype=np.int64).reshape(-1, 2).T
-        each_ns = [time_alone_ns(n, rates[name]) for found in demands for name, n in found.items()]
         return ActGraph(
             steps=self.steps,
             actor=self.actor[acts],
@@ -176,12 +171,6 @@ class _Builder:
             first_act=first_act,
             first_wait=first_wait,
             waits=_through(place, _through(early, edges)).astype(np.int32),
-            leader=self.actor[order],
-            first_use=np.cumsum([0, *map(len, demands)]),
-            user_of=numbers.copy(),
-            units=units.copy(),
-            alone_ns=np.array(each_ns, dtype=np.int64),
-            resources=names,
             shared=shared_resource(self.program),
         )
 

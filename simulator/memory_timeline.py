@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
-from strategy.lowering.memory import memory_nbytes
+from strategy.lowering.memory import is_placed, memory_nbytes
 from strategy.placement import Space
 from strategy.program import Program
 from strategy.timeline import Timeline
@@ -71,10 +71,17 @@ def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeli
         register = program.registers[life.register]
         if not register.initial and register.space is Space.DEVICE:
             held[register.rank].append(_Held(register.name, register.block_nbytes, life.begin_ns, life.end_ns))
-    placed = all(register.initial or register.offsets for register in program.registers)
-    allocated = memory_nbytes(program) if placed else (0,) * program.ranks
+    allocated = memory_nbytes(program) if is_placed(program) else (0,) * program.ranks
     shown = sorted(set(program.alike)) or range(program.ranks)
     return tuple(_timeline(rank, held[rank], allocated[rank]) for rank in shown)
+
+
+def live_peaks_nbytes(program: Program, timeline: Timeline) -> tuple[int, ...]:
+    """By rank: the most bytes that are live at once on its device."""
+    peaks = [0] * program.ranks
+    for memory in memory_timelines(program, timeline):
+        peaks[memory.rank] = memory.peak_nbytes
+    return program.of_all_ranks(peaks)
 
 
 def piece_lives(program: Program, timeline: Timeline) -> list[PieceLife]:

@@ -31,8 +31,7 @@ class SharedResource(Generic[T]):
     """Acts (of any type `T`) that move bytes through one resource. Time never goes back between calls."""
 
     def __init__(self, name: str, bytes_per_s: float) -> None:
-        if not bytes_per_s >= 1 or bytes_per_s == float("inf"):
-            raise PlanError("not a possible rate", where=f"resource {name}", got=bytes_per_s, expected=">= 1 byte/s")
+        check_rate(name, bytes_per_s)
         self.name = name
         self.bytes_per_s = round(bytes_per_s)
         self.busy_ns = 0
@@ -67,7 +66,7 @@ class SharedResource(Generic[T]):
         if not self._queue:
             return None
         missing = self._queue[0][0] - self._level
-        return self._now_ns - (-missing * len(self._queue) // SHARES)
+        return max(self._now_ns, self._now_ns - (-missing * len(self._queue) // SHARES))
 
     def _advance(self, now_ns: int) -> None:
         if self._queue:
@@ -77,12 +76,24 @@ class SharedResource(Generic[T]):
         self._now_ns = now_ns
 
 
+def check_rate(name: str, bytes_per_s: float) -> None:
+    """Refuse a resource without a rate.
+
+    Raises:
+        PlanError: less than one byte per second, or no end of them.
+    """
+    if not bytes_per_s >= 1 or bytes_per_s == float("inf"):
+        raise PlanError("not a possible rate", where=f"resource {name}", got=bytes_per_s, expected=">= 1 byte/s")
+
+
 def check_demands(program: Program) -> None:
     """Refuse acts that demand what the program does not have.
 
     Raises:
-        PlanError: an unknown resource, and whose.
+        PlanError: an unknown resource, and whose; or one without a rate.
     """
+    for name, bytes_per_s in program.resources.items():
+        check_rate(name, bytes_per_s)
     for actor in program.actors:
         for name, _ in actor.work.demands:
             if name not in program.resources:

@@ -8,42 +8,44 @@ p stages and m micro-batches) and `idle_share` = bubble / step time. For p=4, m=
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from simulator.engine import Jitter, run
-from simulator.memory_timeline import memory_timelines
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.acts import Acts, Integers
+from simulator.engine import Jitter, Run, run
+from simulator.memory_timeline import live_peaks_nbytes
+from strategy.compiled import in_place
+from strategy.lowering.memory import is_placed, memory_nbytes
 from strategy.program import ActKind, Program
-from strategy.timeline import Timeline, step_time_ns
+from strategy.timeline import Timeline
 
-Intervals = list[tuple[int, int]]
-"""Disjoint [begin_ns, end_ns), in order."""
+MOST_ACTS = 200_000
+"""More acts of a step are simulated for one step alone: what two overlap is little beside so many."""
 
-
-@dataclass(frozen=True, slots=True)
-class StepFigures:
-    """What a timeline, simulated or measured, says of one step. Times per step, means over steps and ranks.
-
-    `exposed_communication_s` is the time in which a rank has a communication under way and computes nothing. Waiting
-    for the other members of a rendezvous to arrive is not part of it: that is their lateness (pipeline bubble, or
-    imbalance), not the wire's.
-    """
-
-    step_time_s: float
-    bubble_overhead: float
-    idle_share: float
-    compute_s: float
-    exposed_communication_s: float
+COMPUTES, MOVES = 1, 2
+"""What an act keeps a rank busy with. Loading and slicing are neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The answer of `simulate`. `peak_memory_bytes` is per rank; `mfu` and `hfu` need the device's peak rate."""
+    """The answer of `simulate`. Times per step are means over steps and ranks.
 
-    timeline: Timeline
+    `exposed_communication_s` is the time in which a rank has a communication under way and computes nothing. Waiting
+    for the other members of a rendezvous to arrive is not part of it: that is their lateness (pipeline bubble, or
+    imbalance), not the wire's.
+
+    `peak_memory_bytes` is what each rank allocates; of a program without places for its blocks, what is live at once.
+    `mfu` and `hfu` need the device's peak rate. `num_tasks` are the acts of all steps on the ranks that are there.
+    """
+
+    run: Run = field(compare=False, repr=False)
+    steps: int
     step_time_s: float
     bubble_overhead: float
     idle_share: float
+    compute_s: float
     exposed_communication_s: float
     peak_memory_bytes: tuple[int, ...]
     tokens_per_s: float
@@ -51,19 +53,26 @@ class Simulation:
     hfu: float | None
     makespan_s: float
     makespan_lower_bound_s: float
+    busiest_stream_s: float
     num_tasks: int
     num_events: int
     simulate_time_s: float = field(compare=False)
 
+    @property
+    def timeline(self) -> Timeline:
+        """The acts as records; made anew each time."""
+        return self.run.timeline
+
 
 def simulate(
-    program: Program, *, steps: int = 2, peak_flop_per_s: float | None = None, jitter: Jitter | None = None
+    program: Program, *, steps: int | None = None, peak_flop_per_s: float | None = None, jitter: Jitter | None = None
 ) -> Simulation:
-    """Run `steps` steps in virtual time and sum up.
+    """Run a program in virtual time and sum up.
 
     Args:
         program: what to run.
-        steps: the step time is the time between the ends of the last two; of one step, its whole time.
+        steps: the step time is the time between the ends of the last two; of one step, its whole time. By default two
+            are run, and one where a step has more than `MOST_ACTS` acts.
         peak_flop_per_s: of one rank's device; without it there is no utilisation.
         jitter: extra nanoseconds per act.
 
@@ -72,101 +81,89 @@ def simulate(
         PlanError: it is inconsistent.
     """
     began_s = time.perf_counter()
-    result = run(program, steps, jitter=jitter)
-    figures = step_figures(result.timeline)
-    step_s = figures.step_time_s
-    peak = None if peak_flop_per_s is None or step_s == 0 else peak_flop_per_s * program.ranks * step_s
+    steps = steps or (1 if sum(actor.acts_per_step for actor in program.actors) > MOST_ACTS else 2)
+    found = run(program, steps, jitter=jitter)
+    acts, ranks = found.acts, max(len({stream.rank for stream in program.streams}), 1)
+    step_ns = step_time_ns(program, acts)
+    compute_ns, exposed_ns = (total / (steps * ranks) for total in _compute_and_exposed_ns(program, acts))
+    bubble_ns = step_ns - compute_ns
+    step_s = step_ns / 1e9
+    peak = None if peak_flop_per_s is None or step_ns == 0 else peak_flop_per_s * program.ranks * step_s
     return Simulation(
-        timeline=result.timeline,
+        run=found,
+        steps=steps,
         step_time_s=step_s,
-        bubble_overhead=figures.bubble_overhead,
-        idle_share=figures.idle_share,
-        exposed_communication_s=figures.exposed_communication_s,
-        peak_memory_bytes=program.of_all_ranks(_peaks_nbytes(program, result.timeline)),
-        tokens_per_s=program.tokens_per_step / step_s if step_s else 0.0,
+        bubble_overhead=bubble_ns / compute_ns if compute_ns else (float("inf") if step_ns else 0.0),
+        idle_share=bubble_ns / step_ns if step_ns else 0.0,
+        compute_s=compute_ns / 1e9,
+        exposed_communication_s=exposed_ns / 1e9,
+        peak_memory_bytes=memory_nbytes(program) if is_placed(program) else live_peaks_nbytes(program, found.timeline),
+        tokens_per_s=program.tokens_per_step / step_s if step_ns else 0.0,
         mfu=None if peak is None else program.model_flop_per_step / peak,
         hfu=None if peak is None else program.hardware_flop_per_step / peak,
-        makespan_s=result.timeline.makespan_ns / 1e9,
-        makespan_lower_bound_s=result.lower_bound_ns / 1e9,
-        num_tasks=len(result.timeline.records),
-        num_events=result.num_events,
+        makespan_s=acts.makespan_ns / 1e9,
+        makespan_lower_bound_s=found.lower_bound_ns / 1e9,
+        busiest_stream_s=found.busiest_stream_ns / steps / 1e9,
+        num_tasks=len(acts),
+        num_events=found.num_events,
         simulate_time_s=time.perf_counter() - began_s,
     )
 
 
-def _peaks_nbytes(program: Program, timeline: Timeline) -> list[int]:
-    """By rank; 0 where another rank stands for it."""
-    peaks = [0] * program.ranks
-    for memory in memory_timelines(program, timeline):
-        peaks[memory.rank] = memory.peak_nbytes
-    return peaks
+def step_time_ns(program: Program, acts: Acts) -> int:
+    """The time from the end of the last step but one to the end of the last; of a single step, its whole time."""
+    if acts.steps == 1:
+        return acts.makespan_ns
+    last = (acts.steps - 1) * np.array([actor.acts_per_step for actor in program.actors], dtype=np.int64)
+    before = acts.number < last[acts.actor]
+    return acts.makespan_ns - int(acts.end_ns[before].max(initial=0))
 
 
-def step_figures(timeline: Timeline) -> StepFigures:
-    """Sum up a timeline. `bubble_overhead` is infinite where nothing computes but time passes."""
-    compute_ns, exposed_ns = 0, 0
-    for busy in _busy_intervals(timeline):
-        computing, communicating = merged(busy.computing), merged(busy.communicating)
-        compute_ns += length_ns(computing)
-        exposed_ns += length_ns(communicating) - length_ns(common(computing, communicating))
-    shares = timeline.steps * max(len(timeline.shown), 1)
-    step_ns = step_time_ns(timeline)
-    bubble_ns = step_ns - compute_ns / shares
-    return StepFigures(
-        step_time_s=step_ns / 1e9,
-        bubble_overhead=bubble_ns * shares / compute_ns if compute_ns else (float("inf") if step_ns else 0.0),
-        idle_share=bubble_ns / step_ns if step_ns else 0.0,
-        compute_s=compute_ns / shares / 1e9,
-        exposed_communication_s=exposed_ns / shares / 1e9,
-    )
+def _compute_and_exposed_ns(program: Program, acts: Acts) -> tuple[int, int]:
+    """Over all ranks: time in which they compute, and in which they communicate and do not compute."""
+    meaning = np.zeros(len(program.actors), dtype=np.int8)
+    for index, actor in enumerate(program.actors):
+        if actor.kind is ActKind.COMPUTE or actor.kind.is_communication:
+            meaning[index] = COMPUTES if actor.kind is ActKind.COMPUTE else MOVES
+    ranks = np.array([stream.rank for stream in program.streams], dtype=np.int64)
+    order = np.argsort(ranks, kind="stable")
+    group = np.concatenate((np.flatnonzero(np.diff(ranks[order], prepend=-1)), [len(order)]))
+    covered = np.zeros(3, dtype=np.int64)
+    _cover(group, order, acts.first, acts.first[:-1].copy(), meaning[acts.actor], acts.start_ns, acts.end_ns, covered)
+    return int(covered[COMPUTES]), int(covered[MOVES] - covered[COMPUTES])
 
 
-def merged(intervals: Iterable[tuple[int, int]]) -> Intervals:
-    """The union, as disjoint intervals in order."""
-    union: Intervals = []
-    for begin, end in sorted(intervals):
-        if union and begin <= union[-1][1]:
-            union[-1] = union[-1][0], max(union[-1][1], end)
-        elif begin < end:
-            union.append((begin, end))
-    return union
+@in_place
+def _cover(
+    group: Integers,
+    order: Integers,
+    first: Integers,
+    following: Integers,
+    meaning: NDArray[np.int8],
+    start_ns: Integers,
+    end_ns: Integers,
+    covered: Integers,
+) -> None:
+    """Add up, rank by rank, the time covered by acts that compute, and by those that compute or move.
 
-
-def common(left: Sequence[tuple[int, int]], right: Sequence[tuple[int, int]]) -> Intervals:
-    """The intersection of two lists of disjoint intervals."""
-    shared: Intervals = []
-    i = j = 0
-    while i < len(left) and j < len(right):
-        begin, end = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
-        if begin < end:
-            shared.append((begin, end))
-        if left[i][1] < right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return shared
-
-
-def length_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """The total length of disjoint intervals."""
-    return sum(end - begin for begin, end in intervals)
-
-
-@dataclass(slots=True)
-class _Busy:
-    """When a rank computes and when it communicates (loading and slicing are neither)."""
-
-    computing: Intervals = field(default_factory=list)
-    communicating: Intervals = field(default_factory=list)
-
-
-def _busy_intervals(timeline: Timeline) -> list[_Busy]:
-    """By rank; intervals of several streams overlap."""
-    found = [_Busy() for _ in range(timeline.ranks)]
-    for record in timeline.records:
-        label = timeline.actors[record.actor]
-        if label.kind is ActKind.COMPUTE:
-            found[label.rank].computing.append((record.start_ns, record.end_ns))
-        elif label.kind.is_communication:
-            found[label.rank].communicating.append((record.start_ns, record.end_ns))
-    return found
+    Group i are the streams of a rank, `order[group[i]:group[i + 1]]`. Their acts are taken as they start; `following`
+    is the next one of each stream.
+    """
+    for i in range(len(group) - 1):
+        computed_ns = busy_ns = 0
+        left = 0
+        for k in range(group[i], group[i + 1]):
+            left += first[order[k] + 1] - first[order[k]]
+        for _ in range(left):
+            act = -1
+            for k in range(group[i], group[i + 1]):
+                other = following[order[k]]
+                if other < first[order[k] + 1] and (act < 0 or start_ns[other] < start_ns[act]):
+                    act, stream = other, order[k]
+            following[stream] += 1
+            if meaning[act]:
+                covered[MOVES] += max(0, end_ns[act] - max(start_ns[act], busy_ns))
+                busy_ns = max(busy_ns, end_ns[act])
+            if meaning[act] == COMPUTES:
+                covered[COMPUTES] += max(0, end_ns[act] - max(start_ns[act], computed_ns))
+                computed_ns = max(computed_ns, end_ns[act])

@@ -3,8 +3,7 @@
     start = latest end of what it waits for        end = start + duration
 
 These are the event engine's times, to the nanosecond, for every program that has such a graph (`act_graph` says which)
-and in which no two streams use one resource. The graph is made once and swept for as many durations as there are. Where
-streams do share resources, `shared_sweep` goes from event to event instead.
+and in which no two streams use one resource. The graph is made once and swept for as many durations as there are.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.act_graph import ActGraph, Integers, SweepRefusal
-from simulator.engine import Jitter
+from simulator.act_graph import ActGraph, SweepRefusal, grouped
+from simulator.acts import Acts, Integers
 from strategy.compiled import compiled
 from strategy.program import Program
-from strategy.timeline import ActRecord, Clock, Timeline, make_timeline
+from strategy.protocol import streams_of_actors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,22 +44,14 @@ def latencies_ns(graph: ActGraph, extra_ns: Integers | None = None) -> Integers:
     return latency_ns if graph.num_nodes == graph.num_acts else np.maximum.reduceat(latency_ns, graph.first_act[:-1])
 
 
-def jitter_ns(graph: ActGraph, jitter: Jitter) -> Integers:
-    """What `jitter` adds to every act."""
-    acts = zip(graph.actor.tolist(), graph.number.tolist(), strict=True)
-    return np.array([jitter(actor, number) for actor, number in acts], dtype=np.int64)
-
-
-def sweep(graph: ActGraph, durations: Integers, *, shared: bool = False) -> Times:
+def sweep(graph: ActGraph, durations: Integers) -> Times:
     """The times of all nodes that take so many nanoseconds each.
-
-    With `shared`, acts that share a resource are taken as if each had it alone, which bounds their times from below.
 
     Raises:
         SweepRefusal: acts may share a resource, so that what they take depends on when they run.
     """
-    if graph.shared is not None and not shared:
-        raise SweepRefusal(f"not for the sweep: {graph.shared}", hint="shared_sweep takes it")
+    if graph.shared is not None:
+        raise SweepRefusal(f"not for the sweep: {graph.shared}", hint="the event engine takes it")
     end_ns = np.empty_like(durations)
     _sweep(graph.first_wait[graph.first_act], graph.waits, durations, end_ns)
     return Times(end_ns - durations, end_ns)
@@ -73,22 +64,20 @@ def ready_ns(graph: ActGraph, times: Times) -> Integers:
     return found
 
 
-def sweep_timeline(program: Program, graph: ActGraph, times: Times) -> Timeline:
-    """The timeline of swept times: the one that the event engine finds."""
-    node = np.repeat(np.arange(graph.num_nodes), np.diff(graph.first_act))
-    stream_of = {actor: index for index, stream in enumerate(program.streams) for actor in stream.sequence}
-    registers = program.registers
-    records = []
-    columns = (graph.actor, graph.number, times.start_ns[node], times.end_ns[node], ready_ns(graph, times))
-    for actor, number, start_ns, end_ns, ready in zip(*(column.tolist() for column in columns), strict=True):
-        found = program.actors[actor]
-        reads = tuple(number // p.acts_per_piece % registers[p.register].blocks for p in found.reads)
-        writes = tuple(
-            (number // p.acts_per_piece + registers[p.register].initial) % registers[p.register].blocks
-            for p in found.writes
-        )
-        records.append(ActRecord(actor, stream_of[actor], number, reads, writes, start_ns, end_ns, ready))
-    return make_timeline(program, records, clock=Clock.SIMULATED, steps=graph.steps)
+def swept_acts(program: Program, graph: ActGraph, times: Times) -> Acts:
+    """The acts of swept times: those that the event engine finds."""
+    stream_of = np.array(streams_of_actors(program), dtype=np.int64)
+    first, order = grouped(stream_of[graph.actor], len(program.streams))
+    node = np.repeat(np.arange(graph.num_nodes), np.diff(graph.first_act))[order]
+    return Acts(
+        steps=graph.steps,
+        first=first,
+        actor=graph.actor[order],
+        number=graph.number[order],
+        start_ns=times.start_ns[node],
+        end_ns=times.end_ns[node],
+        ready_ns=ready_ns(graph, times)[order],
+    )
 
 
 @compiled

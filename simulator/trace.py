@@ -1,80 +1,208 @@
-"""Timelines as Chrome trace JSON, which Perfetto opens: a process per rank, a track per stream, memory as a counter.
+"""Runs as Chrome trace JSON, which Perfetto opens: a process per rank, a track per stream, memory as a counter.
 
-Format: "Trace Event Format", Google, section "JSON Object Format". Times in the file are microseconds.
+Format: "Trace Event Format", Google, section "JSON Object Format". Times in the file are microseconds. An event has the
+micro-batch of its act as `piece`; its `step`, and for how long it `waited_us` for its peers, where that is not 0.
+
+Programs have millions of acts, so their events are written from arrays, as text that is compressed meanwhile.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.acts import Acts, Integers, acts_of
 from simulator.memory_timeline import MemoryTimeline
-from strategy.timeline import Timeline, step_of, write_json
+from strategy.compiled import in_place
+from strategy.program import Actor, Program, Stream
+from strategy.timeline import ActorLabel, Clock, StreamLabel, Timeline
 
 Event = dict[str, object]
+Bytes = NDArray[np.uint8]
+
+PER_CHUNK = 1 << 17
+"""Events that are written at once."""
+
+WORDS = (b',"step":', b',"waited_us":', b'},"ts":', b',"dur":', b"}")
+"""What stands between the numbers of an event."""
+STEP, WAITED, BEGAN, TOOK, END = range(5)
+NUMBERS_NBYTES = 5 * 24 + sum(map(len, WORDS))
+"""At most, of the digits of an event and of what stands between them."""
 
 
-def write_trace(path: Path, timelines: Sequence[Timeline], *, memory: Sequence[Sequence[MemoryTimeline]] = ()) -> None:
-    """Write a trace, zipped if `path` ends in `.gz`; same timelines, same bytes.
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One run in a trace: whose acts they are, and the memory of some ranks beside them."""
+
+    clock: Clock
+    actors: Sequence[Actor | ActorLabel]
+    streams: Sequence[Stream | StreamLabel]
+    acts: Acts
+    memory: Sequence[MemoryTimeline] = ()
+
+    @classmethod
+    def simulated(cls, program: Program, acts: Acts, memory: Sequence[MemoryTimeline] = ()) -> Traced:
+        """Of a program in virtual time."""
+        return cls(Clock.SIMULATED, program.actors, program.streams, acts, memory)
+
+    @classmethod
+    def of(cls, timeline: Timeline, memory: Sequence[MemoryTimeline] = ()) -> Traced:
+        """Of a timeline, simulated or measured."""
+        return cls(timeline.clock, timeline.actors, timeline.streams, acts_of(timeline), memory)
+
+
+def write_trace(path: Path, runs: Sequence[Traced]) -> None:
+    """Write a trace, zipped if `path` ends in `.gz`; same runs, same bytes.
 
     Args:
         path: where to.
-        timelines: one, or several to stand side by side (predicted and measured): rank by rank, in this order.
-        memory: for each timeline, the memory of its ranks; or nothing.
+        runs: one, or several to stand side by side (predicted and measured): rank by rank, in this order.
     """
-    write_json({"traceEvents": trace_events(timelines, memory=memory), "displayTimeUnit": "ns"}, path)
+    zipper = zlib.compressobj(1, zlib.DEFLATED, 31) if path.suffix == ".gz" else None
+    with path.open("wb") as file, ThreadPoolExecutor(max_workers=1) as beside:
+
+        def put(data: bytes) -> None:
+            file.write(data if zipper is None else zipper.compress(data))
+
+        written: Future[None] = beside.submit(put, b'{"displayTimeUnit":"ns","traceEvents":[')
+        for chunk in _chunks(runs):
+            written.result()
+            written = beside.submit(put, chunk)
+        written.result()
+        put(b"]}\n")
+        if zipper is not None:
+            file.write(zipper.flush())
 
 
-def trace_events(timelines: Sequence[Timeline], *, memory: Sequence[Sequence[MemoryTimeline]] = ()) -> list[Event]:
-    """The events of a trace. Process ids tell ranks and timelines apart, thread ids are stream numbers."""
-    events: list[Event] = []
-    for index, timeline in enumerate(timelines):
-        events.extend(_names(timeline, index, len(timelines)))
-        events.extend(_acts(timeline, index, len(timelines)))
-    for index, ranks in enumerate(memory):
-        for found in ranks:
-            events.extend(_counter(found, _process(found.rank, index, len(timelines))))
-    return events
+def _chunks(runs: Sequence[Traced]) -> Iterator[bytes]:
+    """The text of all events, piece by piece."""
+    first = True
+    for index, found in enumerate(runs):
+        told = [*_names(found, index, len(runs)), *_counters(found, index, len(runs))]
+        lines = ",".join(json.dumps(event, separators=(",", ":")) for event in told)
+        yield (lines if first or not lines else f",{lines}").encode()
+        first = first and not lines
+        yield from _acts(found, index, len(runs))
 
 
 def _process(rank: int, index: int, count: int) -> int:
+    """Process ids tell ranks and runs apart, thread ids are stream numbers."""
     return 1 + rank * count + index
 
 
-def _names(timeline: Timeline, index: int, count: int) -> Iterator[Event]:
-    for rank in timeline.shown:
+def _names(found: Traced, index: int, count: int) -> Iterator[Event]:
+    for rank in sorted({stream.rank for stream in found.streams}):
         process = _process(rank, index, count)
-        name = f"rank {rank} ({timeline.clock.value})"
+        name = f"rank {rank} ({found.clock.value})"
         yield {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": process, "tid": 0, "name": "process_sort_index", "args": {"sort_index": process}}
-    for number, stream in enumerate(timeline.streams):
+    for number, stream in enumerate(found.streams):
         track = {"ph": "M", "pid": _process(stream.rank, index, count), "tid": number + 1}
         yield {**track, "name": "thread_name", "args": {"name": stream.name}}
         yield {**track, "name": "thread_sort_index", "args": {"sort_index": number}}
 
 
-def _acts(timeline: Timeline, index: int, count: int) -> Iterator[Event]:
-    for record in timeline.records:
-        actor = timeline.actors[record.actor]
-        yield {
-            "ph": "X",
-            "pid": _process(actor.rank, index, count),
-            "tid": record.stream + 1,
-            "name": actor.name,
-            "cat": actor.kind.value,
-            "ts": record.start_ns / 1000,
-            "dur": (record.end_ns - record.start_ns) / 1000,
-            "args": {
-                "step": step_of(timeline, record),
-                "piece": record.number % actor.acts_per_step,
-                "read_blocks": list(record.read_blocks),
-                "write_blocks": list(record.write_blocks),
-                "waited_us": (record.start_ns - record.ready_ns) / 1000,
-            },
-        }
+def _counters(found: Traced, index: int, count: int) -> Iterator[Event]:
+    for memory in found.memory:
+        counter = {"ph": "C", "pid": _process(memory.rank, index, count), "tid": 0, "name": "live memory"}
+        for time_ns, nbytes in zip(memory.time_ns, memory.nbytes, strict=True):
+            yield {**counter, "ts": time_ns / 1000, "args": {"bytes": nbytes}}
 
 
-def _counter(memory: MemoryTimeline, process: int) -> Iterator[Event]:
-    for time_ns, nbytes in zip(memory.time_ns, memory.nbytes, strict=True):
-        counter = {"ph": "C", "pid": process, "tid": 0, "name": "live memory"}
-        yield {**counter, "ts": time_ns / 1000, "args": {"bytes": nbytes}}
+def _acts(found: Traced, index: int, count: int) -> Iterator[bytes]:
+    """The events of all acts, each after a comma."""
+    acts = found.acts
+    track = np.zeros(len(found.actors), dtype=np.int64)
+    track[acts.actor] = acts.stream + 1
+    heads = [
+        _head(actor, _process(actor.rank, index, count), number)
+        for actor, number in zip(found.actors, track.tolist(), strict=True)
+    ]
+    texts = [*WORDS, *heads]
+    first = np.concatenate(([0], np.cumsum([len(text) for text in texts])))
+    text = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    per_step = np.array([actor.acts_per_step for actor in found.actors], dtype=np.int64)
+    buffer = np.empty((max(map(len, heads), default=0) + NUMBERS_NBYTES) * min(PER_CHUNK, len(acts)), dtype=np.uint8)
+    for begin in range(0, len(acts), PER_CHUNK):
+        part = slice(begin, begin + PER_CHUNK)
+        columns = (acts.actor, acts.number, acts.start_ns, acts.end_ns, acts.ready_ns)
+        size = _events(buffer, text, first, per_step, *(column[part] for column in columns))
+        yield buffer[:size].tobytes()
+
+
+def _head(actor: Actor | ActorLabel, process: int, track: int) -> bytes:
+    """An event of an actor up to the digits of its micro-batch."""
+    event = {"ph": "X", "pid": process, "tid": track, "name": actor.name, "cat": actor.kind.value}
+    return ("," + json.dumps(event, separators=(",", ":"))[:-1] + ',"args":{"piece":').encode()
+
+
+@in_place
+def _events(
+    buffer: Bytes,
+    text: Bytes,
+    first: Integers,
+    per_step: Integers,
+    actor: Integers,
+    number: Integers,
+    start_ns: Integers,
+    end_ns: Integers,
+    ready_ns: Integers,
+) -> int:
+    """Write events; gives the bytes written. Text i is `text[first[i]:first[i + 1]]`: the words, then the heads."""
+    size = 0
+    for act in range(len(actor)):
+        size = _text(buffer, size, text, first, END + 1 + actor[act])
+        step = number[act] // per_step[actor[act]]
+        size = _digits(buffer, size, number[act] - step * per_step[actor[act]])
+        if step:
+            size = _text(buffer, size, text, first, STEP)
+            size = _digits(buffer, size, step)
+        if ready_ns[act] < start_ns[act]:
+            size = _text(buffer, size, text, first, WAITED)
+            size = _microseconds(buffer, size, start_ns[act] - ready_ns[act])
+        size = _text(buffer, size, text, first, BEGAN)
+        size = _microseconds(buffer, size, start_ns[act])
+        size = _text(buffer, size, text, first, TOOK)
+        size = _microseconds(buffer, size, end_ns[act] - start_ns[act])
+        size = _text(buffer, size, text, first, END)
+    return size
+
+
+@in_place
+def _text(buffer: Bytes, size: int, text: Bytes, first: Integers, index: int) -> int:
+    for k in range(first[index], first[index + 1]):
+        buffer[size] = text[k]
+        size += 1
+    return size
+
+
+@in_place
+def _microseconds(buffer: Bytes, size: int, time_ns: int) -> int:
+    size = _digits(buffer, size, time_ns // 1000)
+    rest = time_ns % 1000
+    if rest:
+        buffer[size] = 46
+        buffer[size + 1] = 48 + rest // 100
+        buffer[size + 2] = 48 + rest // 10 % 10
+        buffer[size + 3] = 48 + rest % 10
+        size += 4
+    return size
+
+
+@in_place
+def _digits(buffer: Bytes, size: int, number: int) -> int:
+    length, rest = 1, number // 10
+    while rest:
+        length += 1
+        rest //= 10
+    for place in range(length - 1, -1, -1):
+        buffer[size + place] = 48 + number % 10
+        number //= 10
+    return size + length

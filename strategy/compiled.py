@@ -17,3 +17,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """`function`, compiled for the types of its arguments when it is first called."""
     return cast(Function, njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"})(function))
+
+
+def in_place(function: Function) -> Function:
+    """The same, for what makes no arrays but works on those given: then no references to arrays are counted."""
+    options: dict[str, Any] = {"_nrt": False}
+    return cast(
+        Function, njit(cache=True, nogil=True, error_model="numpy", fastmath={"nnan", "nsz"}, **options)(function)
+    )

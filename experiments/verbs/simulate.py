@@ -17,8 +17,6 @@ from strategy.files import write_atomic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simulator.act_graph import ActGraph
-    from simulator.large import LargeSimulation
     from simulator.simulate import Simulation
     from strategy.cost import CostModel
     from strategy.plan import Plan
@@ -52,7 +50,6 @@ def run(args: argparse.Namespace) -> int:
     from experiments.prices import extrapolated, read_calibration_of
     from experiments.verbs.verify import refusal
     from experiments.what_if import what_if
-    from simulator.admission import admitted, is_large
     from simulator.simulate import simulate
     from strategy.plan import read_plan
     from strategy.units import format_seconds
@@ -66,32 +63,28 @@ def run(args: argparse.Namespace) -> int:
     cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
     peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
     program = program_of(plan, plan.cost)
-    graphs: list[ActGraph | None] = []
-    problems = verify(plan, program, admits=lambda lowered: graphs.append(admitted(lowered)))
+    found: list[Simulation] = []
+    problems = verify(
+        plan, program, admits=lambda lowered: found.append(simulate(lowered, peak_flop_per_s=peak_flop_per_s))
+    )
     if problems:
         raise refusal(args.plan, problems)
     if cost != plan.cost:
-        program, graphs = program_of(plan, cost), [None]
-    found: Simulation | LargeSimulation
-    if is_large(program):
-        from simulator.large import simulate_large
-
-        found = simulate_large(program, graph=graphs[0], peak_flop_per_s=peak_flop_per_s)
-    else:
-        found = simulate(program, peak_flop_per_s=peak_flop_per_s)
+        program = program_of(plan, cost)
+        found.append(simulate(program, peak_flop_per_s=peak_flop_per_s))
     lost = None
     if args.mtbf is not None:
         from experiments.failures import lost_to_failures
 
         lost = lost_to_failures(program, cost.cluster, mtbf=args.mtbf, restart=args.restart, save=args.save)
     if args.trace is not None:
-        write_trace_of(program, found, args.trace)
+        write_trace_of(program, found[-1], args.trace)
     if args.figure is not None:
-        draw(plan, program, found, args.figure)
+        draw(plan, program, found[-1], args.figure)
     if args.json:
         failures = {} if lost is None else asdict(lost)
-        emit({**document(found), **failures, "extrapolated": extrapolated(plan, calibration)})
-    say(f"{args.plan}: {format_seconds(found.step_time_s)} a step, {found.idle_share:.1%} of it idle")
+        emit({**document(found[-1]), **failures, "extrapolated": extrapolated(plan, calibration)})
+    say(f"{args.plan}: {format_seconds(found[-1].step_time_s)} a step, {found[-1].idle_share:.1%} of it idle")
     if lost is not None:
         say(str(lost))
     return 0
@@ -104,7 +97,7 @@ def program_of(plan: Plan, cost: CostModel) -> Program:
     return lower_to_simulate(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
 
 
-def document(found: Simulation | LargeSimulation) -> dict[str, object]:
+def document(found: Simulation) -> dict[str, object]:
     """The JSON document of a simulation."""
     keys = ("step_time_s", "bubble_overhead", "idle_share", "exposed_communication_s", "tokens_per_s", "mfu", "hfu")
     return {
@@ -113,28 +106,25 @@ def document(found: Simulation | LargeSimulation) -> dict[str, object]:
     }
 
 
-def write_trace_of(program: Program, found: Simulation | LargeSimulation, path: Path) -> None:
-    """The timeline and the memory of every rank, for Perfetto."""
-    from simulator.large import LargeSimulation
-    from simulator.large_trace import write_large_trace
+def write_trace_of(program: Program, found: Simulation, path: Path) -> None:
+    """The acts of every rank that is there, and, where not too many, its memory, for Perfetto."""
     from simulator.memory_timeline import memory_timelines
-    from simulator.trace import write_trace
+    from simulator.simulate import MOST_ACTS
+    from simulator.trace import Traced, write_trace
 
-    if isinstance(found, LargeSimulation):
-        write_large_trace(path, program, found.acts)
-        return
-    write_trace(path, [found.timeline], memory=[memory_timelines(program, found.timeline)])
+    memory = memory_timelines(program, found.timeline) if found.num_tasks <= found.steps * MOST_ACTS else ()
+    write_trace(path, [Traced.simulated(program, found.run.acts, memory)])
 
 
-def draw(plan: Plan, program: Program, found: Simulation | LargeSimulation, path: Path) -> None:
+def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
     """The timeline into `path`, and the memory beside it into `NAME-memory.SUFFIX`.
 
     Raises:
         InputError: there are too many acts to draw.
     """
-    from simulator.large import LargeSimulation
+    from simulator.simulate import MOST_ACTS
 
-    if isinstance(found, LargeSimulation):
+    if found.num_tasks > found.steps * MOST_ACTS:
         raise InputError(
             "too many acts for a picture", where=f"--figure {path}", got=found.num_tasks, hint="use --trace"
         )
@@ -143,8 +133,9 @@ def draw(plan: Plan, program: Program, found: Simulation | LargeSimulation, path
     from strategy.lowering.arrangement import arrange
 
     actions = arrange(plan.graph, plan.layout, plan.pipeline).actions
-    save(timeline_figure([found.timeline], phases={action.name: action.phase for action in actions}), path)
-    memories = memory_timelines(program, found.timeline)
+    timeline = found.timeline
+    save(timeline_figure([timeline], phases={action.name: action.phase for action in actions}), path)
+    memories = memory_timelines(program, timeline)
     figure = memory_figure(memories, limit_bytes=plan.claims.memory_limit_bytes)
     save(figure, path.with_stem(f"{path.stem}-memory"))
 

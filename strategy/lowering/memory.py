@@ -79,6 +79,11 @@ def state_nbytes(registers: Sequence[Register]) -> int:
     return sum(register.blocks * aligned(register.block_nbytes) for register in registers if register.initial)
 
 
+def is_placed(program: Program) -> bool:
+    """Whether every block has a place in the memory of its rank."""
+    return all(register.initial or register.offsets for register in program.registers)
+
+
 def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, ...]:
     """Bytes that every rank of a placed program allocates in one of its memories."""
     registers: list[list[Register]] = [[] for _ in range(num_ranks(program))]

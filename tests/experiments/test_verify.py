@@ -20,7 +20,7 @@ NO_SEARCH = """
 import sys
 from experiments.cli import dispatch
 assert dispatch(["verify", sys.argv[1]]) == 0
-search = ("strategy.search", "strategy.solve", "ortools", "scipy")
+search = ("strategy.search", "strategy.solve", "ortools", "scipy.optimize")
 wrong = [name for name in sys.modules if name.startswith(search)]
 assert not wrong, wrong
 """

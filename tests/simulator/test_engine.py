@@ -1,4 +1,4 @@
-"""The event engine: determinism, sharing by hand, conservation, and the independent monitor's verdict."""
+"""The event engine: what `tests.event_engine` finds, sharing by hand, conservation, and the monitor's verdict."""
 
 from __future__ import annotations
 
@@ -7,21 +7,35 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from simulator.acts import Acts
 from simulator.conservation import check_conservation
-from simulator.engine import run
+from simulator.engine import Jitter, run
 from simulator.resources import SharedResource
 from strategy.errors import DeadlockError, InternalError, PlanError
 from strategy.program import ActKind, Actor, Program, Stream, Work
 from strategy.timeline import by_stream, stream_sequences
+from tests import event_engine
 from tests.monitor import check_trace
 from tests.random_programs import coverage, live_programs, random_program
 
 
-def delays(seed: int, largest_ns: int = 500) -> Callable[[int, int], int]:
+def each(delay: Callable[[int, int], int]) -> Jitter:
+    """Jitter by act."""
+    return np.vectorize(delay, otypes=[np.int64])
+
+
+def delays(seed: int, largest_ns: int = 500) -> Jitter:
     """Jitter that depends on nothing but the seed and the act."""
-    return lambda actor, number: random.Random(f"{seed}/{actor}/{number}").randint(0, largest_ns)
+    return each(lambda actor, number: random.Random(f"{seed}/{actor}/{number}").randint(0, largest_ns))
+
+
+def straggling(seed: int, program: Program) -> Jitter:
+    """One rank is slower than the others, and every act a little slower at random."""
+    slow, wobble = seed % program.ranks, delays(seed, 60)
+    return each(lambda actor, number: int(wobble(actor, number)) + 400 * (program.actors[actor].rank == slow))
 
 
 def side_by_side(*works: Work, rates: dict[str, float]) -> Program:
@@ -99,7 +113,7 @@ def test_same_program_same_timeline() -> None:
     for seed, program in live_programs(20):
         first = run(program, 2, jitter=delays(seed))
         again = run(random_program(seed), 2, jitter=delays(seed))
-        assert first == again
+        assert first.timeline == again.timeline
 
 
 def test_static_streams_do_not_depend_on_timing() -> None:
@@ -162,20 +176,66 @@ def test_lower_bound_is_the_time_where_nothing_is_shared() -> None:
     assert equal >= 20
 
 
-@pytest.mark.parametrize("fault", ["bytes", "busy", "overlap", "short"])
+@pytest.mark.parametrize("fault", ["busy", "overlap", "backwards", "short"])
 def test_conservation_catches(fault: str) -> None:
     program = side_by_side(Work(5, (("x", 1000),)), rates={"x": GB})
-    (record,) = run(program, 1).timeline.records
-    records, served, busy = [record], {"x": 1000}, {"x": 1000}
-    check_conservation(program, records, served_bytes=served, busy_ns=busy)
-    if fault == "bytes":
-        served = {"x": 999}
-    elif fault == "busy":
+    acts, busy, critical_ns = run(program, 1).acts, {"x": 1000}, 1005
+    assert check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy) == 1005
+    if fault == "busy":
         busy = {"x": 900}
     elif fault == "overlap":
-        records = [record, replace(record, number=1)]
-        served, busy = {"x": 2000}, {"x": 2000}
+        twice = [np.repeat(column, 2) for column in (acts.actor, acts.number, acts.start_ns, acts.end_ns)]
+        acts = Acts(1, 2 * acts.first, *twice, ready_ns=np.zeros(2, dtype=np.int64))
+    elif fault == "backwards":
+        acts = replace(acts, start_ns=acts.end_ns + 1)
     else:
-        records = [replace(record, end_ns=1004)]
+        critical_ns = 1006
     with pytest.raises(InternalError):
-        check_conservation(program, records, served_bytes=served, busy_ns=busy)
+        check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy)
+
+
+def test_it_finds_what_the_protocol_driven_act_by_act_finds() -> None:
+    """Every start, end and readiness of up to three steps, with jitter and stragglers."""
+    seen: Counter[str] = Counter()
+    seed = 0
+    while seen["compared"] < 500:
+        seed += 1
+        program = random_program(seed)
+        found = coverage(program)
+        if not found.live:
+            continue
+        jitter = (None, delays(seed, 900), straggling(seed, program))[seed % 3]
+        steps = 1 + seed % 5 % 3
+        ours, plain = run(program, steps, jitter=jitter), event_engine.run(program, steps, jitter=jitter)
+        assert ours.timeline == plain.timeline, seed
+        assert ours.resource_busy_ns == plain.resource_busy_ns, seed
+        assert ours.lower_bound_ns <= plain.timeline.makespan_ns
+        seen.update(
+            compared=1,
+            jitter=seed % 3 == 1,
+            stragglers=seed % 3 == 2,
+            several_steps=steps > 1,
+            several_ready=found.most_ready > 1,
+            contested_dynamic=found.contested_dynamic,
+            large_rendezvous=found.largest_rendezvous > 2,
+            state=found.states > 0,
+            rates=found.rates > 1,
+            blocks=found.several_blocks,
+            bytes=any(actor.work.demands for actor in program.actors),
+        )
+    print(f"{seed} seeds: {dict(sorted(seen.items()))}")
+    assert min(seen.values()) >= 30
+    assert min(seen[name] for name in seen if name != "contested_dynamic") >= 100
+
+
+def test_transfers_of_hours_are_counted_to_the_nanosecond() -> None:
+    """Where shares of a nanosecond would not fit 64 bits, whole ones are counted."""
+    hour_ns = 3600 * 10**9
+    works = [Work(0, (("x", hour_ns),)), Work(0, (("x", 3 * hour_ns),)), Work(hour_ns, (("x", hour_ns),))]
+    found = event_engine.run(side_by_side(*works, rates={"x": GB}), 1).timeline
+    assert ends(side_by_side(*works, rates={"x": GB})) == [record.end_ns for record in found.records]
+
+
+def test_what_takes_centuries_is_refused() -> None:
+    with pytest.raises(PlanError, match="too long to be counted"):
+        run(side_by_side(Work(2**62), Work(2**62), rates={}), 1)

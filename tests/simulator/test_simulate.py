@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from simulator.memory_timeline import memory_timelines, piece_lives
+from experiments import simulator_bench as benchmark
+from simulator.memory_timeline import live_peaks_nbytes, memory_timelines, piece_lives
 from simulator.pipelines import pipeline
-from simulator.simulate import common, merged, simulate, step_figures
-from strategy.lowering.memory import placed
+from simulator.simulate import simulate
+from strategy.errors import DeadlockError
+from strategy.lowering.memory import memory_nbytes, placed
 from strategy.program import ActKind, Actor, OpTask, Port, Program, Register, Stream, Work
 from strategy.tensor import DType
-from strategy.timeline import Timeline, by_stream
+from strategy.timeline import Timeline, by_stream, step_time_ns
 from tests.random_programs import live_programs
 
 GPIPE = """
@@ -209,11 +212,68 @@ def test_live_blocks_never_exceed_the_blocks() -> None:
 def test_bounds_hold_and_figures_repeat() -> None:
     for _, program in live_programs(20):
         found = simulate(program, steps=2)
-        assert found.makespan_lower_bound_s <= found.makespan_s
-        assert step_figures(found.timeline).exposed_communication_s == found.exposed_communication_s
-        assert simulate(program, steps=2) == found
+        assert found.busiest_stream_s <= found.makespan_lower_bound_s <= found.makespan_s
+        again = simulate(program, steps=2)
+        assert (again, again.timeline) == (found, found.timeline)
 
 
-def test_intervals() -> None:
-    assert merged([(5, 7), (0, 2), (1, 3), (3, 4), (9, 9)]) == [(0, 4), (5, 7)]
-    assert common([(0, 4), (5, 7)], [(1, 2), (3, 6)]) == [(1, 2), (3, 4), (5, 6)]
+def merged(intervals: Iterable[tuple[int, int]]) -> set[int]:
+    """Every nanosecond that they cover."""
+    return {time_ns for begin, end in intervals for time_ns in range(begin, end)}
+
+
+def test_figures_are_those_of_the_records() -> None:
+    """Compute and communication, counted nanosecond by nanosecond."""
+    for _, program in live_programs(20):
+        found = simulate(program, steps=1)
+        compute_ns = exposed_ns = 0
+        for rank in found.timeline.shown:
+            spans: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
+            for record in found.timeline.records:
+                actor = program.actors[record.actor]
+                if actor.rank == rank and (actor.kind is ActKind.COMPUTE or actor.kind.is_communication):
+                    spans[actor.kind is ActKind.COMPUTE].append((record.start_ns, record.end_ns))
+            computing = merged(spans[True])
+            compute_ns += len(computing)
+            exposed_ns += len(merged(spans[False]) - computing)
+        ranks = len(found.timeline.shown)
+        assert found.compute_s == pytest.approx(compute_ns / ranks / 1e9, rel=1e-12)
+        assert found.exposed_communication_s == pytest.approx(exposed_ns / ranks / 1e9, rel=1e-12)
+        assert found.step_time_s == step_time_ns(found.timeline) / 1e9
+
+
+def test_the_step_time_is_that_of_the_records() -> None:
+    for _, program in live_programs(20):
+        found = simulate(program, steps=3)
+        assert found.step_time_s == step_time_ns(found.timeline) / 1e9
+
+
+def test_two_steps_are_run_unless_they_are_very_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = pipeline(4, 8, "1f1b")
+    acts = sum(actor.acts_per_step for actor in program.actors)
+    assert (simulate(program).steps, simulate(program).num_tasks) == (2, 2 * acts)
+    monkeypatch.setattr("simulator.simulate.MOST_ACTS", acts)
+    assert simulate(program).steps == 2
+    monkeypatch.setattr("simulator.simulate.MOST_ACTS", acts - 1)
+    one = simulate(program)
+    assert (one.steps, one.num_tasks, one.step_time_s) == (1, acts, one.makespan_s)
+
+
+def test_a_placed_program_holds_what_it_allocates() -> None:
+    for _, program in live_programs(20):
+        found = simulate(program)
+        assert found.peak_memory_bytes == memory_nbytes(program)
+        live = live_peaks_nbytes(program, found.timeline)
+        assert all(most <= held for most, held in zip(live, found.peak_memory_bytes, strict=True))
+
+
+@pytest.mark.parametrize("size", [(2, 4, 1), (16, 512, 16)], ids=["small", "large"])
+def test_what_hangs_is_named(size: tuple[int, int, int]) -> None:
+    stages, micro_batches, ops = size
+    program = benchmark.pipeline(stages, micro_batches, ops=ops)
+    index = next(i for i, stream in enumerate(program.streams) if stream.name == "compute")
+    stream = program.streams[index]
+    streams = list(program.streams)
+    streams[index] = replace(stream, sequence=stream.sequence[::-1])
+    with pytest.raises(DeadlockError, match="waits for"):
+        simulate(replace(program, streams=tuple(streams)))

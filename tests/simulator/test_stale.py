@@ -13,6 +13,7 @@ from simulator.stale import pipe_dream_program, stale_workers_program
 from strategy.errors import InputError
 from strategy.program import Program
 from strategy.protocol import admit
+from tests.simulator.test_engine import each
 
 SIZES = [(1, 3), (2, 5), (4, 8), (4, 40), (5, 33)]
 F, B = 10, 20
@@ -100,7 +101,7 @@ def test_delays_that_take_turns_are_absorbed(staleness: int, idle: float) -> Non
         name = program.actors[actor].name
         return 20 if name.startswith("step") and (number + int(name[-1])) % 2 == 0 else 0
 
-    found = simulate(program, steps=1, jitter=jitter)
+    found = simulate(program, steps=1, jitter=each(jitter))
     assert found.idle_share == pytest.approx(idle, abs=1e-12)
     assert found.timeline.makespan_ns == (600 if staleness == 0 else 400)
 

@@ -9,33 +9,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulator.act_graph import SweepRefusal, act_graph, shared_resource
-from simulator.admission import dynamic_order
+from experiments import simulator_bench as benchmark
+from simulator.act_graph import SweepRefusal, act_graph, dynamic_order, shared_resource
+from simulator.acts import timeline_of
 from simulator.engine import Jitter, run
 from simulator.pipelines import pipeline
-from simulator.shared_sweep import shared_sweep
-from simulator.sweep import durations_ns, jitter_ns, latencies_ns, sweep, sweep_timeline
+from simulator.sweep import durations_ns, sweep, swept_acts
 from strategy.errors import DeadlockError, PlanError
 from strategy.program import ActKind, Actor, Port, Program, Stream, Work
 from strategy.timeline import Timeline
 from tests.random_programs import coverage, random_program
-from tests.simulator.test_engine import delays, live_programs
+from tests.simulator.test_engine import delays, live_programs, straggling
 
 
 def swept(program: Program, steps: int, jitter: Jitter | None = None) -> Timeline:
     graph = act_graph(program, steps)
-    extra_ns = None if jitter is None else jitter_ns(graph, jitter)
-    if graph.shared is not None:
-        return sweep_timeline(program, graph, shared_sweep(graph, latencies_ns(graph, extra_ns)).times)
-    times = sweep(graph, durations_ns(graph, extra_ns))
-    assert (shared_sweep(graph, latencies_ns(graph, extra_ns)).times.end_ns == times.end_ns).all()
-    return sweep_timeline(program, graph, times)
-
-
-def straggling(seed: int, ranks: int, program: Program) -> Jitter:
-    """One rank is slower than the others, and every act a little slower at random."""
-    slow, wobble = seed % ranks, delays(seed, 60)
-    return lambda actor, number: wobble(actor, number) + 400 * (program.actors[actor].rank == slow)
+    extra_ns = None if jitter is None else jitter(graph.actor, graph.number)
+    return timeline_of(program, swept_acts(program, graph, sweep(graph, durations_ns(graph, extra_ns))))
 
 
 def with_own_links(program: Program) -> Program:
@@ -56,12 +46,12 @@ def test_the_sweep_is_the_engine_on_500_random_programs() -> None:
     seed = 0
     while seen["swept"] < 500:
         seed += 1
-        program = random_program(seed) if seed % 2 else with_own_links(random_program(seed))
+        program = with_own_links(random_program(seed, resources=bool(seed % 2)))
         found = coverage(program) if dynamic_order(program) is None else None
         if found is None or not found.live:
             seen.update(refused=found is None, hangs=found is not None)
             continue
-        jitter = (None, delays(seed, 900), straggling(seed, program.ranks, program))[seed % 3]
+        jitter = (None, delays(seed, 900), straggling(seed, program))[seed % 3]
         steps = 1 + seed % 5 % 3
         assert swept(program, steps, jitter) == run(program, steps, jitter=jitter).timeline, seed
         seen.update(
@@ -77,8 +67,6 @@ def test_the_sweep_is_the_engine_on_500_random_programs() -> None:
             blocks=found.several_blocks,
             dynamic_of_one=found.dynamic_streams > 0,
             bytes=any(actor.work.demands for actor in program.actors),
-            shared=shared_resource(program) is not None,
-            not_shared=shared_resource(program) is None,
         )
     print(f"{seed} seeds: {dict(sorted(seen.items()))}")
     assert min(seen[name] for name in seen if name != "hangs") >= 100
@@ -87,7 +75,7 @@ def test_the_sweep_is_the_engine_on_500_random_programs() -> None:
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "oneflow", "interleaved", "zb-h1", "zbv"])
 def test_pipelines(schedule: str) -> None:
     program = pipeline(4, 8, schedule, forward_ns=7, backward_ns=13, weight_ns=5, transfer_ns=3)
-    for jitter in (None, delays(1, 40), straggling(2, 4, program)):
+    for jitter in (None, delays(1, 40), straggling(2, program)):
         assert swept(program, 2, jitter) == run(program, 2, jitter=jitter).timeline
 
 
@@ -113,7 +101,9 @@ def test_what_depends_on_timing_is_refused_by_name() -> None:
         elif shared_resource(program) is not None:
             refused["resource"] += 1
             graph = act_graph(program, 1)
-            with pytest.raises(SweepRefusal, match=r"resource link\d is shared by streams .*; shared_sweep takes it"):
+            with pytest.raises(
+                SweepRefusal, match=r"resource link\d is shared by streams .*; the event engine takes it"
+            ):
                 sweep(graph, durations_ns(graph))
     assert min(refused.values()) >= 10
 
@@ -174,3 +164,12 @@ def test_random_durations_stay_ordered() -> None:
         longer = base + np.array([rng.choice((0, 0, 30)) for _ in range(graph.num_nodes)])
         after = sweep(graph, longer)
         assert (after.end_ns >= before.end_ns).all()
+
+
+def test_pipelines_of_the_benchmark_are_simulated_exactly() -> None:
+    for program in (
+        benchmark.pipeline(4, 8),
+        benchmark.pipeline(3, 5, ops=4),
+        benchmark.pipeline(4, 6, tensor=2, data=3),
+    ):
+        assert swept(program, 1, delays(7, 2000)) == run(program, 1, jitter=delays(7, 2000)).timeline

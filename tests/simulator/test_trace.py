@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from io import BytesIO
 from itertools import pairwise
@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from experiments import simulator_bench as benchmark
 from simulator.engine import run
 from simulator.figures import memory_figure, timeline_figure
 from simulator.memory_timeline import memory_timelines
 from simulator.pipelines import pipeline
-from simulator.trace import trace_events, write_trace
+from simulator.trace import Traced, write_trace
 from strategy.graph import Phase
 from strategy.lowering.memory import placed
 from strategy.program import Program
@@ -37,6 +38,11 @@ def pair(program: Program) -> list[Timeline]:
     return [run(program, 2).timeline, replace(slower, clock=Clock.MEASURED)]
 
 
+def trace_events(path: Path, *runs: Traced) -> list[dict[str, Any]]:
+    write_trace(path, runs)
+    return read(path)
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     data = path.read_bytes()
     events: list[dict[str, Any]] = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["traceEvents"]
@@ -45,52 +51,88 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_same_timelines_same_bytes(name: str, program: Program, pair: list[Timeline], tmp_path: Path) -> None:
-    memory = [memory_timelines(program, timeline) for timeline in pair]
+    runs = [Traced.of(timeline, memory_timelines(program, timeline)) for timeline in pair]
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        write_trace(tmp_path / folder / name, pair, memory=memory)
+        write_trace(tmp_path / folder / name, runs)
     assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert {event["ph"] for event in read(tmp_path / "a" / name)} == {"M", "X", "C"}
 
 
-def test_no_two_acts_overlap_on_a_track() -> None:
+def nanoseconds(microseconds: float) -> int:
+    return round(microseconds * 1000)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_the_trace_has_every_act_once(name: str, tmp_path: Path) -> None:
+    """Of programs that write more events at once than one piece of text holds, too."""
+    small = [program for _, program in live_programs(20)]
+    for program, steps in [*((program, 3) for program in small), (benchmark.pipeline(16, 512, ops=10), 1)]:
+        found = run(program, steps)
+        events = trace_events(tmp_path / name, Traced.simulated(program, found.acts))
+        written = Counter(
+            (
+                event["name"],
+                event["args"].get("step", 0),
+                event["args"]["piece"],
+                nanoseconds(event["ts"]),
+                nanoseconds(event["dur"]),
+                nanoseconds(event["args"].get("waited_us", 0)),
+                event["cat"],
+                (event["pid"], event["tid"]),
+            )
+            for event in events
+            if event["ph"] == "X"
+        )
+        expected = Counter(
+            (
+                program.actors[r.actor].name,
+                *divmod(r.number, program.actors[r.actor].acts_per_step),
+                r.start_ns,
+                r.end_ns - r.start_ns,
+                r.start_ns - r.ready_ns,
+                program.actors[r.actor].kind.value,
+                (program.actors[r.actor].rank + 1, r.stream + 1),
+            )
+            for r in found.timeline.records
+        )
+        assert written == expected
+
+
+def test_no_two_acts_overlap_on_a_track(tmp_path: Path) -> None:
     for _, program in live_programs(20):
-        timeline = run(program, 2).timeline
+        traced = Traced.of(run(program, 2).timeline)
         tracks: dict[tuple[Any, Any], list[tuple[int, int]]] = defaultdict(list)
-        for event in json.loads(json.dumps(trace_events([timeline, timeline]))):
+        for event in trace_events(tmp_path / "trace.json", traced, traced):
             if event["ph"] == "X":
-                begin_ns, length_ns = round(event["ts"] * 1000), round(event["dur"] * 1000)
+                begin_ns, length_ns = nanoseconds(event["ts"]), nanoseconds(event["dur"])
                 tracks[event["pid"], event["tid"]].append((begin_ns, begin_ns + length_ns))
-        assert len(tracks) == 2 * len(timeline.streams)
+        assert len(tracks) == 2 * len(traced.streams)
         for spans in tracks.values():
             assert all(before[1] <= after[0] for before, after in pairwise(sorted(spans)))
 
 
-def test_trace_names_ranks_streams_and_acts(pair: list[Timeline]) -> None:
-    events = trace_events(pair)
+def test_trace_names_ranks_streams_and_acts(pair: list[Timeline], tmp_path: Path) -> None:
+    events = trace_events(tmp_path / "trace.json", *map(Traced.of, pair))
     names = [event["args"] for event in events if event["name"] == "process_name"]
     assert {"name": "rank 2 (simulated)"} in names
     assert {"name": "rank 0 (measured)"} in names
     acts = [event for event in events if event["ph"] == "X"]
     assert len(acts) == sum(len(timeline.records) for timeline in pair)
-    last = next(act for act in acts if act["name"] == "B0" and act["args"] == _args(step=1, piece=3))
+    last = next(act for act in acts if act["name"] == "B0" and act["args"] == {"step": 1, "piece": 3})
     assert (last["cat"], last["dur"]) == ("compute", 2.003)
     sorts = {event["pid"]: event["args"] for event in events if event["name"] == "process_sort_index"}
-    by_name = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}  # type: ignore[index]
-    assert sorted(by_name, key=lambda name: sorts[by_name[name]]["sort_index"])[:2] == [  # type: ignore[index]
+    by_name = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+    assert sorted(by_name, key=lambda name: sorts[by_name[name]]["sort_index"])[:2] == [
         "rank 0 (simulated)",
         "rank 0 (measured)",
     ]
 
 
-def _args(*, step: int, piece: int) -> dict[str, object]:
-    act = step * 4 + piece
-    return {"step": step, "piece": piece, "read_blocks": [act % 3, act % 2], "write_blocks": [], "waited_us": 0.0}
-
-
-def test_counters_follow_the_memory(program: Program, pair: list[Timeline]) -> None:
+def test_counters_follow_the_memory(program: Program, pair: list[Timeline], tmp_path: Path) -> None:
     memory = memory_timelines(program, pair[0])
-    counted = [e for e in trace_events(pair[:1], memory=[memory]) if e["ph"] == "C" and e["pid"] == 1]
+    events = trace_events(tmp_path / "trace.json", Traced.of(pair[0], memory))
+    counted = [event for event in events if event["ph"] == "C" and event["pid"] == 1]
     assert [event["args"] for event in counted] == [{"bytes": nbytes} for nbytes in memory[0].nbytes]
 
 

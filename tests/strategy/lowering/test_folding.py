@@ -17,6 +17,7 @@ from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import Program
 from strategy.timeline import Timeline
+from tests.simulator.test_engine import each
 from tests.small_plans import config_of, deduced_plan, request
 
 EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)
@@ -71,7 +72,7 @@ def test_a_straggler_is_seen_in_the_whole_program_alone(monkeypatch: pytest.Monk
     """Jitter is given by actor: a folded program has but those of the ranks that stand for others."""
     whole, folded = programs_of(plan_of(2, 2, 2), monkeypatch)
     others = {rank for rank in range(whole.ranks) if rank not in folded.alike}
-    slow = simulate(whole, jitter=lambda actor, _: 10_000 * (whole.actors[actor].rank in others))
+    slow = simulate(whole, jitter=each(lambda actor, _: 10_000 * (whole.actors[actor].rank in others)))
     assert slow.step_time_s > simulate(whole).step_time_s == simulate(folded).step_time_s
 
 

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from simulator.simulate import simulate
+from simulator.engine import run
+from simulator.memory_timeline import live_peaks_nbytes
 from strategy.builder import GraphBuilder
 from strategy.convert import Converter, lay_out
 from strategy.cost import CostModel
@@ -34,7 +35,8 @@ def test_graphs_hold_no_more_than_their_lifetimes(first: int) -> None:
         for priced in itertools.islice(every_layout(case), 4):
             arrangement = arrange(case.graph, priced.layout, case.pipeline)
             counted = lifetime_peaks(case.graph, case.stages, arrangement)
-            found = simulate(lower(case.graph, priced.layout, case.pipeline, case.cost)).peak_memory_bytes
+            program = lower(case.graph, priced.layout, case.pipeline, case.cost)
+            found = live_peaks_nbytes(program, run(program, 2).timeline)
             firsts = [found[placement.devices[0]] for placement in case.stages.placements]
             assert all(f <= p for f, p in zip(firsts, counted, strict=True)), seed
             compared += 1
@@ -62,7 +64,8 @@ def test_collectives_that_overlap_make_copies_early() -> None:
     for overlaps in (False, True):
         pipeline = Pipeline(1, overlaps=overlaps)
         counted = lifetime_peaks(graph, stages, arrange(graph, layout, pipeline))
-        found = simulate(lower(graph, layout, pipeline, cost)).peak_memory_bytes
+        program = lower(graph, layout, pipeline, cost)
+        found = live_peaks_nbytes(program, run(program, 2).timeline)
         assert found[0] <= counted[0]
 
 

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from executor.train import program_of
-from simulator.simulate import simulate
+from simulator.engine import run
+from simulator.memory_timeline import live_peaks_nbytes
 from strategy.lowering.arrangement import arrange
 from strategy.lowering.memory import ALIGNMENT, aligned, fullest, memory_nbytes, placed
 from strategy.lowering.schedule import Schedule
@@ -126,7 +127,7 @@ def test_plans_hold_no_more_than_planned(backend: str, schedule: str, degrees: t
     plan = random_plan(request(dp * tp * pp, training, backend=backend), config, random.Random(0))
     program = program_of(plan)
     assert plan.claims.peak_memory_bytes == memory_nbytes(program)
-    found = simulate(program, steps=3).peak_memory_bytes
+    found = live_peaks_nbytes(program, run(program, 3).timeline)
     assert all(f <= p for f, p in zip(found, plan.claims.peak_memory_bytes, strict=True))
     for rank, planned in enumerate(plan.claims.peak_memory_bytes):
         mine = [register for register in program.registers if register.rank == rank]
