@@ -11,10 +11,14 @@ other work counts in full: the simulator knows about overlap, the objective does
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
 from strategy.cost import CostModel, crossing_features, op_features
 from strategy.graph import Graph
 from strategy.layout import Layout
-from strategy.lowering.arrangement import Action, Arrangement, Pipeline
+from strategy.lowering.arrangement import Action, Arrangement, Pipeline, arrange
 from strategy.lowering.schedule import Schedule
 from strategy.measurement import Features
 from strategy.program import ActKind
@@ -75,9 +79,40 @@ def stage_times_ns(
     graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
 ) -> tuple[int, ...]:
     """The objective's time of every stage."""
-    count = len(layout.stages.placements)
-    totals = [0] * count
-    for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
-        seconds = cost.seconds(features)
-        totals[action.stage] += rate_weight(action.rate, pipeline, count) * to_ns(seconds)
+    features = all_features(graph, layout, arrangement, cost)
+    return _stage_times_ns(arrangement, features, cost, pipeline, len(layout.stages.placements))
+
+
+def _stage_times_ns(
+    arrangement: Arrangement, features: Sequence[Features], cost: CostModel, pipeline: Pipeline, stages: int
+) -> tuple[int, ...]:
+    totals = [0] * stages
+    for action, found in zip(arrangement.actions, features, strict=True):
+        totals[action.stage] += rate_weight(action.rate, pipeline, stages) * to_ns(cost.seconds(found))
     return tuple(totals)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A laid-out graph with what follows from its prices; worked out once, for all who want it."""
+
+    graph: Graph
+    layout: Layout
+    pipeline: Pipeline
+    cost: CostModel
+
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """All tensors and all actions."""
+        return arrange(self.graph, self.layout, self.pipeline)
+
+    @cached_property
+    def features(self) -> Sequence[Features]:
+        """What the cost model knows of every action, in order."""
+        return all_features(self.graph, self.layout, self.arrangement, self.cost)
+
+    @property
+    def stage_times_ns(self) -> tuple[int, ...]:
+        """The objective's time of every stage."""
+        count = len(self.layout.stages.placements)
+        return _stage_times_ns(self.arrangement, self.features, self.cost, self.pipeline, count)

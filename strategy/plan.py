@@ -28,6 +28,7 @@ from strategy.layout import Conversion, Copy, Home, Layout, Stages
 from strategy.lowering.arrangement import Pipeline
 from strategy.lowering.schedule import Schedule
 from strategy.models import FAMILIES, Model, family_of
+from strategy.objective import Priced
 from strategy.ops.learning_rate import Decay
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
@@ -85,6 +86,11 @@ class Plan:
         """Micro-batches and schedule."""
         config, count = self.config, self.training.num_micro_batches
         return Pipeline(count, config.schedule, self.cluster.overlaps, config.virtual_stages)
+
+    @cached_property
+    def priced(self) -> Priced:
+        """What the plan lays out, at the prices that it was made with."""
+        return Priced(self.graph, self.layout, self.pipeline, self.cost)
 
     @property
     def ranks(self) -> int:

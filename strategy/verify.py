@@ -14,12 +14,10 @@ from strategy.boxing import BoxingStep, step_between
 from strategy.cluster import host_memory_bytes
 from strategy.errors import SbplanError
 from strategy.layout import Conversion, Copy, home_of, wanted_copies
-from strategy.lowering.arrangement import arrange
-from strategy.lowering.lower import lower_to_simulate
+from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.lowering.schedule import schedule_problem
 from strategy.lowering.traffic import sent_bytes_per_step
-from strategy.objective import stage_times_ns
 from strategy.placement import Space
 from strategy.plan import Plan
 from strategy.program import ActKind, Program
@@ -161,11 +159,10 @@ def _change(source: NdSbp, target: NdSbp) -> str:
 
 def _figures(plan: Plan) -> Iterator[str]:
     """What follows from the layout without lowering it: the objective, and the words about it."""
-    graph, layout, claims = plan.graph, plan.layout, plan.claims
-    arrangement = arrange(graph, layout, plan.pipeline)
+    claims = plan.claims
     if claims.memory_limit_bytes > plan.cluster.device.memory_bytes:
         yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.device.memory_bytes}"
-    objective_s = max(stage_times_ns(graph, layout, arrangement, plan.cost, plan.pipeline)) / 1e9
+    objective_s = max(plan.priced.stage_times_ns) / 1e9
     if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
         yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
         return
@@ -182,8 +179,7 @@ def _program(plan: Plan, program: Program | None, admits: Callable[[Program], ob
     """Whether the lowered program can finish, what it holds, and what it sends."""
     try:
         if program is None:
-            tokens = plan.tokens_per_step
-            program = lower_to_simulate(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=tokens)
+            program = lower_priced(plan.priced, tokens_per_step=plan.tokens_per_step, folds=True)
         admits(program)
     except SbplanError as error:
         yield str(error)

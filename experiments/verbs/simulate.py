@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,9 +92,10 @@ def run(args: argparse.Namespace) -> int:
 
 def program_of(plan: Plan, cost: CostModel) -> Program:
     """The plan's program, priced by its own constants or by others."""
-    from strategy.lowering.lower import lower_to_simulate
+    from strategy.lowering.lower import lower_priced
 
-    return lower_to_simulate(plan.graph, plan.layout, plan.pipeline, cost, tokens_per_step=plan.tokens_per_step)
+    priced = plan.priced if cost == plan.cost else replace(plan.priced, cost=cost)
+    return lower_priced(priced, tokens_per_step=plan.tokens_per_step, folds=True)
 
 
 def document(found: Simulation) -> dict[str, object]:

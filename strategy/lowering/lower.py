@@ -23,16 +23,16 @@ from dataclasses import dataclass, field, replace
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.cost import CostModel, expected, port_rates
 from strategy.data_sheet import FLOP_BOUND
-from strategy.errors import present
+from strategy.errors import PlanError, present
 from strategy.graph import Graph, Phase, Role
 from strategy.layout import Layout
 from strategy.levels import nodes_of
-from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline, arrange
+from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import placed
 from strategy.lowering.schedule import chunk_order
 from strategy.measurement import Features
-from strategy.objective import all_features
+from strategy.objective import Priced
 from strategy.ops import op_definition
 from strategy.ops.copy import TO_HOST
 from strategy.program import (
@@ -55,27 +55,62 @@ from strategy.tensor import Box, Rate, box_shape
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""
 
+MOST_ACTORS = 1_000_000
+MOST_ACTS = 100_000_000
+"""Of all ranks in a step: an actor takes some 3 kB while it is lowered, an act 50 bytes while it is simulated."""
+
 
 def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0) -> Program:
-    """The program of one training step, every act priced by `cost` and every block in its place."""
-    return _lowered(graph, layout, pipeline, cost, tokens_per_step, folds=False)
+    """The program of one training step, every act priced by `cost` and every block in its place.
+
+    Raises:
+        PlanError: it is too large (`check_size`).
+    """
+    return lower_priced(Priced(graph, layout, pipeline, cost), tokens_per_step=tokens_per_step)
 
 
-def lower_to_simulate(
-    graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, tokens_per_step: int = 0
-) -> Program:
-    """The same for simulation alone: of many ranks, if those of a stage are alike, one per stage (`folding`)."""
+def lower_priced(priced: Priced, *, tokens_per_step: int = 0, folds: bool = False) -> Program:
+    """The same of a graph that is priced already.
+
+    For simulation alone, `folds`: of many ranks, if those of a stage are alike, one per stage (`folding`).
+
+    Raises:
+        PlanError: it is too large (`check_size`).
+    """
+    graph, layout, pipeline, cost = priced.graph, priced.layout, priced.pipeline, priced.cost
+    arrangement, features = priced.arrangement, priced.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
-    return _lowered(graph, layout, pipeline, cost, tokens_per_step, folds=ranks > FOLDED_FROM)
-
-
-def _lowered(
-    graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, tokens_per_step: int, *, folds: bool
-) -> Program:
-    arrangement = arrange(graph, layout, pipeline)
-    features = all_features(graph, layout, arrangement, cost)
-    folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features) if folds else None
+    folded = None
+    if folds and ranks > FOLDED_FROM:
+        folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features)
+    if folded is None:
+        check_size(priced)
     return placed(_Lowering(graph, layout, pipeline, cost, arrangement, features, folded).program(tokens_per_step))
+
+
+def check_size(priced: Priced) -> None:
+    """Refuse a graph whose ranks all together have more actors or acts than fit in memory.
+
+    A transfer is counted with all ranks of both stages, which is the most that meet in it.
+
+    Raises:
+        PlanError: how many there are, and how many there may be.
+    """
+    placements, arrangement = priced.layout.stages.placements, priced.arrangement
+    actors = acts = 0
+    for action in arrangement.actions:
+        stages = {arrangement.tensors[tensor].stage for tensor in (*action.reads, *action.writes)} | {action.stage}
+        members = sum(len(placements[stage].devices) for stage in stages)
+        actors += members
+        acts += members * (1 if action.rate is Rate.STEP else priced.pipeline.num_micro_batches)
+    if actors > MOST_ACTORS or acts > MOST_ACTS:
+        ranks = sum(len(placement.devices) for placement in placements)
+        raise PlanError(
+            f"too large to be lowered rank by rank: {ranks} ranks that cannot stand for one another",
+            got=f"{actors} actors and {acts} acts a step",
+            expected=f"at most {MOST_ACTORS} and {MOST_ACTS}",
+            hint="choose fewer ranks or micro-batches, or degrees that divide the dims evenly, so that ranks are alike",
+        )
 
 
 def model_flop(graph: Graph, pipeline: Pipeline) -> int:

@@ -8,9 +8,10 @@ from enum import StrEnum
 
 from strategy.cluster import host_memory_bytes
 from strategy.errors import InfeasibleError
-from strategy.lowering.lower import lower_to_simulate
+from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
+from strategy.objective import Priced
 from strategy.passes.planned import planned_graph
 from strategy.placement import Space
 from strategy.plan import Claims, Plan
@@ -49,7 +50,8 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
     graph = planned_graph(request.model, training, solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
-    program = lower_to_simulate(graph, solved.layout, pipeline, request.cost, tokens_per_step=tokens)
+    priced = Priced(graph, solved.layout, pipeline, request.cost)
+    program = lower_priced(priced, tokens_per_step=tokens, folds=True)
     peaks, host_peaks = memory_nbytes(program), memory_nbytes(program, Space.HOST)
     there = host_memory_bytes(request.cost.cluster)
     if max(host_peaks) > there:

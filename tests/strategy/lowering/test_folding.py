@@ -8,11 +8,13 @@ import pytest
 
 from simulator.engine import run
 from simulator.simulate import simulate
+from strategy.errors import PlanError
 from strategy.lowering import lower as lowering
-from strategy.lowering.lower import lower, lower_to_simulate
+from strategy.lowering.lower import lower, lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models.gpt import GptConfig
+from strategy.objective import Priced
 from strategy.passes.training import Training
 from strategy.plan import Plan
 from strategy.program import Program
@@ -34,7 +36,7 @@ def programs_of(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, P
     """Whole and folded."""
     monkeypatch.setattr(lowering, "FOLDED_FROM", 0)
     parts = plan.graph, plan.layout, plan.pipeline, plan.cost
-    return lower(*parts), lower_to_simulate(*parts)
+    return lower(*parts), lower_priced(Priced(*parts), folds=True)
 
 
 def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tuple[int, int]]:
@@ -87,5 +89,21 @@ def test_figures_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_few_ranks_are_not_folded() -> None:
     plan = plan_of(2, 2, 2)
     parts = plan.graph, plan.layout, plan.pipeline, plan.cost
-    assert lower_to_simulate(*parts) == lower(*parts)
-    assert lower_to_simulate(*parts) == replace(lower(*parts), alike=())
+    assert lower_priced(Priced(*parts), folds=True) == lower(*parts)
+    assert lower_priced(Priced(*parts), folds=True) == replace(lower(*parts), alike=())
+
+
+@pytest.mark.parametrize("name", ["MOST_ACTORS", "MOST_ACTS"])
+def test_what_is_too_large_is_refused_before_it_is_lowered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where its ranks do not fold; the estimate is that of the program, or more where a rank skips a transfer."""
+    plan = plan_of(2, 2, 2)
+    parts = plan.graph, plan.layout, plan.pipeline, plan.cost
+    whole = lower(*parts)
+    least = len(whole.actors) if name == "MOST_ACTORS" else sum(actor.acts_per_step for actor in whole.actors)
+    monkeypatch.setattr(lowering, name, least)
+    assert lower(*parts) == whole
+    monkeypatch.setattr(lowering, name, least - 1)
+    with pytest.raises(PlanError, match=rf"8 ranks that cannot stand for one another \(got '.*{least}"):
+        lower(*parts)
+    monkeypatch.setattr(lowering, "FOLDED_FROM", 0)
+    assert lower_priced(Priced(*parts), folds=True).alike
