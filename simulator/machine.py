@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.conservation import act_alone_ns
 from simulator.resources import SHARES, check_demands
 from strategy.errors import PlanError
 from strategy.program import Actor, Program, time_alone_ns
@@ -90,6 +91,9 @@ def machine(program: Program, steps: int) -> Machine:
     """
     check_demands(program)
     check_consistent(program)
+    whole_ns = steps * sum(act_alone_ns(program, actor) * actor.acts_per_step for actor in program.actors)
+    if whole_ns >= LARGEST:
+        raise PlanError("all acts together take too long to be counted", got=f"{whole_ns / 1e9:.3g} s")
     actors = np.zeros(len(program.actors), dtype=ACTOR)
     actors["stream"] = streams_of_actors(program)
     actors["acts"] = [actor.acts_per_step * steps for actor in program.actors]
@@ -220,9 +224,6 @@ def _uses(program: Program, actors: Records) -> tuple[Records, Records, int]:
     alone_ns = [max((time_alone_ns(n, rates[r]) for r, n in found.items()), default=0) for found in demands]
     latest = np.zeros(len(actors), dtype=np.int64)
     np.maximum.at(latest, actors["leader"], actors["latency_ns"])
-    whole_ns = sum(map(int.__mul__, (latest.astype(object) + alone_ns).tolist(), actors["acts"].tolist()))
-    if whole_ns >= LARGEST:
-        raise PlanError("all acts together take too long to be counted", got=f"{whole_ns / 1e9:.3g} s")
     actors["alone_ns"] = latest + alone_ns
     _ranges(actors, "use", map(len, demands))
     # A stream does one act at a time, so a resource has no more sharers than streams.

@@ -37,6 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIELD=FIGURE",
         help="what if the cluster were another: inter.bandwidth=2x, device.compute=500TFLOP/s, ...",
     )
+    parser.add_argument(
+        "--straggler",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="RANK=FACTORx",
+        help="what if a rank computed slower: 3=1.5x; then no rank stands for others",
+    )
+    parser.add_argument("--jitter", metavar="SHARE", help="what if acts took longer at random, by up to so much: 5%%")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the jitter (0)")
     parser.add_argument("--mtbf", metavar="TIME", help="mean time between failures of one device, such as 50000h")
     parser.add_argument("--restart", default="5 min", metavar="TIME", help="from a failure to training again (5 min)")
     parser.add_argument("--save", metavar="TIME", help="how long a checkpoint stops training (a copy to the host)")
@@ -48,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Verify, lower, simulate, and write what is asked for."""
     from experiments.prices import extrapolated, read_calibration_of
+    from experiments.unevenness import unevenness
     from experiments.verbs.verify import refusal
     from experiments.what_if import what_if
     from simulator.simulate import simulate
@@ -62,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
     calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
     cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
     peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
+    uneven = unevenness(args.straggler, args.jitter, args.seed, ranks=plan.ranks)
     program = program_of(plan, plan.cost)
     found: list[Simulation] = []
     problems = verify(
@@ -69,9 +81,9 @@ def run(args: argparse.Namespace) -> int:
     )
     if problems:
         raise refusal(args.plan, problems)
-    if cost != plan.cost:
-        program = program_of(plan, cost)
-        found.append(simulate(program, peak_flop_per_s=peak_flop_per_s))
+    if cost != plan.cost or uneven:
+        program, jitter = uneven.applied(program_of(plan, cost, folds=not uneven))
+        found.append(simulate(program, peak_flop_per_s=peak_flop_per_s, jitter=jitter))
     lost = None
     if args.mtbf is not None:
         from experiments.failures import lost_to_failures
@@ -90,12 +102,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def program_of(plan: Plan, cost: CostModel) -> Program:
-    """The plan's program, priced by its own constants or by others."""
+def program_of(plan: Plan, cost: CostModel, *, folds: bool = True) -> Program:
+    """The plan's program, priced by its own constants or by others; `folds`, where ranks may stand for others.
+
+    Raises:
+        PlanError: too many ranks stand for themselves.
+    """
     from strategy.lowering.lower import lower_priced
 
     priced = plan.priced if cost == plan.cost else replace(plan.priced, cost=cost)
-    return lower_priced(priced, tokens_per_step=plan.tokens_per_step, folds=True)
+    return lower_priced(priced, tokens_per_step=plan.tokens_per_step, folds=folds)
 
 
 def document(found: Simulation) -> dict[str, object]:

@@ -1,0 +1,33 @@
+"""Faults: what makes ranks uneven that the plan takes to be alike. A rank that is slow, acts that vary at random."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from simulator.acts import Integers
+from simulator.conservation import act_alone_ns
+from simulator.engine import Jitter
+from strategy.program import ActKind, Program
+
+
+def with_straggler(program: Program, rank: int, factor: float) -> Program:
+    """The program with every computation of one rank `factor` times as long."""
+    actors = tuple(
+        replace(actor, work=replace(actor.work, latency_ns=round(factor * actor.work.latency_ns)))
+        if actor.rank == rank and actor.kind is ActKind.COMPUTE
+        else actor
+        for actor in program.actors
+    )
+    return replace(program, actors=actors)
+
+
+def random_jitter(program: Program, share: float, seed: int) -> Jitter:
+    """Every act takes longer by a random part, even between 0 and `share`, of its time alone; same seed, same parts."""
+    most_ns = share * np.array([act_alone_ns(program, actor) for actor in program.actors], dtype=np.float64)
+
+    def extra_ns(actors: Integers, _numbers: Integers) -> Integers:
+        return np.rint(np.random.default_rng(seed).random(len(actors)) * most_ns[actors]).astype(np.int64)
+
+    return extra_ns
