@@ -27,7 +27,7 @@ def test_a_straggler_computes_longer_and_nothing_else_does() -> None:
         longer = before.rank == 2 and before.kind is ActKind.COMPUTE
         assert after.work.latency_ns == (3 * before.work.latency_ns // 2 if longer else before.work.latency_ns)
         assert replace(after, work=before.work) == before
-    assert simulate(slow).step_time_s >= simulate(program).step_time_s + 8 * 15e-9
+    assert simulate(slow, steps=1).step_time_s > simulate(program, steps=1).step_time_s
     assert with_straggler(program, 2, 1.0) == program
 
 
