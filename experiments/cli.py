@@ -7,6 +7,7 @@ Only the module of the chosen verb is imported, so that `sbplan --help` answers 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import re
 import signal
@@ -45,6 +46,9 @@ VERBS = {
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 EXIT_READER_GONE = 141
+
+GARBAGE = (100_000, 50, 50)
+"""When to look for cycles of garbage: graphs and programs are millions of objects that live, and have none."""
 
 ABORT_DELAY_S = 0.2  # mpiexec drops what a rank wrote just before an abort; by then it has passed it on
 
@@ -138,6 +142,7 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
 def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    gc.set_threshold(*GARBAGE)
     return guarded(lambda: dispatch(argv), argv)
 
 

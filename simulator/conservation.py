@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulator.acts import Acts
+from simulator.acts import Acts, Integers
+from strategy.compiled import in_place
 from strategy.errors import InternalError
 from strategy.program import Actor, Program, time_alone_ns
 
@@ -27,20 +28,30 @@ def check_conservation(program: Program, acts: Acts, *, critical_path_ns: int, b
     Raises:
         InternalError: a law does not hold.
     """
-    begins = acts.first[:-1][np.diff(acts.first) > 0]
-    ended_ns = np.roll(acts.end_ns, 1)
-    ended_ns[begins] = 0
-    late = (ended_ns > acts.ready_ns) | (acts.ready_ns > acts.start_ns) | (acts.start_ns > acts.end_ns)
-    if late.any():
-        at = int(late.argmax())
-        name = program.streams[int(np.searchsorted(acts.first, at, side="right")) - 1].name
-        raise InternalError(f"stream {name} does two acts at once, or one backwards, at {acts.start_ns[at]} ns")
+    busiest = np.zeros(len(acts.first) - 1, dtype=np.int64)
+    wrong = _check_streams(acts.first, acts.start_ns, acts.end_ns, acts.ready_ns, busiest)
+    if wrong >= 0:
+        name = program.streams[int(np.searchsorted(acts.first, wrong, side="right")) - 1].name
+        raise InternalError(f"stream {name} does two acts at once, or one backwards, at {acts.start_ns[wrong]} ns")
     _check_resources(program, acts.steps, busy_ns)
-    total_ns = np.concatenate(([0], np.cumsum(acts.end_ns - acts.start_ns)))
-    busiest_ns = int(np.diff(total_ns[acts.first]).max(initial=0))
+    busiest_ns = int(busiest.max(initial=0))
     if acts.makespan_ns < max(critical_path_ns, busiest_ns):
         raise InternalError(f"the run took {acts.makespan_ns} ns, less than its bound of {critical_path_ns} ns")
     return busiest_ns
+
+
+@in_place
+def _check_streams(first: Integers, start_ns: Integers, end_ns: Integers, ready_ns: Integers, took_ns: Integers) -> int:
+    """Add up the time of every stream; gives an act that begins too early or ends too late, -1 if there is none."""
+    wrong = -1
+    for stream in range(len(first) - 1):
+        free_ns = 0
+        for act in range(first[stream], first[stream + 1]):
+            if not free_ns <= ready_ns[act] <= start_ns[act] <= end_ns[act]:
+                wrong = act
+            free_ns = end_ns[act]
+            took_ns[stream] += end_ns[act] - start_ns[act]
+    return wrong
 
 
 def act_alone_ns(program: Program, actor: Actor) -> int:

@@ -24,7 +24,7 @@ from strategy.timeline import ActorLabel, Clock, StreamLabel, Timeline
 
 Event = dict[str, object]
 
-PER_PIECE = 1 << 17
+PER_PIECE = 1 << 14
 """Events that are written at once."""
 
 WORDS = (b',"step":', b',"waited_us":', b'},"ts":', b',"dur":', b"}")

@@ -221,7 +221,7 @@ def streams_of_actors(program: Program) -> list[int]:
     """
     stream_of = [-1] * len(program.actors)
     for index, stream in enumerate(program.streams):
-        for actor in stream.sequence:
+        for actor in set(stream.sequence):
             if stream_of[actor] not in (-1, index):
                 raise PlanError("an actor stands in two streams", where=program.actors[actor].name)
             stream_of[actor] = index

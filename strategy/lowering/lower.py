@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.cost import CostModel, expected, port_rates
@@ -54,6 +55,8 @@ from strategy.tensor import Box, Rate, box_shape
 
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""
+
+PROLOGUE, EPILOGUE = "prologue", "epilogue"
 
 MOST_ACTORS = 1_000_000
 MOST_ACTS = 100_000_000
@@ -148,6 +151,7 @@ class _Lowering:
     register_of: dict[tuple[int, int], int] = field(default_factory=dict)
     box_of: dict[tuple[int, int], Box] = field(default_factory=dict)
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
+    staged: dict[int, list[tuple[int, Action]]] = field(default_factory=dict)
     rendezvous: int = 0
 
     def program(self, tokens_per_step: int) -> Program:
@@ -155,6 +159,8 @@ class _Lowering:
         self._make_registers()
         for index, action in enumerate(self.arrangement.actions):
             self.actors_of[index] = list(self._make_actors(action, self.features[index]))
+        for index, action in enumerate(self.arrangement.actions):
+            self.staged.setdefault(action.stage, []).append((index, action))
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
             ranks=ranks,
@@ -309,18 +315,17 @@ class _Lowering:
 
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}
-        turns: dict[tuple[int, ...], dict[tuple[int, str], list[int]]] = {}
         for stage in range(len(self.layout.stages.placements)):
-            for part in self._stage_order(stage):
-                if part not in turns:
-                    turns[part] = self._turns(part)
-                for stream, actors in turns[part].items():
-                    sequences.setdefault(stream, []).extend(actors)
+            parts = {key: self._turns(actions) for key, actions in self._parts(stage).items()}
+            order = [parts[key] for key in self._order(stage) if key in parts]
+            for stream in {stream for turns in parts.values() for stream in turns}:
+                found = chain.from_iterable([turns[stream] for turns in order if stream in turns])
+                sequences.setdefault(stream, []).extend(found)
         for (rank, name), sequence in sorted(sequences.items()):
             dynamic = name == "load"
             yield Stream(rank, name, tuple(dict.fromkeys(sequence)) if dynamic else tuple(sequence), dynamic)
 
-    def _turns(self, actions: tuple[int, ...]) -> dict[tuple[int, str], list[int]]:
+    def _turns(self, actions: Sequence[int]) -> dict[tuple[int, str], list[int]]:
         """The actors of some actions in a row, by rank and stream."""
         found: dict[tuple[int, str], list[int]] = {}
         for index in actions:
@@ -328,22 +333,22 @@ class _Lowering:
                 found.setdefault((self.actors[actor].rank, name), []).append(actor)
         return found
 
-    def _stage_order(self, stage: int) -> Iterator[tuple[int, ...]]:
-        """The actions of one step of a stage, in order: before, chunk by chunk, and after."""
-        indexed = [(i, a) for i, a in enumerate(self.arrangement.actions) if a.stage == stage]
-        chunks: dict[tuple[Phase, int], list[int]] = {}
-        prologue: list[int] = []
-        epilogue: list[int] = []
-        for index, action in indexed:
+    def _parts(self, stage: int) -> dict[object, list[int]]:
+        """The actions of a stage: before the chunks, in those of each phase and lap, and after."""
+        found: dict[object, list[int]] = {}
+        for index, action in self.staged.get(stage, ()):
+            key: object = action.phase, action.lap
             if action.phase is Phase.UPDATE:
-                epilogue.append(index)
+                key = EPILOGUE
             elif action.rate is Rate.STEP:
-                prologue.append(index)
-            else:
-                chunks.setdefault((action.phase, action.lap), []).append(index)
-        parts = {key: tuple(actions) for key, actions in chunks.items()}
-        yield tuple(prologue)
+                key = PROLOGUE
+            found.setdefault(key, []).append(index)
+        return found
+
+    def _order(self, stage: int) -> Iterator[object]:
+        """The parts of one step of a stage, in order."""
         count, pipeline = len(self.layout.stages.placements), self.pipeline
+        yield PROLOGUE
         for chunk in chunk_order(pipeline.schedule, count, stage, pipeline.num_micro_batches, pipeline.laps):
-            yield parts.get((chunk.phase, chunk.lap), ())
-        yield tuple(epilogue)
+            yield chunk.phase, chunk.lap
+        yield EPILOGUE
