@@ -204,11 +204,12 @@ def _microseconds(buffer: Bytes, size: int, time_ns: int) -> int:
 
 @in_place
 def _digits(buffer: Bytes, size: int, number: int) -> int:
-    length, rest = 1, number // 10
-    while rest:
-        length += 1
-        rest //= 10
-    for place in range(length - 1, -1, -1):
-        buffer[size + place] = 48 + number % 10
+    """Write a number: its last digit first, then all turned round."""
+    begin = size
+    while size == begin or number:
+        buffer[size] = 48 + number % 10
         number //= 10
-    return size + length
+        size += 1
+    for k in range((size - begin) // 2):
+        buffer[begin + k], buffer[size - 1 - k] = buffer[size - 1 - k], buffer[begin + k]
+    return size

@@ -118,9 +118,17 @@ class Lifetimes:
         """The end of time: the number of ops."""
         return len(self.graph.ops)
 
-    def readers(self, value: str, stage: int) -> list[Op]:
+    def readers(self, value: str, stage: int) -> Sequence[Op]:
         """Ops of `stage` that read `value`, in order."""
-        return [op for op in self.graph.consumers[value] if self.stages.stage_of[op.name] == stage]
+        return self._readers.get((value, stage), ())
+
+    @cached_property
+    def _readers(self) -> dict[tuple[str, int], list[Op]]:
+        found: dict[tuple[str, int], list[Op]] = {}
+        for value, ops in self.graph.consumers.items():
+            for op in ops:
+                found.setdefault((value, self.stages.stage_of[op.name]), []).append(op)
+        return found
 
     def leaves(self, value: str, stage: int) -> bool:
         """Whether `value`, at home on `stage`, is read on another stage."""
