@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from experiments.verbs.verify import refusal
     from experiments.what_if import what_if
     from simulator.simulate import simulate
+    from strategy.lowering.lower import check_size
     from strategy.plan import read_plan
     from strategy.units import format_seconds
     from strategy.verify import verify
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
     peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
     uneven = unevenness(args.straggler, args.jitter, args.seed, ranks=plan.ranks)
+    if uneven:
+        check_size(plan.priced)
     program = program_of(plan, plan.cost)
     found: list[Simulation] = []
     problems = verify(
