@@ -7,7 +7,6 @@ Only the module of the chosen verb is imported, so that `sbplan --help` answers 
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import signal
@@ -19,6 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from experiments.entry import VERSION
+from experiments.garbage import little_garbage
 from strategy.errors import InputError, InternalError, RunError, SbplanError, did_you_mean
 
 VERBS = {
@@ -46,9 +46,6 @@ VERBS = {
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 EXIT_READER_GONE = 141
-
-GARBAGE = (100_000, 50, 50)
-"""When to look for cycles of garbage: graphs and programs are millions of objects that live, and have none."""
 
 ABORT_DELAY_S = 0.2  # mpiexec drops what a rank wrote just before an abort; by then it has passed it on
 
@@ -142,8 +139,8 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
 def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
-    gc.set_threshold(*GARBAGE)
-    return guarded(lambda: dispatch(argv), argv)
+    with little_garbage():
+        return guarded(lambda: dispatch(argv), argv)
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -3,29 +3,34 @@
 Format: "Trace Event Format", Google, section "JSON Object Format". Times in the file are microseconds. An event has the
 micro-batch of its act as `piece`; its `step`, and for how long it `waited_us` for its peers, where that is not 0.
 
-Programs have millions of acts, so their events are written from arrays.
+Programs have millions of acts, so their events are written from arrays, and zipped beside.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.acts import Acts, Integers, acts_of
-from simulator.deflate import WINDOW, Bytes, Piece, zipped
 from simulator.memory_timeline import MemoryTimeline
 from strategy.compiled import in_place
 from strategy.program import Actor, Program, Stream
 from strategy.timeline import ActorLabel, Clock, StreamLabel, Timeline
 
 Event = dict[str, object]
+Bytes = NDArray[np.uint8]
 
 PER_PIECE = 1 << 14
 """Events that are written at once."""
+ZIPPED = 2
+"""Level of compression: events are so much alike that higher ones gain little."""
 
 WORDS = (b',"step":', b',"waited_us":', b'},"ts":', b',"dur":', b"}")
 """What stands between the numbers of an event."""
@@ -62,20 +67,27 @@ def write_trace(path: Path, runs: Sequence[Traced]) -> None:
         path: where to.
         runs: one, or several to stand side by side (predicted and measured): rank by rank, in this order.
     """
-    pieces = _pieces(runs)
     with path.open("wb") as file:
-        file.writelines(zipped(pieces) if path.suffix == ".gz" else (piece.text.tobytes() for piece in pieces))
+        if path.suffix != ".gz":
+            file.writelines(_pieces(runs))
+            return
+        with gzip.GzipFile("", "wb", ZIPPED, file, mtime=0) as zipped, ThreadPoolExecutor(1) as beside:
+            last: Future[int] | None = None
+            for piece in _pieces(runs):
+                if last is not None:
+                    last.result()
+                last = beside.submit(zipped.write, piece)
 
 
-def _pieces(runs: Sequence[Traced]) -> Iterator[Piece]:
+def _pieces(runs: Sequence[Traced]) -> Iterator[bytes | memoryview]:
     """The text of the document."""
     names = [event for index, found in enumerate(runs) for event in _names(found, index, len(runs))]
     counters = [event for index, found in enumerate(runs) for event in _counters(found, index, len(runs))]
     told = ",".join(json.dumps(event, separators=(",", ":")) for event in (*names, *counters))
-    yield Piece.of(f'{{"displayTimeUnit":"ns","traceEvents":[{told}')
+    yield f'{{"displayTimeUnit":"ns","traceEvents":[{told}'.encode("ascii")
     for index, found in enumerate(runs):
         yield from _acts(found, index, len(runs))
-    yield Piece.of("]}\n")
+    yield b"]}\n"
 
 
 def _process(rank: int, index: int, count: int) -> int:
@@ -102,12 +114,8 @@ def _counters(found: Traced, index: int, count: int) -> Iterator[Event]:
             yield {**counter, "ts": time_ns / 1000, "args": {"bytes": nbytes}}
 
 
-def _acts(found: Traced, index: int, count: int) -> Iterator[Piece]:
-    """The events of all acts, each after a comma. A run has a process at least, so that something is before them.
-
-    What an event repeats is said to be: the head and the duration of the last event of its actor, and from there on
-    what the event before it has, whose time begins with the same digits.
-    """
+def _acts(found: Traced, index: int, count: int) -> Iterator[memoryview]:
+    """The events of all acts, each after a comma. A run has a process at least, so that something is before them."""
     acts = found.acts
     track = np.zeros(len(found.actors), dtype=np.int64)
     track[acts.actor] = acts.stream + 1
@@ -124,10 +132,7 @@ def _acts(found: Traced, index: int, count: int) -> Iterator[Piece]:
         part = slice(begin, begin + PER_PIECE)
         columns = [column[part] for column in (acts.actor, acts.number, acts.start_ns, acts.end_ns, acts.ready_ns)]
         buffer = np.empty(longest * len(columns[0]), dtype=np.uint8)
-        marks = np.empty((3 * len(columns[0]), 2), dtype=np.int64)
-        last = np.full((len(heads), 2), -1, dtype=np.int64)
-        size = _events(buffer, marks, last, text, first, per_step, *columns)
-        yield Piece(buffer[:size], marks)
+        yield buffer[: _events(buffer, text, first, per_step, *columns)].data
 
 
 def _head(actor: Actor | ActorLabel, process: int, track: int) -> bytes:
@@ -139,8 +144,6 @@ def _head(actor: Actor | ActorLabel, process: int, track: int) -> bytes:
 @in_place
 def _events(
     buffer: Bytes,
-    marks: Integers,
-    last: Integers,
     text: Bytes,
     first: Integers,
     per_step: Integers,
@@ -150,17 +153,9 @@ def _events(
     end_ns: Integers,
     ready_ns: Integers,
 ) -> int:
-    """Write events and their marks; gives the bytes written.
-
-    Text i is `text[first[i]:first[i + 1]]`: the words, then the heads. `last` is where each actor's last event has its
-    head, and its duration.
-    """
+    """Write events; gives the bytes written. Text i is `text[first[i]:first[i + 1]]`: the words, then the heads."""
     size = 0
     for act in range(len(actor)):
-        mark = 3 * act
-        near = last[actor[act], 0] >= 0 and size - last[actor[act], 0] <= WINDOW
-        marks[mark, 0], marks[mark, 1] = size, last[actor[act], 0] if near or act == 0 else marks[mark - 3, 0]
-        last[actor[act], 0] = size
         size = _text(buffer, size, text, first, END + 1 + actor[act])
         step = number[act] // per_step[actor[act]]
         size = _digits(buffer, size, number[act] - step * per_step[actor[act]])
@@ -170,11 +165,8 @@ def _events(
         if ready_ns[act] < start_ns[act]:
             size = _text(buffer, size, text, first, WAITED)
             size = _microseconds(buffer, size, start_ns[act] - ready_ns[act])
-        marks[mark + 1, 0], marks[mark + 1, 1] = size, marks[mark - 2, 0] if act else -1
         size = _text(buffer, size, text, first, BEGAN)
         size = _microseconds(buffer, size, start_ns[act])
-        marks[mark + 2, 0], marks[mark + 2, 1] = size, last[actor[act], 1] if near or act == 0 else marks[mark - 1, 0]
-        last[actor[act], 1] = size
         size = _text(buffer, size, text, first, TOOK)
         size = _microseconds(buffer, size, end_ns[act] - start_ns[act])
         size = _text(buffer, size, text, first, END)

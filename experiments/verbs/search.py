@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, not_there_yet, say
-from experiments.garbage import little_garbage
 from experiments.outputs import check_place, clean_stdout, make_folder
 from strategy.errors import InfeasibleError
 
@@ -98,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     request, calibration = request_of(args)
     left_s = max(0.0, args.time_limit - (time.perf_counter() - started))
     try:
-        with progress() as watch, clean_stdout(), little_garbage():
+        with progress() as watch, clean_stdout():
             result = search(request, simulate=simulated_step, time_limit_s=left_s, watch=watch)
     except InfeasibleError as error:
         if args.json:
