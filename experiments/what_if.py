@@ -36,6 +36,16 @@ class Field:
     most: float
 
 
+def _share(text: str, *, where: str) -> float:
+    """A percentage, as a share of one."""
+    if not text.endswith("%"):
+        raise InputError("no percentage", where=where, got=text)
+    try:
+        return float(text[:-1]) / 100
+    except ValueError:
+        raise InputError("no percentage", where=where, got=text) from None
+
+
 def _rate(part: str, name: str, parse: Callable[..., float], example: str) -> Field:
     return Field(part, name, parse, example, 1.0, LARGEST_RATE)
 
@@ -48,6 +58,7 @@ FIELDS: Mapping[str, Field] = {
     "device.compute": _rate("device", "flop_per_s", parse_compute, "312 TFLOP/s"),
     "device.memory_bandwidth": _rate("device", "memory_bytes_per_s", parse_bandwidth, "2 TB/s"),
     "device.launch": _time("device", "launch_s"),
+    "device.slowdown": Field("device", "slowdown", _share, "20 %", 0.0, 0.99),
     "intra.bandwidth": _rate("intra", "bytes_per_s", parse_bandwidth, "300 GB/s"),
     "intra.latency": _time("intra", "latency_s"),
     "inter.bandwidth": _rate("inter", "bytes_per_s", parse_bandwidth, "25 GB/s"),

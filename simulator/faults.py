@@ -9,15 +9,18 @@ import numpy as np
 from simulator.acts import Integers
 from simulator.conservation import act_alone_ns
 from simulator.engine import Jitter
-from strategy.program import ActKind, Program
+from strategy.program import ActKind, Program, Work
 
 
 def with_straggler(program: Program, rank: int, factor: float) -> Program:
     """The program with every computation of one rank `factor` times as long."""
+
+    def slower(work: Work) -> Work:
+        demands = tuple((name, round(factor * nbytes)) for name, nbytes in work.demands)
+        return Work(round(factor * work.latency_ns), demands)
+
     actors = tuple(
-        replace(actor, work=replace(actor.work, latency_ns=round(factor * actor.work.latency_ns)))
-        if actor.rank == rank and actor.kind is ActKind.COMPUTE
-        else actor
+        replace(actor, work=slower(actor.work)) if actor.rank == rank and actor.kind is ActKind.COMPUTE else actor
         for actor in program.actors
     )
     return replace(program, actors=actors)

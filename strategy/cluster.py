@@ -13,6 +13,7 @@ launch = "5 us"
 compute = "156 TFLOP/s"          # of float32; here by TF32
 bf16_speedup = 2.0               # of products in bfloat16, over `compute`; 1 if not given
 fp16_speedup = 2.0
+slowdown = 0.19                  # of what computes beside communication; 0 if not given
 
 [intra]                          # between devices of a node, per device and direction
 bandwidth = "300 GB/s"
@@ -52,7 +53,10 @@ NETWORKS = (*FABRICS, "tcp")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device, by its data sheet. `backend` is the array module that runs on it; speed-ups are of products."""
+    """One device, by its data sheet. `backend` is the array module that runs on it; speed-ups are of products.
+
+    While a device communicates, computation loses the share `slowdown` of that time: the kernels of both share it.
+    """
 
     name: str
     backend: str
@@ -62,6 +66,7 @@ class Device:
     launch_s: float
     bf16_speedup: float = 1.0
     fp16_speedup: float = 1.0
+    slowdown: float = 0.0
 
     def product_flop_per_s(self, dtype: DType) -> float:
         """Rate of matrix products of a dtype."""
@@ -133,7 +138,17 @@ def host_memory_bytes(cluster: Cluster) -> int:
     return 0 if cluster.host is None else cluster.host.memory_bytes
 
 
-_DEVICE_KEYS = ("name", "backend", "memory", "memory_bandwidth", "compute", "launch", "bf16_speedup", "fp16_speedup")
+_DEVICE_KEYS = (
+    "name",
+    "backend",
+    "memory",
+    "memory_bandwidth",
+    "compute",
+    "launch",
+    "bf16_speedup",
+    "fp16_speedup",
+    "slowdown",
+)
 _LINK_KEYS = ("bandwidth", "latency")
 _NETWORK_KEYS = (*_LINK_KEYS, "fabric", "gpu_direct")
 _HOST_KEYS = ("memory", "memory_bandwidth", "compute", *_LINK_KEYS)
@@ -179,6 +194,7 @@ def _device(table: _Table) -> Device:
         launch_s=parse_seconds(table.take("launch"), where=table.at("launch")),
         bf16_speedup=table.ratio("bf16_speedup"),
         fp16_speedup=table.ratio("fp16_speedup"),
+        slowdown=table.share("slowdown"),
     )
     if device.backend not in ("numpy", "cupy"):
         raise InputError("unknown backend", where=table.at("backend"), got=device.backend, expected='"numpy" or "cupy"')
@@ -260,6 +276,13 @@ class _Table:
             raise InputError("not a ratio", where=self.at(key), got=value, expected="a finite figure above zero")
         return float(value)
 
+    def share(self, key: str) -> float:
+        """A part of one, one not included; 0 where it is not given."""
+        value = self._content.get(key, 0.0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+            raise InputError("not a share", where=self.at(key), got=value, expected="a figure from 0 to less than 1")
+        return float(value)
+
     def table(self, key: str, known: tuple[str, ...]) -> _Table:
         """A sub-table that must be there."""
         return _Table(self.at(f"[{key}]"), self.take(key), known)
@@ -281,6 +304,7 @@ def write_cluster(cluster: Cluster) -> str:
         f'launch = "{_exact(device.launch_s)} s"',
         f"bf16_speedup = {_exact(device.bf16_speedup)}",
         f"fp16_speedup = {_exact(device.fp16_speedup)}",
+        f"slowdown = {_exact(device.slowdown)}",
     ]
     for name, link in (("intra", cluster.intra), ("inter", cluster.inter)):
         lines += [

@@ -62,10 +62,16 @@ class CostModel:
         The bytes demanded are those that the slowest port on the way carries, at its nominal rate, in the priced time.
         Alone, the act takes what `seconds` says on the rank that sends the most (`features.nbytes`); beside another on
         the same port, longer. A copy between a device and its host has one part, and every rank the largest piece.
+
+        Where computation slows down beside communication, both use the rank's device: computation for all its time,
+        communication for that share of the time in which it moves bytes.
         """
         price_ns = to_ns(self.seconds(features))
+        slowdown = self.cluster.device.slowdown
         if not ports_on_the_way(self.cluster, features):
-            return Work(price_ns)
+            return (
+                Work(0, ((port_name(DEVICE, rank), price_ns),)) if slowdown and computes(features) else Work(price_ns)
+            )
         most: dict[str, int] = {}
         demands: dict[str, int] = {}
         for part, nbytes in zip(features.parts or (features,), sent_nbytes or (features.nbytes,), strict=True):
@@ -75,6 +81,8 @@ class CostModel:
                 most[port] = most.get(port, 0) + round(part.nbytes * nominal)
                 demands[port] = demands.get(port, 0) + round(nbytes * nominal)
         longest_ns = max(time_alone_ns(n, port_rate(self.cluster, port)) for port, n in most.items())
+        if features.level and slowdown:
+            demands[DEVICE] = int(slowdown * longest_ns)
         used = tuple((port_name(port, rank), nbytes) for port, nbytes in demands.items() if nbytes)
         return Work(max(0, price_ns - longest_ns), used)
 
@@ -122,6 +130,15 @@ PORTS = ("intra", "inter", *MOVES)
 """What bytes of a rank pass through: the links of a level, to its host, and from it."""
 
 
+DEVICE = "device"
+"""What computes, as a resource: of a byte per nanosecond, so that its bytes are nanoseconds."""
+
+
+def computes(features: Features) -> bool:
+    """Whether an act occupies the device's processors."""
+    return features.kind not in (ActKind.SLICE, ActKind.LOAD) and not features.kind.endswith(ON_HOST)
+
+
 def ports_on_the_way(cluster: Cluster, features: Features) -> tuple[str, ...]:
     """The ports that an act's bytes pass through at once, piece by piece; none of what computes."""
     if features.level == "inter" and not cluster.gpu_direct:
@@ -144,9 +161,11 @@ def port_name(port: str, rank: int) -> str:
 
 
 def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
-    """Bytes per second of the ports of all ranks."""
-    ports = PORTS if cluster.host is not None else ("intra", "inter")
-    return {port_name(port, rank): port_rate(cluster, port) for port in ports for rank in range(ranks)}
+    """Bytes per second of the ports of all ranks, and of their devices where computation slows down."""
+    rates = {port: port_rate(cluster, port) for port in PORTS if cluster.host is not None or port not in MOVES}
+    if cluster.device.slowdown:
+        rates[DEVICE] = 1e9
+    return {port_name(port, rank): rate for port, rate in rates.items() for rank in range(ranks)}
 
 
 def coefficient_key(features: Features) -> str:

@@ -269,7 +269,7 @@ class _Reader:
         return tuple(value)
 
     def rates_and_times(self, record: Any, key: str) -> None:
-        """Refuse rates below one per second, ratios that are not above zero, and times that are negative or endless."""
+        """Refuse rates below one per second, ratios that are not above zero, shares of one and times that cannot be."""
         for name in (field.name for field in dataclasses.fields(record)):
             value = getattr(record, name)
             if name.endswith("_per_s"):
@@ -278,6 +278,8 @@ class _Reader:
                 legal = 0.0 <= value <= LONGEST_S
             elif name.endswith("_speedup"):
                 legal = 1 / LARGEST <= value <= LARGEST
+            elif name == "slowdown":
+                legal = 0.0 <= value < 1.0
             else:
                 continue
             if not legal:

@@ -26,13 +26,29 @@ _BROADWELL = Host(2**39 // 8, 19.2e9, 0.35e12, 15.75e9, 10e-6)
 _GRACE = Host(480 * 2**30 // 2, 256e9, 3.5e12, 450e9, 5e-6)
 
 
+SLOWDOWN = 0.19
+"""Of computation beside communication, on average over models and GPUs (A100, H100 and others; up to 0.4).
+
+"Characterizing Compute-Communication Overlap in GPU-Accelerated Distributed Deep Learning", 2025,
+arXiv:2507.03114.
+"""
+
+
 def _device(name: str, launch_s: float) -> Device:
     sheet = DEVICES[name]
     tensor_cores = sheet.generation != "volta"
     single = sheet.half / 2 if tensor_cores else sheet.single
     bf16 = sheet.half / single if tensor_cores else 1.0
     return Device(
-        sheet.name, "cupy", sheet.memory_bytes, sheet.memory_bytes_per_s, single, launch_s, bf16, sheet.half / single
+        sheet.name,
+        "cupy",
+        sheet.memory_bytes,
+        sheet.memory_bytes_per_s,
+        single,
+        launch_s,
+        bf16,
+        sheet.half / single,
+        SLOWDOWN,
     )
 
 

@@ -67,6 +67,14 @@ def test_gpu_direct_is_turned_off_and_on() -> None:
         what_if(replace(COST, cluster=replace(COST.cluster, host=None)), ["inter.gpu_direct=false"])
 
 
+def test_a_slowdown_is_given_as_a_percentage() -> None:
+    assert what_if(COST, ["device.slowdown=40%"]).cluster.device.slowdown == pytest.approx(0.4)
+    assert what_if(COST, ["device.slowdown=0 %"]).cluster.device.slowdown == 0.0
+    for text in ("0.4", "100%", "-1%", "some%"):
+        with pytest.raises(InputError, match="not a possible figure"):
+            what_if(COST, [f"device.slowdown={text}"])
+
+
 def test_absolute_figures_are_those_of_a_factor() -> None:
     assert what_if(COST, ["inter.bandwidth=50 GB/s"]) == what_if(COST, ["inter.bandwidth=2x"])
     assert what_if(COST, ["device.launch=10us"]).cluster.device.launch_s == pytest.approx(1e-5)
@@ -93,6 +101,9 @@ def test_what_was_measured_is_scaled() -> None:
 @pytest.mark.parametrize("key", FIELDS)
 @pytest.mark.parametrize("text", ["", "2", "nan", "nanx", "0x", "-1x", "infx", "x", "1e400x", "1e-400x", "2 parsec"])
 def test_impossible_figures(key: str, text: str) -> None:
+    if key == "device.slowdown" and text in ("0x", "1e-400x"):
+        assert what_if(COST, [f"{key}={text}"]).cluster.device.slowdown == 0.0
+        return
     with pytest.raises(InputError, match=r"a factor such as .2x., or a figure with its unit such as"):
         what_if(COST, [f"{key}={text}"])
 

@@ -163,6 +163,14 @@ def test_gpu_direct_is_said_and_needs_a_host_where_it_is_not(read: Reader) -> No
         read({**{key: value for key, value in GOOD.items() if key != "host"}, "inter": inter})
 
 
+@pytest.mark.parametrize("wrong", [-0.1, 1, 1.5, True, "19 %", math.nan])
+def test_a_slowdown_is_a_share_of_one(read: Reader, wrong: object) -> None:
+    assert read(GOOD).device.slowdown == 0.0
+    assert read(having("device", "slowdown", 0.25)).device.slowdown == 0.25
+    with pytest.raises(InputError, match=r"\[device\]: slowdown: not a share"):
+        read(having("device", "slowdown", wrong))
+
+
 def test_an_added_key_is_refused(read: Reader) -> None:
     for table in (None, "device", "intra", "inter", "host"):
         with pytest.raises(InputError, match=r"cluster\.toml: .*colour: unknown key"):
