@@ -362,13 +362,20 @@ def transfer_task(
         for layout, placement in sides
     )
     found = replicas(source_boxes.items())
+    holders = list(found.values())
     messages = []
-    for position, (receiver, wanted) in enumerate(target_boxes.items()):
-        for box, holders in found.items():
-            shared = intersect(box, wanted)
-            if shared is not None:
-                messages.append(Message(dealer(holders, receiver, position), receiver, shared))
+    common = _common(tuple(found), tuple(target_boxes.values()))
+    for position, (receiver, pieces) in enumerate(zip(target_boxes, common, strict=True)):
+        for piece, box in pieces:
+            messages.append(Message(dealer(holders[piece], receiver, position), receiver, box))
     return TransferTask(tuple(sorted(messages, key=lambda m: (m.source, m.target, m.box))), source_boxes, target_boxes)
+
+
+@lru_cache(maxsize=256)
+def _common(pieces: tuple[Box, ...], wanted: tuple[Box, ...]) -> tuple[tuple[tuple[int, Box], ...], ...]:
+    """For each wanted box the pieces that it meets, each with what they share: the same between all alike stages."""
+    pairs = (((piece, intersect(box, one)) for piece, box in enumerate(pieces)) for one in wanted)
+    return tuple(tuple((piece, shared) for piece, shared in found if shared is not None) for found in pairs)
 
 
 def meeting_ranks(messages: Sequence[Message]) -> list[tuple[int, ...]]:
