@@ -16,8 +16,9 @@ from strategy.layout import Home, Layout, Stages, assign_stages
 from strategy.placement import Placement, Space
 from strategy.sbp import NdSbp
 from strategy.search.deduce import Deduction, deduce
-from strategy.search.layout_problem import Keep, SearchSpace, layout_problem
+from strategy.search.layout_problem import layout_problem
 from strategy.search.pins import pin_problems, pinned
+from strategy.search.space import Keep, SearchSpace
 from strategy.signature import Signature
 from strategy.solve import solve
 from strategy.tensor import Shape

@@ -26,7 +26,7 @@ from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.schedule import Schedule
 from strategy.objective import stage_times_ns
 from strategy.placement import Placement
-from strategy.search.layout_problem import SearchSpace
+from strategy.search.space import SearchSpace
 from strategy.signature import Signature, op_signatures, piece_specs
 from strategy.tensor import DType, Rate, Shape, TensorSpec
 

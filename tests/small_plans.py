@@ -40,8 +40,8 @@ from strategy.plan import Plan
 from strategy.program import ActKind, Program
 from strategy.search.candidates import Request, space_of
 from strategy.search.deduce import deduce
-from strategy.search.layout_problem import SearchSpace
 from strategy.search.simulated_plan import SimulatedStep, simulated_plan
+from strategy.search.space import SearchSpace
 from strategy.search.verdict import Solved, solve_candidate
 from strategy.signature import op_signatures
 from strategy.tensor import DType

@@ -28,8 +28,8 @@ from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, Sbp, Split, local_shape
 from strategy.search.deduce import deduce
-from strategy.search.layout_problem import free
 from strategy.search.rules import named_layouts, tensor_parallel
+from strategy.search.space import free
 from strategy.signature import Signature
 from tests.megatron import MegatronConfig
 from tests.small_plans import request

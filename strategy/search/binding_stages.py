@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from strategy.layout import Copy
 from strategy.lowering.arrangement import Lifetime, Lifetimes
+from strategy.sbp import NdSbp
+from strategy.search.bundles import Bundle
+from strategy.search.classes import Classes
 
 Moment = tuple[bool, int]
 """(whether it is the place of an op among those of a stage, that place or the time itself)."""
@@ -25,7 +28,35 @@ class Tenancy:
     lifetime: Lifetime
 
 
-def binding_stages(
+def binding_stages(classes: Classes, bundles: Sequence[Bundle], lifetimes: Lifetimes) -> frozenset[int]:
+    """The stages whose memory has to be bounded.
+
+    Args:
+        classes: who decides what values hold where they live.
+        bundles: of the copies.
+        lifetimes: of the values.
+    """
+    graph, stages = classes.space.graph, classes.space.stages
+    times: dict[int, list[int]] = {stage: [] for stage in range(len(stages.placements))}
+    for time, op in enumerate(graph.ops):
+        times[stages.stage_of[op.name]].append(time)
+    tenancies: dict[int, list[Tenancy]] = {stage: [] for stage in times}
+    for name, stage, writer in classes.homes():
+        value = graph.values[name]
+        tenancies[stage].append(Tenancy((writer.identity, value.spec, value.space), lifetimes.home(name, stage)))
+    wanted = _wanted(bundles)
+    for bundle in bundles:
+        source = None if bundle.writer is None else bundle.writer.identity
+        wants = tuple((reader.index, wanted[reader.kind, positions]) for reader, positions in bundle.readers)
+        for name, home, stage in bundle.instances:
+            way = None if bundle.writer is None else classes.space.converter.way(home, stage)
+            for at, role, lifetime in copy_lifetimes(lifetimes, name, home, stage):
+                key = source, wants, bundle.spec, way, role, graph.values[name].space
+                tenancies[at].append(Tenancy(key, lifetime))
+    return fullest_stages(tenancies, times, lifetimes.horizon)
+
+
+def fullest_stages(
     tenancies: Mapping[int, Sequence[Tenancy]], times: Mapping[int, Sequence[int]], horizon: int
 ) -> frozenset[int]:
     """The stages that hold more of something than every stage that is otherwise alike.
@@ -64,6 +95,18 @@ def copy_lifetimes(lifetimes: Lifetimes, value: str, home: int, stage: int) -> I
         yield stage, "arrived", lifetimes.intermediate(copy, there, arrives=True, departs=False)
         yield home, "step", lifetimes.intermediate(copy, here, arrives=False, departs=False)
         yield home, "sent", lifetimes.intermediate(copy, here, arrives=False, departs=True)
+
+
+def _wanted(bundles: Sequence[Bundle]) -> dict[tuple[int, tuple[int, ...]], int]:
+    """(kind of a reader, positions) -> a number for the layouts that it wants there under each choice."""
+    found: dict[tuple[int, tuple[int, ...]], int] = {}
+    numbers: dict[tuple[frozenset[NdSbp], ...], int] = {}
+    for bundle in bundles:
+        for reader, positions in bundle.readers:
+            if (reader.kind, positions) not in found:
+                layouts = tuple(frozenset(option.inputs[i] for i in positions) for option in reader.options)
+                found[reader.kind, positions] = numbers.setdefault(layouts, len(numbers))
+    return found
 
 
 def _moments(lifetime: Lifetime, place: Mapping[int, int], horizon: int) -> tuple[Moment, Moment]:

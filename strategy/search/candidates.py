@@ -27,9 +27,9 @@ from strategy.passes.training import Training, training_graph
 from strategy.placement import Placement
 from strategy.sbp import B, NdSbp
 from strategy.search.deduce import Deduction
-from strategy.search.layout_problem import Keep, SearchSpace, all_of
 from strategy.search.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.rules import along_axes
+from strategy.search.space import Keep, SearchSpace, all_of
 from strategy.sharing import sharing
 from strategy.tensor import Shape
 

@@ -18,7 +18,7 @@ from strategy.errors import InfeasibleError
 from strategy.graph import Graph, Op, Role
 from strategy.layout import Home, Stages
 from strategy.sbp import B
-from strategy.search.layout_problem import Keep
+from strategy.search.space import Keep
 from strategy.signature import Signature, op_signatures
 
 

@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 from strategy.errors import InfeasibleError, InputError, SbpError, did_you_mean, report
 from strategy.graph import Graph, Op, Value
 from strategy.sbp import NdSbp, Partial, Split, check_layout, format_nd
-from strategy.search.layout_problem import Keep
 from strategy.search.rules import named_layouts
+from strategy.search.space import Keep
 from strategy.signature import Signature, op_signatures
 from strategy.tensor import Shape
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from strategy.graph import Graph, Op, Role
 from strategy.ops.base import int_attr
 from strategy.sbp import B, NdSbp, Sbp, Split
-from strategy.search.layout_problem import Keep
+from strategy.search.space import Keep
 from strategy.signature import Signature
 from strategy.tensor import Rate, Shape
 

@@ -25,8 +25,8 @@ from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.objective import stage_times_ns
 from strategy.search.candidates import Request, space_of
 from strategy.search.deduce import Deduction, deduce
-from strategy.search.layout_problem import SearchSpace
 from strategy.search.quick_bound import quick_bound_ns
+from strategy.search.space import SearchSpace
 from strategy.search.weighted import OutOfTimeError, Weighted
 from strategy.signature import Signature
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from strategy.errors import SbplanError
 from strategy.problem import FORBIDDEN, evaluate
-from strategy.search.layout_problem import LayoutProblem, SearchSpace, layout_problem
+from strategy.search.layout_problem import LayoutProblem, layout_problem
 from strategy.search.restriction import restrict
+from strategy.search.space import SearchSpace
 from strategy.signature import Signature
 from strategy.solve import SolveStatus, solve
 

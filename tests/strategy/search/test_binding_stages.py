@@ -13,7 +13,7 @@ from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.problem import FORBIDDEN, evaluate
-from strategy.search.binding_stages import Tenancy, binding_stages
+from strategy.search.binding_stages import Tenancy, fullest_stages
 from strategy.search.candidates import free_rules, space_of
 from strategy.search.layout_problem import layout_problem
 from tests.small_plans import MODEL, config_of, request
@@ -30,7 +30,7 @@ def test_of_alike_stages_the_fullest_binds() -> None:
     tenancies = {
         stage: held(("x", own[0], own[2] + 1, 1), ("y", 0, HORIZON, 3 - stage)) for stage, own in times.items()
     }
-    assert binding_stages(tenancies, times, HORIZON) == {0}
+    assert fullest_stages(tenancies, times, HORIZON) == {0}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_of_alike_stages_the_fullest_binds() -> None:
 def test_stages_that_differ_bind_both(other: list[tuple[str, int, int, int]]) -> None:
     times = {0: [0, 1, 2], 1: [10, 11, 12]}
     tenancies = {0: held(("x", 0, 3, 1), ("y", 0, HORIZON, 2)), 1: held(*other)}
-    assert binding_stages(tenancies, times, HORIZON) == {0, 1}
+    assert fullest_stages(tenancies, times, HORIZON) == {0, 1}
 
 
 @pytest.mark.parametrize(("schedule", "tp", "fewer"), [("1f1b", 2, True), ("gpipe", 1, True), ("zb-h1", 1, False)])

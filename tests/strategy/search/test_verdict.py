@@ -11,7 +11,7 @@ import pytest
 from strategy.config import PlanConfig
 from strategy.passes.training import Training
 from strategy.search.candidates import Request, free_rules
-from strategy.search.layout_problem import SearchSpace
+from strategy.search.space import SearchSpace
 from strategy.search.verdict import Solved, _Examination, examine, solve_candidate
 from strategy.search.weighted import OutOfTimeError, Weighted
 from tests.small_plans import config_of, request

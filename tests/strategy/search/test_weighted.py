@@ -11,7 +11,7 @@ import pytest
 from strategy.passes.training import Training
 from strategy.problem import evaluate
 from strategy.search.candidates import free_rules, space_of
-from strategy.search.layout_problem import SearchSpace
+from strategy.search.space import SearchSpace
 from strategy.search.weighted import OutOfTimeError, Weighted
 from tests.small_plans import config_of, request
 
