@@ -8,7 +8,7 @@ those that leave a stage, and those of gradients, happen right after the produce
 computation they run as soon as they can, and what they write is counted from then on.
 
 Lifetimes belong to values, not to layouts: they are the same whatever the signatures, which is what makes memory a
-linear function of the choice (`joint`), at the price of counting a tensor that is read only through a copy for as long
+linear function of the choice, at the price of counting a tensor that is read only through a copy for as long
 as the copy.
 """
 
