@@ -8,6 +8,8 @@ Each term is a method below; which share of a collective is exposed is the frame
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from strategy.estimate.constants import Constant, Constants
@@ -40,6 +42,22 @@ CONSTANTS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a step consists of, in seconds, one entry per job.
+
+    `stages` are those of the pipeline; `gathered` of collecting sharded parameters, `reduced` of what is exposed of
+    reducing gradients, `update` of the optimiser. All of it takes `stretch` times as long, and `beside` comes on top.
+    """
+
+    stages: Stages
+    gathered: Floats
+    reduced: Floats
+    update: Floats
+    stretch: Floats
+    beside: Floats
+
+
 class Pricing:
     """Jobs, their work and exchanges, ready to be priced again and again as a fit moves its constants."""
 
@@ -68,6 +86,15 @@ class Pricing:
 
     def seconds(self, c: Constants) -> Floats:
         """Seconds of one step of every job."""
+        j, terms = self.jobs, self.terms(c)
+        pipeline = step_seconds(terms.stages, self.work.micro_batches, j.pp, j.virtual)
+        gathering = _soft_maximum(pipeline, terms.gathered, c["gather.sharpness"])
+        busy = np.where(self._sharded, gathering, pipeline + terms.reduced) + terms.update
+        step = terms.stretch * busy + terms.beside
+        return np.where(self._fed, _soft_maximum(step, self._loading(c), 6.0), step)
+
+    def terms(self, c: Constants) -> Terms:
+        """What the steps consist of."""
         j, work = self.jobs, self.work
         per_stage = np.where(self._even, j.layers / j.pp, np.ceil(j.layers / j.pp)) / j.layers
         # Gradients are read, added to and written once per micro-batch.
@@ -79,13 +106,16 @@ class Pricing:
             message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,
             even=self._even,
         )
-        pipeline = step_seconds(stages, work.micro_batches, j.pp, j.virtual)
-        gathering = _soft_maximum(pipeline, self._gathered(c), c["gather.sharpness"])
-        busy = np.where(self._sharded, gathering, pipeline + self._reduced(c)) + self._update(c)
         aged = np.where(self._bridge, c["release.yearly"] ** j.release, 1.0)
         wait = np.where(self._vision, c["jitter.vision"], c["jitter.language"]) * np.log2(np.maximum(j.dp, 1))
-        step = aged * (1 + wait) * busy + self._step.of(c)
-        return np.where(self._fed, _soft_maximum(step, self._loading(c), 6.0), step)
+        return Terms(
+            stages,
+            self._gathered(c),
+            self._reduced(c),
+            self._update(c),
+            np.asarray(aged * (1 + wait)),
+            self._step.of(c),
+        )
 
     def _blocks(self, c: Constants) -> Floats:
         """Seconds of one micro-batch through all blocks, forward and backward, were they on one stage."""

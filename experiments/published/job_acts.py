@@ -1,0 +1,84 @@
+"""A job as acts: passes of its pipeline, messages between stages, gradient exchange and update, simulated.
+
+What an act takes is the term of the closed form that prices it (`strategy.estimate.price`); when it happens is the
+schedule's doing. A stage does nothing else while it sends, as in Megatron of 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+
+from simulator.pipelines import pipeline
+from simulator.simulate import simulate
+from strategy.estimate.calibration import Calibration
+from strategy.estimate.gemm import Floats
+from strategy.estimate.job import Job, Jobs
+from strategy.estimate.price import Pricing
+from strategy.lowering.schedule import Schedule
+from strategy.program import ActKind, Actor, Program, Stream, Work
+from strategy.units import to_ns
+
+BACKWARD = 2.0
+"""A backward pass takes so many times a forward pass, and one more where that is done again."""
+
+
+def simulated_seconds(jobs: Sequence[Job], calibration: Calibration) -> Floats:
+    """Seconds of a step of every job, [jobs]; of jobs that neither shard parameters nor wait for a loader."""
+    pricing = Pricing(Jobs.of(jobs), calibration.constants)
+    terms = pricing.terms(calibration.constants)
+    stages, work = terms.stages, pricing.work
+    found = np.empty(len(jobs))
+    for i, job in enumerate(jobs):
+        shared_s = stages.head[i] / job.pp if stages.even[i] else 0.0
+        program = _passes(
+            job,
+            int(work.micro_batches[i]),
+            whole_s=float(stages.body[i] + shared_s),
+            forward_share=1 / (1 + BACKWARD + float(work.recompute[i])),
+            head_s=0.0 if stages.even[i] else float(stages.head[i]),
+        )
+        message_s = float(stages.message[i]) / (2 * job.virtual) if job.pp > 1 else 0.0
+        program = _with_messages(program, message_s, float(terms.reduced[i]), float(terms.update[i]))
+        found[i] = simulate(program, steps=1).step_time_s
+    return np.asarray(terms.stretch * found + terms.beside)
+
+
+def _passes(job: Job, micro_batches: int, *, whole_s: float, forward_share: float, head_s: float) -> Program:
+    """Both passes on every stage; the last one has the logits and the loss."""
+    whole_s /= job.virtual
+    program = pipeline(
+        job.pp,
+        micro_batches,
+        Schedule.INTERLEAVED if job.virtual > 1 else Schedule.ONE_F_ONE_B,
+        laps=job.virtual,
+        forward_ns=to_ns(forward_share * whole_s),
+        backward_ns=to_ns((1 - forward_share) * whole_s),
+    )
+    last = f"F{'_' * (job.virtual - 1)}{job.pp - 1}"
+    actors = (
+        replace(actor, work=Work(actor.work.latency_ns + to_ns(head_s))) if actor.name == last else actor
+        for actor in program.actors
+    )
+    return replace(program, actors=tuple(actors))
+
+
+def _with_messages(program: Program, message_s: float, reduced_s: float, update_s: float) -> Program:
+    """Every pass is followed by a message, every step by the exchange of gradients and the update."""
+    actors, streams = list(program.actors), []
+    for stream in program.streams:
+        turns = stream.sequence
+        if stream.name == "compute":
+            count, number = len(turns), len(actors)
+            turns = (*chain.from_iterable((turn, number) for turn in turns), number + 1, number + 2)
+            rank = stream.rank
+            actors += [
+                Actor(f"send {rank}", rank, ActKind.TRANSFER, acts_per_step=count, work=Work(to_ns(message_s))),
+                Actor(f"exchange {rank}", rank, ActKind.ALL_REDUCE, work=Work(to_ns(reduced_s))),
+                Actor(f"update {rank}", rank, ActKind.COMPUTE, work=Work(to_ns(update_s))),
+            ]
+        streams.append(Stream(stream.rank, stream.name, turns))
+    return replace(program, actors=tuple(actors), streams=tuple(streams))
