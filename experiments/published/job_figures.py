@@ -1,7 +1,7 @@
 """Whole jobs: GPT with a trillion and with 175 billion parameters on A100s, and OneFlow beside Megatron on V100s.
 
-Steps of GPT are simulated from acts that the shipped calibration prices, which is fitted to runs of the same systems;
-OneFlow beside Megatron is what its closed form says.
+Steps are simulated from acts (`job_acts`) that the shipped calibration prices, which is fitted to runs of the same
+systems.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from experiments.published.fitting import reference
 from experiments.published.job_acts import simulated_seconds
-from experiments.published.predictions import predict
+from experiments.published.predictions import Mixture
 from experiments.published.rows import read_rows
 from experiments.published.sources import SourceFigure, near
 from strategy.estimate.calibration import shipped
@@ -84,13 +84,15 @@ def oneflow() -> SourceFigure:
     """Of all open configurations that both ran."""
     rows = [row for row in read_rows(reference("training_measurements.csv")) if row.cells["row_id"].startswith(_GPT)]
     predicted, measured = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
-    for row, found in zip(rows, predict(rows, shipped()), strict=True):
+    jobs = [candidate.job for row in rows for candidate in row.candidates]
+    simulated = Mixture.of(rows).mean(simulated_seconds(jobs, shipped()))
+    for row, seconds in zip(rows, simulated.tolist(), strict=True):
         system, _, configuration = row.cells["row_id"].removeprefix(_GPT).partition("_")
-        predicted[configuration][system] = found.seconds
+        predicted[configuration][system] = seconds
         measured[configuration][system] = float(row.cells["iter_time_s"])
     values, published = (
-        {key: times["megatron"] / times["oneflow"] for key, times in seconds.items() if len(times) == 2}
-        for seconds in (predicted, measured)
+        {key: times["megatron"] / times["oneflow"] for key, times in found.items() if len(times) == 2}
+        for found in (predicted, measured)
     )
     text = f"{min(published.values()):.2f} to {max(published.values()):.2f}"
     return SourceFigure(
