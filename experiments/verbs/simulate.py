@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if args.mtbf is not None:
         from experiments.failures import lost_to_failures
 
-        lost = lost_to_failures(program, cost.cluster, mtbf=args.mtbf, restart=args.restart, save=args.save)
+        lost = lost_to_failures(program, cost, mtbf=args.mtbf, restart=args.restart, save=args.save)
     if args.trace is not None:
         write_trace_of(program, found[-1], args.trace)
     if args.figure is not None:
