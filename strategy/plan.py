@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from strategy.boxing import BoxingStep
-from strategy.cluster import Cluster, Device, Host, Link
+from strategy.cluster import NETWORKS, Cluster, Device, Host, Link
 from strategy.config import Context, Offload, PlanConfig, Recompute
 from strategy.cost import CostModel
 from strategy.data_sheet import Coefficients
@@ -322,6 +322,11 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     for key, part in parts.items():
         reader.rates_and_times(part, f"cluster.{key}")
     where = reader.record(Cluster, cluster, "cluster", **parts)
+    if where.fabric not in NETWORKS:
+        at, known = f"{reader.path}: cluster.fabric", ", ".join(NETWORKS)
+        raise PlanError("unknown network", where=at, got=where.fabric, expected=known)
+    if not where.gpu_direct and where.host is None:
+        raise PlanError("no host to pass through", where=f"{reader.path}: cluster.gpu_direct", got=False)
     calibration = reader.mapping(found["calibration"], "calibration")
     coefficients = {
         kind: reader.record(Coefficients, value, f"calibration.{kind}")

@@ -8,7 +8,7 @@ import pytest
 
 from strategy.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
 from strategy.cluster import Cluster, Link
-from strategy.cost import CostModel, port_name, step_features
+from strategy.cost import DEVICE, CostModel, port_name, port_rates, step_features
 from strategy.levels import PARTS, nodes_of, slowest_level, spans_alike
 from strategy.placement import Placement
 from strategy.presets import find_cluster
@@ -103,8 +103,8 @@ def test_alone_it_takes_its_price_and_loads_both_ports(kind: ActKind) -> None:
     task = boxing_task(spec, source, step, placement, 3)
     task = replace(task, nodes=nodes_of(cost.cluster, task.group))
     work = cost.work(features, 3, part_nbytes(kind, task, 3, spec))
-    assert [name for name, _ in work.demands] == [
-        port_name(level, 3) for level in dict.fromkeys(x for _, x in PARTS[kind])
-    ]
-    times = [time_alone_ns(nbytes, cost.cluster.link(name.split(":")[0]).bytes_per_s) for name, nbytes in work.demands]
+    ports = [port_name(level, 3) for level in dict.fromkeys(x for _, x in PARTS[kind])]
+    assert [name for name, _ in work.demands] == [*ports, port_name(DEVICE, 3)]
+    rates = port_rates(cost.cluster, 16)
+    times = [time_alone_ns(nbytes, rates[name]) for name, nbytes in work.demands]
     assert work.latency_ns + max(times) == pytest.approx(to_ns(cost.seconds(features)), abs=2)
