@@ -22,7 +22,7 @@ from strategy.boxing import BoxingStep, Price, boxing_task, transfer_task
 from strategy.cluster import Cluster
 from strategy.data_sheet import ON_HOST, PRODUCTS, Coefficients, data_sheet
 from strategy.errors import present
-from strategy.graph import Graph, Op
+from strategy.graph import Attr, Graph, Op
 from strategy.levels import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
 from strategy.measurement import Features
 from strategy.ops import op_definition
@@ -33,6 +33,8 @@ from strategy.shares import most_sent, most_transferred
 from strategy.signature import Signature, piece_specs
 from strategy.tensor import Shape, TensorSpec
 from strategy.units import to_ns
+
+Specs = tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +178,39 @@ def coefficient_key(features: Features) -> str:
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
     """Features of an op's act on the rank with the largest pieces, ragged ones as large as expected."""
-    definition = op_definition(op.kind)
-    inputs = expected(piece_specs(graph.specs(op.inputs), signature.inputs, mesh))
-    outputs = expected(piece_specs(graph.specs(op.outputs), signature.outputs, mesh))
-    updates = piece_specs(graph.specs(op.updates), signature.updates, mesh)
+    values = tuple(graph.specs(names) for names in (op.inputs, op.outputs, op.updates))
+    return _op_features(op.kind, *values, tuple(op.attrs.items()), signature, mesh, on_host=graph.on_host(op))
+
+
+@lru_cache(maxsize=1 << 13)
+def _op_features(
+    kind: str,
+    read: Specs,
+    written: Specs,
+    updated: Specs,
+    attributes: tuple[tuple[str, Attr], ...],
+    signature: Signature,
+    mesh: Shape,
+    *,
+    on_host: bool,
+) -> Features:
+    """`op_features` of whatever the op is called: repeated layers have the same."""
+    definition, attrs = op_definition(kind), dict(attributes)
+    inputs = expected(piece_specs(read, signature.inputs, mesh))
+    outputs = expected(piece_specs(written, signature.outputs, mesh))
+    updates = piece_specs(updated, signature.updates, mesh)
     if definition.nbytes is not None:
-        nbytes = definition.nbytes(inputs, outputs, op.attrs)
+        nbytes = definition.nbytes(inputs, outputs, attrs)
     else:
         nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
-    kind = op.kind + ON_HOST if graph.on_host(op) else op.kind
-    if op.kind in MOVES:
+    if kind in MOVES:
         nbytes = inputs[0].nbytes
     half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
-    flop = definition.flop(inputs, outputs, op.attrs)
-    product = product_of(op.kind, outputs[0].shape, flop) if op.kind in PRODUCTS else None
-    every_pair = op.kind.startswith("attention_block") or not op.attrs.get("causal", 1)
-    return Features(kind, flop, nbytes, half=half, product=product, every_pair=every_pair)
+    flop = definition.flop(inputs, outputs, attrs)
+    product = product_of(kind, outputs[0].shape, flop) if kind in PRODUCTS else None
+    every_pair = kind.startswith("attention_block") or not attrs.get("causal", 1)
+    named = kind + ON_HOST if on_host else kind
+    return Features(named, flop, nbytes, half=half, product=product, every_pair=every_pair)
 
 
 def product_of(kind: str, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:

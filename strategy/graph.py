@@ -18,7 +18,8 @@ from strategy.errors import GraphError
 from strategy.placement import MOVES, Space
 from strategy.tensor import Rate, TensorSpec
 
-Attrs = Mapping[str, int | float | str | tuple[int, ...]]
+Attr = int | float | str | tuple[int, ...]
+Attrs = Mapping[str, Attr]
 
 
 class Role(StrEnum):

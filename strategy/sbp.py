@@ -103,14 +103,22 @@ _TEXT = re.compile(r"S\((\d+)\)(?:\+([1-9]\d*))?|(B)|P(?:\((sum|min|max)\))?|O\(
 
 def parse_sbp(text: object, *, where: str = "sbp") -> Sbp:
     """`"S(0)"`, `"S(0)+1"`, `"B"`, `"P(sum)"` (or `"P"`) -> Sbp."""
-    match = _TEXT.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None:
+    found = _sbp_of(text) if isinstance(text, str) else None
+    if found is None:
         raise SbpError(
             "not an SBP",
             where=where,
             got=text,
             expected='"S(dim)", "S(dim)+shift", "B", "P(sum)", "P(min)", "P(max)" or "O(rank)"',
         )
+    return found
+
+
+@lru_cache(maxsize=256)
+def _sbp_of(text: str) -> Sbp | None:
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        return None
     if match[1] is not None:
         return Split(int(match[1]), int(match[2] or 0))
     if match[5] is not None:
