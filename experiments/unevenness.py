@@ -1,4 +1,4 @@
-"""Unevenness: what if ranks that are alike in the plan were not? `--straggler 3=1.5x`, `--jitter 5%`."""
+"""Unevenness: what if alike ranks were not? `--straggler 3=1.5x`, `--slow-link 3=2x`, `--jitter 5%`."""
 
 from __future__ import annotations
 
@@ -18,42 +18,39 @@ LARGEST_FACTOR = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Unevenness:
-    """By rank, how many times as long it computes; and by how much of its length, at most, an act is longer."""
+    """By rank, how many times as long it computes and sends; by how much of its length, at most, an act is longer."""
 
     stragglers: Mapping[int, float] = field(default_factory=dict)
+    slow_links: Mapping[int, float] = field(default_factory=dict)
     jitter_share: float = 0.0
     seed: int = 0
 
     def __bool__(self) -> bool:
         """Whether there is any: then no rank may stand for another."""
-        return bool(self.stragglers) or self.jitter_share > 0
+        return bool(self.stragglers or self.slow_links) or self.jitter_share > 0
 
     def applied(self, program: Program) -> tuple[Program, Jitter | None]:
-        """The program with its stragglers, and the jitter of its acts."""
-        from simulator.faults import random_jitter, with_straggler
+        """The program with its stragglers and slow links, and the jitter of its acts."""
+        from simulator.faults import random_jitter, with_slow_links, with_straggler
 
         for rank, factor in self.stragglers.items():
             program = with_straggler(program, rank, factor)
+        for rank, factor in self.slow_links.items():
+            program = with_slow_links(program, rank, factor)
         return program, random_jitter(program, self.jitter_share, self.seed) if self.jitter_share else None
 
 
-def unevenness(stragglers: Sequence[str], jitter: str | None, seed: int | None, *, ranks: int) -> Unevenness:
-    """What was asked for, each straggler as `RANK=FACTORx`, the jitter as a percentage.
+def unevenness(
+    stragglers: Sequence[str], slow_links: Sequence[str], jitter: str | None, seed: int | None, *, ranks: int
+) -> Unevenness:
+    """What was asked for, each straggler and slow link as `RANK=FACTORx`, the jitter as a percentage.
 
     Raises:
         InputError: with everything that cannot be.
     """
-    found: dict[int, float] = {}
     problems: list[InputError] = []
-    for text in stragglers:
-        try:
-            rank, factor = _straggler(text, ranks)
-        except InputError as error:
-            problems.append(error)
-            continue
-        if rank in found:
-            problems.append(InputError("given more than once", where=f"--straggler {rank}"))
-        found[rank] = factor
+    slow_ranks = _factors("--straggler", stragglers, ranks, problems)
+    slow_ports = _factors("--slow-link", slow_links, ranks, problems)
     share = 0.0
     try:
         share = 0.0 if jitter is None else _share(jitter)
@@ -64,11 +61,26 @@ def unevenness(stragglers: Sequence[str], jitter: str | None, seed: int | None, 
     if seed is not None and seed < 0:
         problems.append(InputError("not a seed", where="--seed", got=seed, expected="a whole number, not negative"))
     report(problems, where="simulate")
-    return Unevenness(found, share, seed or 0)
+    return Unevenness(slow_ranks, slow_ports, share, seed or 0)
 
 
-def _straggler(text: str, ranks: int) -> tuple[int, float]:
-    where, (rank, _, factor) = f"--straggler {text}", text.partition("=")
+def _factors(flag: str, texts: Sequence[str], ranks: int, problems: list[InputError]) -> dict[int, float]:
+    """By rank; what cannot be is added to the problems."""
+    found: dict[int, float] = {}
+    for text in texts:
+        try:
+            rank, factor = _factor(flag, text, ranks)
+        except InputError as error:
+            problems.append(error)
+            continue
+        if rank in found:
+            problems.append(InputError("given more than once", where=f"{flag} {rank}"))
+        found[rank] = factor
+    return found
+
+
+def _factor(flag: str, text: str, ranks: int) -> tuple[int, float]:
+    where, (rank, _, factor) = f"{flag} {text}", text.partition("=")
     if not rank.isdecimal() or int(rank) >= ranks:
         raise InputError("not a rank of the plan", where=where, got=rank, expected=f"0 to {ranks - 1}")
     try:

@@ -1,4 +1,4 @@
-"""Faults: what makes ranks uneven that the plan takes to be alike. A rank that is slow, acts that vary at random."""
+"""Faults: what makes ranks uneven that the plan takes to be alike. Slow ranks, slow links, acts that vary at random."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from simulator.acts import Integers
 from simulator.conservation import act_alone_ns
 from simulator.engine import Jitter
+from strategy.cost import port_name
 from strategy.program import ActKind, Program, Work
 
 
@@ -24,6 +25,13 @@ def with_straggler(program: Program, rank: int, factor: float) -> Program:
         for actor in program.actors
     )
     return replace(program, actors=actors)
+
+
+def with_slow_links(program: Program, rank: int, factor: float) -> Program:
+    """The program with every byte that a rank sends to others `factor` times as long on its links."""
+    slow = {port_name(level, rank) for level in ("intra", "inter")}
+    resources = {name: rate / factor if name in slow else rate for name, rate in program.resources.items()}
+    return replace(program, resources=resources)
 
 
 def random_jitter(program: Program, share: float, seed: int) -> Jitter:

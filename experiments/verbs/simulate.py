@@ -45,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RANK=FACTORx",
         help="what if a rank computed slower: 3=1.5x; then no rank stands for others",
     )
+    parser.add_argument(
+        "--slow-link",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="RANK=FACTORx",
+        help="what if the bytes that a rank sends took longer: 3=2x; likewise",
+    )
     parser.add_argument("--jitter", metavar="SHARE", help="what if acts took longer at random, by up to so much: 5%%")
     parser.add_argument("--seed", type=int, metavar="N", help="of the jitter (0)")
     parser.add_argument("--mtbf", metavar="TIME", help="mean time between failures of one device, such as 50000h")
@@ -74,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
     cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
     peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
-    uneven = unevenness(args.straggler, args.jitter, args.seed, ranks=plan.ranks)
+    uneven = unevenness(args.straggler, args.slow_link, args.jitter, args.seed, ranks=plan.ranks)
     if uneven:
         check_size(plan.priced)
     program = program_of(plan, plan.cost)

@@ -12,12 +12,15 @@ import pytest
 from experiments.unevenness import Unevenness, unevenness
 from simulator.conservation import act_alone_ns
 from simulator.engine import run
-from simulator.faults import random_jitter, with_straggler
+from simulator.faults import random_jitter, with_slow_links, with_straggler
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
+from strategy.cost import CostModel, port_rates
 from strategy.errors import InputError
-from strategy.program import ActKind
+from strategy.measurement import Features
+from strategy.program import ActKind, Actor, Program, Stream, Work
 from tests.experiments.conftest import Command
+from tests.small_plans import cluster
 
 
 def test_a_straggler_computes_longer_and_nothing_else_does() -> None:
@@ -29,6 +32,26 @@ def test_a_straggler_computes_longer_and_nothing_else_does() -> None:
         assert replace(after, work=before.work) == before
     assert simulate(slow, steps=1).step_time_s > simulate(program, steps=1).step_time_s
     assert with_straggler(program, 2, 1.0) == program
+
+
+def test_a_slow_link_sends_longer_and_nothing_else_does() -> None:
+    far = CostModel(cluster(2, per_node=1), {}).work(Features("all_reduce", 0, 10**7, 1, "inter"), 1, [10**7])
+    actors = (
+        Actor("reduce", 1, ActKind.ALL_REDUCE, work=far),
+        Actor("compute", 1, ActKind.COMPUTE, work=Work(10**6)),
+    )
+    program = Program(2, (), actors, (Stream(1, "comm", (0,)), Stream(1, "compute", (1,))), port_rates(cluster(2), 2))
+    alone_ns = [act_alone_ns(program, actor) for actor in actors]
+    slow = with_slow_links(program, 1, 2.0)
+    assert [act_alone_ns(slow, actor) for actor in actors] == [2 * alone_ns[0] - far.latency_ns, alone_ns[1]]
+    assert with_slow_links(program, 0, 2.0).resources["inter:1"] == program.resources["inter:1"]
+    found = unevenness([], ["1=2x"], None, None, ranks=2)
+    assert found
+    assert found.applied(program) == (slow, None)
+    with pytest.raises(
+        InputError, match=r"2 problems[\s\S]*--slow-link 2=2x: not a rank[\s\S]*--slow-link 1=x: not a factor"
+    ):
+        unevenness([], ["2=2x", "1=x"], None, None, ranks=2)
 
 
 def test_jitter_is_within_its_share_and_of_its_seed() -> None:
@@ -44,8 +67,8 @@ def test_jitter_is_within_its_share_and_of_its_seed() -> None:
 
 def test_nothing_uneven() -> None:
     program = pipeline(2, 4, "1f1b")
-    assert not unevenness([], None, None, ranks=2)
-    assert not unevenness([], "0%", 3, ranks=2)
+    assert not unevenness([], [], None, None, ranks=2)
+    assert not unevenness([], [], "0%", 3, ranks=2)
     assert Unevenness().applied(program) == (program, None)
 
 
@@ -71,7 +94,7 @@ def test_nothing_uneven() -> None:
 )
 def test_what_cannot_be(stragglers: list[str], jitter: str | None, seed: int | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        unevenness(stragglers, jitter, seed, ranks=2)
+        unevenness(stragglers, [], jitter, seed, ranks=2)
 
 
 def test_the_command(command: Command, plan_file: Path) -> None:
