@@ -124,6 +124,9 @@ def memory_figure(memories: Sequence[MemoryTimeline], *, limit_bytes: int | None
     return figure
 
 
+THIN = 0.004
+"""Part of the time shown below which an act is drawn without an edge."""
+
 Row = tuple[int, tuple[ActRecord, ...]]
 """A stream and what it did."""
 
@@ -163,9 +166,12 @@ def _draw_timeline(
     for meaning, by_row in spans.items():
         half = 0.12 if meaning == "waits for peers" else 0.4
         for row, found in by_row.items():
-            axes.broken_barh(
-                found, (row - half, 2 * half), facecolor=_COLOURS[meaning], edgecolor="white", linewidth=0.3
-            )
+            for thin in (True, False):
+                # A white edge tells one act from the next, and would hide acts that are no wider than it.
+                bars = [span for span in found if (span[1] * scale_ns < THIN * end_ns) is thin]
+                edge = _COLOURS[meaning] if thin else "white"
+                place = (row - half, 2 * half)
+                axes.broken_barh(bars, place, facecolor=_COLOURS[meaning], edgecolor=edge, linewidth=0.3)
     for row in range(1, len(ranks)):
         if ranks[row] != ranks[row - 1]:
             axes.axhline(row - 0.5, color="#CCCCCC", linewidth=0.5, zorder=0)
