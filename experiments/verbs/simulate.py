@@ -29,30 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan simulate` takes."""
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a plan file")
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FIELD=FIGURE",
-        help="what if the cluster were another: inter.bandwidth=2x, device.compute=500TFLOP/s, ...",
-    )
-    parser.add_argument(
-        "--straggler",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="RANK=FACTORx",
-        help="what if a rank computed slower: 3=1.5x; then no rank stands for others",
-    )
-    parser.add_argument(
-        "--slow-link",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="RANK=FACTORx",
-        help="what if the bytes that a rank sends took longer: 3=2x; likewise",
-    )
+    for flag, metavar, text in (
+        (
+            "--set",
+            "FIELD=FIGURE",
+            "what if the cluster were another: inter.bandwidth=2x, device.compute=500TFLOP/s, ...",
+        ),
+        ("--straggler", "RANK=FACTORx", "what if a rank computed slower: 3=1.5x; then no rank stands for others"),
+        ("--slow-link", "RANK=FACTORx", "what if the bytes that a rank sends took longer: 3=2x; likewise"),
+    ):
+        parser.add_argument(flag, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     parser.add_argument("--jitter", metavar="SHARE", help="what if acts took longer at random, by up to so much: 5%%")
     parser.add_argument("--seed", type=int, metavar="N", help="of the jitter (0)")
     parser.add_argument("--mtbf", metavar="TIME", help="mean time between failures of one device, such as 50000h")
