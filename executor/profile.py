@@ -16,25 +16,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.collectives import prepare
-from executor.data import VOCABULARY
-from executor.kernels.base import Kernels
-from executor.transport.base import Lane, Lanes, Transport, wait
-from strategy.boxing import BoxingStep, boxing_task, transfer_task
-from strategy.cluster import Cluster
-from strategy.cost import op_features, step_features, transfer_features
-from strategy.graph import Graph, Op
-from strategy.measurement import Features, Measurement
+from executor.data.text import VOCABULARY
+from executor.runtime.collectives import prepare
+from executor.runtime.kernels.base import Kernels
+from executor.runtime.transport.base import Lane, Lanes, Transport, wait
+from strategy.comm.boxing import BoxingStep, boxing_task, transfer_task
+from strategy.cost.cost import op_features, step_features, transfer_features
+from strategy.cost.measurement import Features, Measurement
+from strategy.graph.graph import Graph, Op
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.base import Array, Call, Workspace
+from strategy.graph.signature import Signature, op_signatures, piece_specs
+from strategy.hardware.cluster import Cluster
 from strategy.models import Integers, Model
-from strategy.ops import op_definition
-from strategy.ops.base import Array, Call, Workspace
 from strategy.passes.training import Training, training_graph
-from strategy.placement import Placement
-from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.rows import Rows, piece_of
-from strategy.sbp import B, NdSbp, P, Split
-from strategy.signature import Signature, op_signatures, piece_specs
-from strategy.tensor import Box, TensorSpec, box_shape
+from strategy.program.program import ActKind, BoxingTask, TransferTask
+from strategy.sbp.placement import Placement
+from strategy.sbp.ragged import Rows, piece_of
+from strategy.sbp.sbp import B, NdSbp, P, Split
+from strategy.sbp.tensor import Box, TensorSpec, box_shape
 
 SIZES_PER_KIND = 6
 SAMPLES = 7

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from executor.acts import Load
-from executor.kernels.base import open_kernels
-from executor.transport.base import lanes_of
-from executor.transport.loopback import LoopbackHub, Tamper, faithfully
-from executor.worker import Hooks, Worker
-from strategy.graph import Graph
-from strategy.ops.base import OpDef
-from strategy.program import Program
+from executor.runtime.acts import Load
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.loopback import LoopbackHub, Tamper, faithfully
+from executor.runtime.worker import Hooks, Worker
+from strategy.graph.graph import Graph
+from strategy.graph.ops.base import OpDef
+from strategy.program.program import Program
 
 
 def run_loopback(

@@ -15,23 +15,23 @@ from typing import Any
 from numpy.typing import NDArray
 
 from executor.checkpoint import Checkpoint, Piece, load
-from executor.data import Corpus
-from executor.initialize import given_piece, initial_piece
-from executor.kernels.base import Kernels
-from executor.synthetic import BatchLoader
-from executor.transport.base import Transport
-from executor.worker import Hooks, Worker
-from strategy.errors import InputError, PlanError, present
-from strategy.graph import Role, Value, deciding_op
-from strategy.layout import Home, home_of
+from executor.data.synthetic import BatchLoader
+from executor.data.text import Corpus
+from executor.runtime.initialize import given_piece, initial_piece
+from executor.runtime.kernels.base import Kernels
+from executor.runtime.transport.base import Transport
+from executor.runtime.worker import Hooks, Worker
+from strategy.base.errors import InputError, PlanError, present
+from strategy.graph.graph import Role, Value, deciding_op
+from strategy.graph.ops import REGISTRY
+from strategy.layout.layout import Home, home_of
 from strategy.lowering.lower import lower
 from strategy.models import Tokens
-from strategy.ops import REGISTRY
 from strategy.passes.training import REPORT
-from strategy.plan import Plan
-from strategy.program import Program
-from strategy.sbp import local_box
-from strategy.tensor import Box, is_empty
+from strategy.plan.plan import Plan
+from strategy.program.program import Program
+from strategy.sbp.sbp import local_box
+from strategy.sbp.tensor import Box, is_empty
 
 
 @dataclass(frozen=True, slots=True)

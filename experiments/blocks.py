@@ -28,17 +28,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> int:
     """One rank: train every plan `steps` steps per block. Rank 0 writes `out/<plan>.run.json` and its timeline."""
-    from executor.data import standard_library
-    from executor.environment import run_folder
-    from executor.heartbeat import Heartbeat, heartbeat_path
-    from executor.kernels.base import open_kernels
+    from executor.data.text import standard_library
+    from executor.runtime.kernels.base import open_kernels
+    from executor.runtime.transport.base import lanes_of
+    from executor.runtime.transport.mpi import MpiTransport
+    from executor.supervision.environment import run_folder
+    from executor.supervision.heartbeat import Heartbeat, heartbeat_path
+    from executor.supervision.watchdog import write_actors
     from executor.train import StepReport, Trainer, check_world, program_of
-    from executor.transport.base import lanes_of
-    from executor.transport.mpi import MpiTransport
-    from executor.watchdog import write_actors
     from experiments.ranks import agree, gather_timeline, world
-    from strategy.plan import read_plan
-    from strategy.timeline import write_json, write_timeline
+    from strategy.plan.plan import read_plan
+    from strategy.program.timeline import write_json, write_timeline
 
     comm = world()
     folder = run_folder()
@@ -79,7 +79,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
 
 def main() -> None:
     """Entry of one rank."""
-    from executor.rank import run_rank
+    from executor.supervision.rank import run_rank
 
     args = parse(sys.argv[1:])
     run_rank(lambda: time_plans(args.plans, blocks=args.blocks, steps=args.steps, out=args.out))

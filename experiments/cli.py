@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from experiments.entry import VERSION
 from experiments.garbage import little_garbage
-from strategy.errors import InputError, InternalError, RunError, SbplanError, did_you_mean
+from strategy.base.errors import InputError, InternalError, RunError, SbplanError, did_you_mean
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 
-from strategy.errors import EnvironmentLacks
+from strategy.base.errors import EnvironmentLacks
 
 
 def emit(document: Mapping[str, object]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from strategy.files import write_atomic
+from strategy.base.files import write_atomic
 
 LIBRARIES = (
     "sbplan",

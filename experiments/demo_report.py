@@ -9,10 +9,10 @@ from pathlib import Path
 from executor.train import program_of
 from experiments.loop import Outcome, document
 from simulator.engine import run as simulate_acts
-from strategy.graph import Phase
-from strategy.plan import Plan
-from strategy.program import ActKind
-from strategy.timeline import Timeline, step_ends_ns, step_of
+from strategy.graph.graph import Phase
+from strategy.plan.plan import Plan
+from strategy.program.program import ActKind
+from strategy.program.timeline import Timeline, step_ends_ns, step_of
 
 
 def table(outcome: Outcome) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 VERSION = "0.1.0"
 PACKAGES = ("strategy", "simulator", "executor", "experiments")
-EXIT_ENVIRONMENT_LACKS = 5  # strategy.errors.EnvironmentLacks, which may not be imported before the check
+EXIT_ENVIRONMENT_LACKS = 5  # strategy.base.errors.EnvironmentLacks, which may not be imported before the check
 
 
 def package_parent(name: str) -> Path | None:

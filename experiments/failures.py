@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategy.errors import InputError
-from strategy.units import format_seconds, parse_seconds
+from strategy.base.errors import InputError
+from strategy.base.units import format_seconds, parse_seconds
 
 if TYPE_CHECKING:
-    from strategy.cost import CostModel
-    from strategy.program import Program
+    from strategy.cost.cost import CostModel
+    from strategy.program.program import Program
 
 
 @dataclass(frozen=True, slots=True)

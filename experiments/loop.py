@@ -16,28 +16,28 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from executor.launch import launch
+from executor.supervision.launch import launch
 from executor.train import program_of
 from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from experiments.refinement import Observation, predict_s, refine_by
-from strategy.calibrate import Calibration, read_calibration, write_calibration
-from strategy.cluster import Cluster
-from strategy.config import PlanConfig
-from strategy.cost import CostModel
-from strategy.errors import RunError
-from strategy.files import read_json
-from strategy.lowering.schedule import Schedule
-from strategy.measurement import Measurement
+from strategy.base.errors import RunError
+from strategy.base.files import read_json
+from strategy.cost.calibrate import Calibration, read_calibration, write_calibration
+from strategy.cost.cost import CostModel
+from strategy.cost.measurement import Measurement
+from strategy.hardware.cluster import Cluster
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
 from strategy.models import find_model
-from strategy.observe import act_overhead_s, features_by_action, observe
 from strategy.passes.training import Training
-from strategy.plan import Plan, write_plan
-from strategy.search.by_hand import plan_by_rule
-from strategy.search.candidates import Request, space_log10
+from strategy.plan.observe import act_overhead_s, features_by_action, observe
+from strategy.plan.plan import Plan, write_plan
+from strategy.program.timeline import Timeline, read_timeline
+from strategy.search.candidate.candidates import Request, space_log10
+from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import SearchResult, search
-from strategy.timeline import Timeline, read_timeline
 
 MODEL = "gpt-tiny"
 GLOBAL_BATCH = 16

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from strategy.errors import InputError, present
+from strategy.base.errors import InputError, present
 
 if TYPE_CHECKING:
-    from strategy.cluster import Cluster
+    from strategy.hardware.cluster import Cluster
 
 MATRIX = 384
 """Rows of the square float32 matrices whose product is timed: they fit a core's own cache."""
@@ -71,7 +71,7 @@ def local_cluster(ranks: int, rates: Rates | None = None) -> Cluster:
     of the memory's bandwidth is left. Ranks share the physical memory evenly. The host of a core is the core itself:
     what is offloaded is copied to where it might as well have been, which is good for rehearsals.
     """
-    from strategy.cluster import Cluster, Device, Host, Link
+    from strategy.hardware.cluster import Cluster, Device, Host, Link
 
     found = rates or measure_rates()
     device = Device("core", "numpy", memory_bytes() // ranks, found.memory_bytes_per_s, found.flop_per_s, found.call_s)
@@ -87,7 +87,7 @@ def find_machine(text: str) -> Cluster:
     Raises:
         InputError: none of these.
     """
-    from strategy.presets import find_cluster
+    from strategy.hardware.presets import find_cluster
 
     name, colon, count = text.partition(":")
     if name != "local":

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from executor.kernels.base import Kernels
-from executor.trial.gradients import gradient_problems
-from executor.trial.signatures import MESHES, signature_text, try_listed
-from executor.trial.subject import Subject, subjects_of
-from executor.trial.unlisted import MOST, read_reasons, reason_for, try_unlisted
-from strategy.errors import SbplanError
-from strategy.ops import op_definition
-from strategy.tensor import Shape
+from executor.op_validation.completeness import MOST, read_reasons, reason_for, try_unlisted
+from executor.op_validation.gradients import gradient_problems
+from executor.op_validation.signatures import MESHES, signature_text, try_listed
+from executor.op_validation.subject import Subject, subjects_of
+from executor.runtime.kernels.base import Kernels
+from strategy.base.errors import SbplanError
+from strategy.graph.ops import op_definition
+from strategy.sbp.tensor import Shape
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def check_kind(
         seed: of operands and choices.
         meshes: for listed signatures.
         most_listed: signatures per example and mesh, chosen at random; None for all.
-        most_unlisted: combinations per example and mesh (see `executor.trial.unlisted`); 0 for none.
+        most_unlisted: combinations per example and mesh (see `executor.op_validation.completeness`); 0 for none.
     """
     coverage = Coverage(kind)
     try:
@@ -142,7 +142,7 @@ def stale_reasons(found: Sequence[Coverage]) -> list[str]:
     """Reasons which excused nothing, of kinds of which every combination was tried."""
     reasons = read_reasons()
     return [
-        f"unlisted.toml: [{coverage.kind}] {pattern!r} excuses nothing"
+        f"completeness.toml: [{coverage.kind}] {pattern!r} excuses nothing"
         for coverage in found
         if coverage.exhaustive and coverage.examples
         for pattern in reasons.get(coverage.kind, {})

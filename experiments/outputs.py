@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 
 
 def check_place(path: Path | None, flag: str, *, new: bool = False) -> None:

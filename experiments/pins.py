@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.console import not_there_yet
-from strategy.errors import InputError, did_you_mean, report
+from strategy.base.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
-    from strategy.sbp import NdSbp
-    from strategy.search.candidates import Pins
+    from strategy.sbp.sbp import NdSbp
+    from strategy.search.candidate.candidates import Pins
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
@@ -53,9 +53,9 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
         EnvironmentLacks: it asks for what this version does not have.
     """
-    from strategy.config import mesh_axes
-    from strategy.search.candidates import Pins
-    from strategy.search.pins import placement_problems
+    from strategy.layout.config import mesh_axes
+    from strategy.search.candidate.candidates import Pins
+    from strategy.search.layouts.pins import placement_problems
 
     document = _document(path)
     problems: list[InputError] = []
@@ -147,8 +147,8 @@ def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None)
 
 def _word(key: str, value: Any, where: str) -> StrEnum:
     """One of few words."""
-    from strategy.config import Context, Offload, Recompute
-    from strategy.lowering.schedule import Schedule
+    from strategy.layout.config import Context, Offload, Recompute
+    from strategy.layout.schedule import Schedule
 
     kinds: Mapping[str, type[StrEnum]] = {
         "schedule": Schedule,
@@ -169,7 +169,7 @@ def _patterns(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _layout(value: Any, axes: tuple[str, ...], where: str) -> NdSbp:
-    from strategy.sbp import parse_nd
+    from strategy.sbp.sbp import parse_nd
 
     if not isinstance(value, list) or len(value) != len(axes):
         raise InputError("not a layout", where=where, got=value, expected=f"one SBP per mesh axis: {', '.join(axes)}")

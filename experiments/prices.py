@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from experiments.console import say
 
 if TYPE_CHECKING:
-    from strategy.calibrate import Calibration
-    from strategy.cluster import Cluster
-    from strategy.plan import Plan
-    from strategy.program import Program
-    from strategy.search.simulated_plan import SimulatedStep
+    from strategy.cost.calibrate import Calibration
+    from strategy.hardware.cluster import Cluster
+    from strategy.plan.plan import Plan
+    from strategy.program.program import Program
+    from strategy.search.candidate.simulated_plan import SimulatedStep
 
 
 def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
@@ -21,7 +21,7 @@ def read_calibration_of(cluster: Cluster, path: Path) -> Calibration:
     Raises:
         InputError: the file is missing, truncated, or no calibration.
     """
-    from strategy.calibrate import read_calibration
+    from strategy.cost.calibrate import read_calibration
 
     calibration = read_calibration(path)
     if calibration.cluster != cluster.name:
@@ -36,11 +36,11 @@ def extrapolated(plan: Plan, calibration: Calibration | None) -> list[str]:
     on.
     """
     if calibration is None:
-        from strategy.data_sheet import unpublished
+        from strategy.cost.data_sheet import unpublished
 
         return sorted(unpublished(plan.cluster))
-    from strategy.cost import coefficient_key
-    from strategy.observe import features_by_action
+    from strategy.cost.cost import coefficient_key
+    from strategy.plan.observe import features_by_action
 
     features = features_by_action(plan).values()
     return sorted({coefficient_key(found) for found in features if calibration.extrapolates(found)})
@@ -53,7 +53,7 @@ def simulated_step(program: Program) -> SimulatedStep:
     at the time found: of two steps, the second may have begun before the first one's end.
     """
     from simulator.simulate import simulate
-    from strategy.search.simulated_plan import SimulatedStep
+    from strategy.search.candidate.simulated_plan import SimulatedStep
 
     found = simulate(program)
     return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))

@@ -6,20 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from executor.environment import run_folder
-from executor.heartbeat import Heartbeat, heartbeat_path
-from executor.kernels.base import open_kernels
 from executor.profile import collective_cases, collective_lanes, profile
-from executor.transport.mpi import MpiTransport
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.mpi import MpiTransport
+from executor.supervision.environment import run_folder
+from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from experiments.console import emit, say
 from experiments.machine import local_cluster
 from experiments.ranks import world
-from strategy.calibrate import calibrate, write_calibration
-from strategy.errors import InputError
+from strategy.base.errors import InputError
+from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.models import find_model
 
 if TYPE_CHECKING:
-    from strategy.cluster import Cluster
+    from strategy.hardware.cluster import Cluster
 
 MODEL = "gpt-tiny"
 GLOBAL_BATCH = 16

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from executor.measured import measured_timeline
-from executor.worker import Worker
-from strategy.errors import PlanError
-from strategy.program import Program
-from strategy.timeline import Timeline
+from executor.runtime.measured import measured_timeline
+from executor.runtime.worker import Worker
+from strategy.base.errors import PlanError
+from strategy.program.program import Program
+from strategy.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from experiments.prices import simulated_step
-from strategy.calibrate import Calibration, refine, scale
-from strategy.cluster import Cluster
+from strategy.cost.calibrate import Calibration, refine, scale
+from strategy.cost.measurement import Measurement
+from strategy.hardware.cluster import Cluster
 from strategy.lowering.lower import lower
-from strategy.measurement import Measurement
-from strategy.plan import Plan
+from strategy.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Our solver against the methods of others, on the same problems in the same process, each with the same time limit.
 
-Every answer is checked by `strategy.check`, which knows none of the methods. A gap is the distance of a cost to the
+Every answer is checked by `strategy.ilp.check`, which knows none of the methods. A gap is the distance of a cost to the
 best lower bound that our solver proves, as a share of the cost.
 """
 
@@ -13,11 +13,11 @@ from functools import partial
 from typing import TypeVar
 
 from experiments.search_cases import Case
-from strategy.baselines import BASELINES, Baseline
-from strategy.check import check_solution
-from strategy.errors import InternalError
-from strategy.problem import Problem, evaluate
-from strategy.solve import solve
+from strategy.base.errors import InternalError
+from strategy.ilp.baselines import BASELINES, Baseline
+from strategy.ilp.check import check_solution
+from strategy.ilp.problem import Problem, evaluate
+from strategy.ilp.solve import solve
 
 OURS = "ours"
 T = TypeVar("T")

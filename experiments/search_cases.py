@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from strategy.config import PlanConfig
-from strategy.cost import CostModel
-from strategy.lowering.schedule import Schedule
+from strategy.base.units import parse_bytes
+from strategy.cost.cost import CostModel
+from strategy.hardware.presets import find_cluster
+from strategy.ilp.problem import Problem
+from strategy.ilp.problem_file import read_problem
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
 from strategy.models import find_model
 from strategy.passes.training import Training
-from strategy.presets import find_cluster
-from strategy.problem import Problem
-from strategy.problem_file import read_problem
-from strategy.search.candidates import Request, free_rules, space_of
-from strategy.search.layout_problem import layout_problem
-from strategy.units import parse_bytes
+from strategy.search.candidate.candidates import Request, free_rules, space_of
+from strategy.search.layouts.layout_problem import layout_problem
 
 INSTANCES = Path(__file__).parent / "reference" / "iopddl"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from strategy.errors import InputError, did_you_mean
+from strategy.base.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from strategy.passes.training import Training

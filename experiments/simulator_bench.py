@@ -14,12 +14,12 @@ import numpy as np
 from simulator.act_graph import ActGraph, act_graph
 from simulator.engine import run
 from simulator.sweep import durations_ns, sweep
-from strategy.graph import Phase
-from strategy.lowering.schedule import Schedule, chunk_order
-from strategy.presets import find_cluster
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.graph.graph import Phase
+from strategy.hardware.presets import find_cluster
+from strategy.layout.schedule import Schedule, chunk_order
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.sbp.tensor import DType
 from strategy.search.ranking import Configurations, Transformer, ranking, transformer_flop
-from strategy.tensor import DType
 
 SAMPLES = 5
 

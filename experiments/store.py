@@ -17,8 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from strategy.errors import InputError, RunError, present
-from strategy.files import held, write_atomic
+from strategy.base.errors import InputError, RunError, present
+from strategy.base.files import held, write_atomic
 
 SCHEMA_VERSION = 1
 _SCHEMA = """

@@ -9,24 +9,24 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from executor.checkpoint import Checkpoint, latest, save
-from executor.data import Corpus, read_corpus, standard_library
-from executor.environment import run_folder
-from executor.heartbeat import Heartbeat, heartbeat_path
-from executor.kernels.base import open_kernels
+from executor.data.text import Corpus, read_corpus, standard_library
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.mpi import MpiTransport
+from executor.supervision.environment import run_folder
+from executor.supervision.heartbeat import Heartbeat, heartbeat_path
+from executor.supervision.watchdog import write_actors
 from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
-from executor.transport.base import lanes_of
-from executor.transport.mpi import MpiTransport
-from executor.watchdog import write_actors
 from experiments.console import emit, say
 from experiments.ranks import agree, all_ok, gather_timeline, world
 from experiments.store import Run, RunStatus, RunStore
-from strategy.calibrate import write_measurements
-from strategy.errors import InputError, PlanError
+from strategy.base.errors import InputError, PlanError
+from strategy.cost.calibrate import write_measurements
 from strategy.models.pretrained import Pretrained, open_pretrained
-from strategy.observe import features_by_action, observe
-from strategy.plan import Plan, read_plan, write_plan
-from strategy.timeline import write_timeline
-from strategy.verify import verify
+from strategy.plan.observe import features_by_action, observe
+from strategy.plan.plan import Plan, read_plan, write_plan
+from strategy.plan.verify import verify
+from strategy.program.timeline import write_timeline
 
 if TYPE_CHECKING:
     from pathlib import Path

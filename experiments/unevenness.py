@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from strategy.errors import InputError, report
+from strategy.base.errors import InputError, report
 
 if TYPE_CHECKING:
     from simulator.engine import Jitter
-    from strategy.program import Program
+    from strategy.program.program import Program
 
 LARGEST_FACTOR = 1e6
 

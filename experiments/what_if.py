@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from strategy.cluster import Cluster
-from strategy.cost import CostModel
-from strategy.data_sheet import ON_HOST, Coefficients
-from strategy.errors import InputError, did_you_mean, report
-from strategy.placement import MOVES
-from strategy.units import parse_bandwidth, parse_compute, parse_seconds
+from strategy.base.errors import InputError, did_you_mean, report
+from strategy.base.units import parse_bandwidth, parse_compute, parse_seconds
+from strategy.cost.cost import CostModel
+from strategy.cost.data_sheet import ON_HOST, Coefficients
+from strategy.hardware.cluster import Cluster
+from strategy.sbp.placement import MOVES
 
 LARGEST_RATE = 2.0**63
 LONGEST_S = 1e6

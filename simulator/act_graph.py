@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from simulator.acts import Integers
 from simulator.resources import check_demands
-from strategy.compiled import compiled
-from strategy.errors import InternalError, PlanError
-from strategy.program import Program, time_alone_ns
-from strategy.protocol import admit, rendezvous_members
+from strategy.base.compiled import compiled
+from strategy.base.errors import InternalError, PlanError
+from strategy.program.program import Program, time_alone_ns
+from strategy.program.protocol import admit, rendezvous_members
 
 
 class SweepRefusal(PlanError):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategy.program import Program
-from strategy.timeline import ActRecord, Clock, Timeline, make_timeline
+from strategy.program.program import Program
+from strategy.program.timeline import ActRecord, Clock, Timeline, make_timeline
 
 Integers = NDArray[np.int64]
 
@@ -17,7 +17,8 @@ Integers = NDArray[np.int64]
 class Acts:
     """Every act of `steps` steps, stream by stream in the order in which they ran.
 
-    A stream's are `first[i]` to `first[i + 1]`. The other arrays are by act, as `strategy.timeline.ActRecord` has it.
+    A stream's are `first[i]` to `first[i + 1]`. The other arrays are by act, as `strategy.program.timeline.ActRecord`
+    has it.
     """
 
     steps: int

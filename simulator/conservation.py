@@ -11,9 +11,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from simulator.acts import Acts, Integers
-from strategy.compiled import in_place
-from strategy.errors import InternalError
-from strategy.program import Actor, Program, time_alone_ns
+from strategy.base.compiled import in_place
+from strategy.base.errors import InternalError
+from strategy.program.program import Actor, Program, time_alone_ns
 
 
 def check_conservation(program: Program, acts: Acts, *, critical_path_ns: int, busy_ns: Mapping[str, int]) -> int:

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from strategy.errors import InputError
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
-from strategy.tensor import DType
+from strategy.base.errors import InputError
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.sbp.tensor import DType
 
 
 class Part(StrEnum):

@@ -9,7 +9,7 @@ What is done at one instant is the same in any order, so times depend on nothing
 event per leader whose act waits its latency, and one per resource through which something moves: when the next of its
 acts is through if none joins before.
 
-The tests hold it against an engine that drives `strategy.protocol` itself.
+The tests hold it against an engine that drives `strategy.program.protocol` itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import numpy as np
 from simulator.acts import Acts, Integers, timeline_of
 from simulator.conservation import check_conservation
 from simulator.machine import Machine, Records, machine
-from strategy.compiled import in_place
-from strategy.errors import InternalError
-from strategy.program import Program
-from strategy.protocol import admit
-from strategy.timeline import Timeline
+from strategy.base.compiled import in_place
+from strategy.base.errors import InternalError
+from strategy.program.program import Program
+from strategy.program.protocol import admit
+from strategy.program.timeline import Timeline
 
 Jitter = Callable[[Integers, Integers], Integers]
 """(actors, numbers of their acts) -> extra nanoseconds of each, not negative."""

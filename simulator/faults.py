@@ -9,8 +9,8 @@ import numpy as np
 from simulator.acts import Integers
 from simulator.conservation import act_alone_ns
 from simulator.engine import Jitter
-from strategy.cost import port_name
-from strategy.program import ActKind, Program, Work
+from strategy.cost.cost import port_name
+from strategy.program.program import ActKind, Program, Work
 
 
 def with_straggler(program: Program, rank: int, factor: float) -> Program:

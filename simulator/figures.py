@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from simulator.memory_timeline import MemoryTimeline
-from strategy.graph import Phase
-from strategy.program import ActKind
-from strategy.timeline import ActRecord, Timeline, by_stream
-from strategy.units import SIZE_UNITS, TIME_UNITS
+from strategy.base.units import SIZE_UNITS, TIME_UNITS
+from strategy.graph.graph import Phase
+from strategy.program.program import ActKind
+from strategy.program.timeline import ActRecord, Timeline, by_stream
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Machine: a program as arrays of records, which the compiled event engine reads and counts in.
 
-These are the counters of the actor protocol (`strategy.protocol`): pieces published per register, pieces returned per
-register and reader, acts issued per actor, acts done per stream. The acts of one rendezvous are begun and ended by its
-first member, its *leader*; every other actor leads itself. A machine runs once.
+These are the counters of the actor protocol (`strategy.program.protocol`): pieces published per register, pieces
+returned per register and reader, acts issued per actor, acts done per stream. The acts of one rendezvous are begun and
+ended by its first member, its *leader*; every other actor leads itself. A machine runs once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from simulator.conservation import act_alone_ns
 from simulator.resources import SHARES, check_demands
-from strategy.errors import PlanError
-from strategy.program import Actor, Program, time_alone_ns
-from strategy.protocol import FOREVER, check_consistent, rendezvous_members, streams_of_actors
+from strategy.base.errors import PlanError
+from strategy.program.program import Actor, Program, time_alone_ns
+from strategy.program.protocol import FOREVER, check_consistent, rendezvous_members, streams_of_actors
 
 Integers = NDArray[np.int64]
 Records = NDArray[np.void]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
 from strategy.lowering.memory import is_placed, memory_nbytes
-from strategy.placement import Space
-from strategy.program import Program
-from strategy.timeline import Timeline
+from strategy.program.program import Program
+from strategy.program.timeline import Timeline
+from strategy.sbp.placement import Space
 
 FOREVER_NS = 2**62
 """When what is held all the time is returned."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
-from strategy.graph import Phase
-from strategy.lowering.in_flight import Leg, UnitRun, unit_run
-from strategy.lowering.schedule import Chunk, Schedule, at_position, backward_first, chunk_order
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
-from strategy.tensor import DType
+from strategy.graph.graph import Phase
+from strategy.layout.in_flight import Leg, UnitRun, unit_run
+from strategy.layout.schedule import Chunk, Schedule, at_position, backward_first, chunk_order
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.sbp.tensor import DType
 
 NAMES = {Phase.FORWARD: "F", Phase.BACKWARD: "B", Phase.WEIGHT: "W"}
 

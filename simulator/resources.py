@@ -13,8 +13,8 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
-from strategy.errors import PlanError
-from strategy.program import Program, time_alone_ns
+from strategy.base.errors import PlanError
+from strategy.program.program import Program, time_alone_ns
 
 T = TypeVar("T")
 

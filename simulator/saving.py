@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.cost import CostModel
-from strategy.measurement import Features
-from strategy.placement import Space
-from strategy.program import ActKind, Actor, Port, Program, Stream
+from strategy.cost.cost import CostModel
+from strategy.cost.measurement import Features
+from strategy.program.program import ActKind, Actor, Port, Program, Stream
+from strategy.sbp.placement import Space
 
 
 def with_saves(program: Program, cost: CostModel) -> Program:

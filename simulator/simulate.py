@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from simulator.acts import Acts, Integers
 from simulator.engine import Jitter, Run, run
 from simulator.memory_timeline import live_peaks_nbytes
-from strategy.compiled import in_place
+from strategy.base.compiled import in_place
 from strategy.lowering.memory import is_placed, memory_nbytes
-from strategy.program import ActKind, Program
-from strategy.timeline import Timeline
+from strategy.program.program import ActKind, Program
+from strategy.program.timeline import Timeline
 
 MOST_ACTS = 200_000
 """More acts of a step are simulated for one step alone: what two overlap is little beside so many."""

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from strategy.errors import InputError
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
-from strategy.tensor import DType
+from strategy.base.errors import InputError
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.sbp.tensor import DType
 
 
 def pipe_dream_program(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from simulator.act_graph import ActGraph, SweepRefusal, grouped
 from simulator.acts import Acts, Integers
-from strategy.compiled import compiled
-from strategy.program import Program
-from strategy.protocol import streams_of_actors
+from strategy.base.compiled import compiled
+from strategy.program.program import Program
+from strategy.program.protocol import streams_of_actors
 
 
 @dataclass(frozen=True, slots=True, eq=False)

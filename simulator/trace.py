@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from simulator.acts import Acts, Integers, acts_of
 from simulator.memory_timeline import MemoryTimeline
-from strategy.compiled import in_place
-from strategy.program import Actor, Program, Stream
-from strategy.timeline import ActorLabel, Clock, StreamLabel, Timeline
+from strategy.base.compiled import in_place
+from strategy.program.program import Actor, Program, Stream
+from strategy.program.timeline import ActorLabel, Clock, StreamLabel, Timeline
 
 Event = dict[str, object]
 Bytes = NDArray[np.uint8]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from simulator.simulate import simulate
 from simulator.trace import Traced, write_trace
-from strategy.program import ActKind, Actor, Program, Stream, Work
+from strategy.program.program import ActKind, Actor, Program, Stream, Work
 
 
 def warm() -> None:

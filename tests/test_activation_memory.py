@@ -18,21 +18,21 @@ from collections.abc import Callable
 
 import pytest
 
-from strategy.config import Recompute
-from strategy.convert import Converter, lay_out
-from strategy.graph import Graph, Op, Phase, Role
-from strategy.layout import Layout, assign_stages
-from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.graph.graph import Graph, Op, Phase, Role
+from strategy.graph.signature import Signature
+from strategy.layout.arrangement import Pipeline, arrange
+from strategy.layout.config import Recompute
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Layout, assign_stages
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
-from strategy.placement import Placement
-from strategy.sbp import B, Sbp, Split, local_shape
-from strategy.search.deduce import deduce
-from strategy.search.rules import named_layouts, tensor_parallel
-from strategy.search.space import free
-from strategy.signature import Signature
-from tests.megatron import MegatronConfig
-from tests.small_plans import request
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, Sbp, Split, local_shape
+from strategy.search.layouts.deduce import deduce
+from strategy.search.layouts.rules import named_layouts, tensor_parallel
+from strategy.search.layouts.space import free
+from tests.support.megatron import MegatronConfig
+from tests.support.small_plans import request
 
 GPT3 = MegatronConfig(layers=3, width=12288, heads=96, sequence=2048, vocabulary=1024)
 MIDDLE = 1

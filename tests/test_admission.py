@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream
-from strategy.tensor import DType
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream
+from strategy.sbp.tensor import DType
 from tests.campaigns.admission import check, run
-from tests.interleavings import ends
+from tests.support.interleavings import ends
 
 
 def test_admission_agrees_with_every_interleaving() -> None:

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from strategy.convert import Converter, lay_out
-from strategy.cost import CostModel
-from strategy.errors import SbpError
-from strategy.graph import Graph, Role
-from strategy.layout import Layout, assign_stages
-from strategy.lowering.arrangement import Pipeline
-from strategy.lowering.schedule import Schedule
+from strategy.base.errors import SbpError
+from strategy.cost.cost import CostModel
+from strategy.graph.graph import Graph, Role
+from strategy.graph.signature import op_signatures
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Layout, assign_stages
+from strategy.layout.schedule import Schedule
 from strategy.models.base import Features, Integers, Source
 from strategy.nn.layers import BatchNorm, Conv2d, Linear, global_avg_pool, max_pool
 from strategy.nn.losses import cross_entropy
@@ -23,13 +24,12 @@ from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training, evaluation_graph, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.placement import Placement
-from strategy.sbp import B, P, Split
-from strategy.signature import op_signatures
-from strategy.tensor import DType, Shape, TensorSpec
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, P, Split
+from strategy.sbp.tensor import DType, Shape, TensorSpec
 from tests.campaigns.layouts import check
-from tests.small_plans import cluster
-from tests.whole_graphs import Operand, WholeCase
+from tests.support.small_plans import cluster
+from tests.support.whole_graphs import Operand, WholeCase
 
 SAMPLES, CHANNELS, CLASSES = 7, 6, 5
 

@@ -12,22 +12,22 @@ from functools import cache
 
 import pytest
 
+from executor.runtime.transport.base import HostArray, Request
+from executor.runtime.transport.loopback import LoopbackTransport
 from executor.train import program_of
-from executor.transport.base import HostArray, Request
-from executor.transport.loopback import LoopbackTransport
-from strategy.boxing import sent_nbytes
-from strategy.cluster import Cluster
-from strategy.cost import CostModel
+from strategy.comm.boxing import sent_nbytes
+from strategy.cost.cost import CostModel
+from strategy.hardware.cluster import Cluster
 from strategy.models.llama import LlamaConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import B
-from strategy.search.candidates import Pins
-from strategy.search.deduce import Deduction
-from strategy.tensor import DType, Rate
+from strategy.plan.plan import Plan
+from strategy.program.program import ActKind, BoxingTask, TransferTask
+from strategy.sbp.sbp import B
+from strategy.sbp.tensor import DType, Rate
+from strategy.search.candidate.candidates import Pins
+from strategy.search.layouts.deduce import Deduction
 from tests.campaigns.transparency import check
-from tests.small_plans import cluster, config_of, corpus, plan_by_rules, request, train
+from tests.support.small_plans import cluster, config_of, corpus, plan_by_rules, request, train
 
 MODEL = LlamaConfig(layers=2, width=32, heads=4, key_heads=4, hidden=32, sequence=16, vocabulary=64)
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64)

@@ -12,16 +12,16 @@ from random import Random
 import pytest
 
 from executor.train import program_of
-from strategy.cost import CostModel
+from strategy.cost.cost import CostModel
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.program import BoxingTask
-from strategy.sbp import B, P, Partial, Reduce, Split
-from strategy.tensor import DType, TensorSpec
+from strategy.plan.plan import Plan
+from strategy.program.program import BoxingTask
+from strategy.sbp.sbp import B, P, Partial, Reduce, Split
+from strategy.sbp.tensor import DType, TensorSpec
 from tests.campaigns import boxing_bytes as campaign
 from tests.campaigns.boxing_bytes import LINES, MESHES, Act, Case, check, conversion, line_cases, random_case, run
 from tests.campaigns.transparency import check as check_training
-from tests.small_plans import cluster, config_of, in_float64, plan_by_rules, request
+from tests.support.small_plans import cluster, config_of, in_float64, plan_by_rules, request
 
 
 def test_conversions_send_what_they_say() -> None:

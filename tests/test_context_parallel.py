@@ -17,34 +17,34 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
-from strategy.builder import GraphBuilder
-from strategy.config import Recompute
-from strategy.convert import Converter, lay_out
-from strategy.cost import CostModel
-from strategy.errors import InfeasibleError
-from strategy.graph import Attrs, Graph, Phase, Role, Value
-from strategy.layout import Layout, assign_stages
-from strategy.lowering.arrangement import Pipeline, arrange
-from strategy.lowering.schedule import Schedule
+from strategy.base.errors import InfeasibleError
+from strategy.cost.cost import CostModel
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Attrs, Graph, Phase, Role, Value
+from strategy.graph.signature import Signature, op_signatures
+from strategy.layout.arrangement import Pipeline, arrange
+from strategy.layout.config import Recompute
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Layout, assign_stages
+from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.models.bert import BertConfig
 from strategy.models.gpt import GptConfig
 from strategy.models.llama import LlamaConfig
 from strategy.passes.training import Training
-from strategy.placement import Placement
-from strategy.plan import Plan
-from strategy.program import ActKind
-from strategy.sbp import B, P, Sbp, Split
-from strategy.search.candidates import Pins, candidates_of
+from strategy.plan.plan import Plan
+from strategy.program.program import ActKind
+from strategy.program.timeline import Timeline
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, P, Sbp, Split
+from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
+from strategy.search.candidate.candidates import Pins, candidates_of
 from strategy.search.search import search
-from strategy.signature import Signature, op_signatures
-from strategy.tensor import DType, Rate, Shape, TensorSpec
-from strategy.timeline import Timeline
 from tests.campaigns.layouts import check
 from tests.campaigns.mutation import mutants
 from tests.campaigns.transparency import check as check_training
-from tests.small_plans import cluster, config_of, in_float64, no_simulation, plan_by_rules, request
-from tests.whole_graphs import Operand, WholeCase
+from tests.support.small_plans import cluster, config_of, in_float64, no_simulation, plan_by_rules, request
+from tests.support.whole_graphs import Operand, WholeCase
 
 BATCH, SEQUENCE, HEADS, WIDTH = 2, 7, 6, 4
 SEQ = Split(1)

@@ -38,10 +38,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("house")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (path,) = re.findall(r"^`(strategy/ops/\w+\.py)`:$", GUIDE, re.MULTILINE)
+    (path,) = re.findall(r"^`(strategy/graph/ops/\w+\.py)`:$", GUIDE, re.MULTILINE)
     (source,) = blocks("python")
     (folder / path).write_text(source)
-    index = folder / "strategy" / "ops" / "__init__.py"
+    index = folder / "strategy" / "graph" / "ops" / "__init__.py"
     for diff in blocks("diff"):
         index.write_text(apply_diff(index.read_text(), diff))
     return folder
@@ -69,7 +69,7 @@ def test_the_guide_adds_an_op_that_passes_the_check(house: Path) -> None:
 
 
 def test_the_op_of_the_guide_is_clean(house: Path) -> None:
-    path = "strategy/ops/softplus.py"
+    path = "strategy/graph/ops/softplus.py"
     for check in (["ruff", "check"], ["ruff", "format", "--check"]):
         config = ["--config", str(ROOT / "pyproject.toml")]
         done = subprocess.run(

@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from executor.kernels.numpy import NumpyKernels
 from executor.profile import op_cases, time_op
-from strategy.config import Recompute
-from strategy.errors import InputError
+from executor.runtime.kernels.numpy import NumpyKernels
+from strategy.base.errors import InputError
+from strategy.layout.config import Recompute
 from strategy.models import find_model
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.sbp import B, Split
-from strategy.search.candidates import Pins
-from strategy.search.deduce import Deduction
-from strategy.tensor import DType
+from strategy.plan.plan import Plan
+from strategy.sbp.sbp import B, Split
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Pins
+from strategy.search.layouts.deduce import Deduction
 from tests.campaigns import transparency
-from tests.small_plans import config_of, plan_by_rules, random_plan, request, train
+from tests.support.small_plans import config_of, plan_by_rules, random_plan, request, train
 
 HALF_ERROR = 2e-3
 """Relative, of losses under 16-bit activations."""

@@ -9,32 +9,32 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from executor.initialize import initial_piece
-from executor.kernels.base import open_kernels
-from executor.synthetic import BatchLoader
-from executor.transport.base import lanes_of
-from executor.transport.loopback import LoopbackHub
-from executor.worker import Worker
+from executor.data.synthetic import BatchLoader
+from executor.runtime.initialize import initial_piece
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.loopback import LoopbackHub
+from executor.runtime.worker import Worker
 from simulator.simulate import simulate
-from strategy.convert import Converter, lay_out
-from strategy.cost import CostModel
-from strategy.errors import InputError, SbpError
-from strategy.graph import Graph, Phase, Role, deciding_op
-from strategy.layout import Layout, assign_stages, home_of
-from strategy.lowering.arrangement import Pipeline
+from strategy.base.errors import InputError, SbpError
+from strategy.cost.cost import CostModel
+from strategy.graph.graph import Graph, Phase, Role, deciding_op
+from strategy.graph.ops import REGISTRY
+from strategy.graph.signature import op_signatures
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Layout, assign_stages, home_of
 from strategy.lowering.lower import lower
-from strategy.ops import REGISTRY
 from strategy.passes.training import REPORT, Training, evaluation_graph, training_graph
-from strategy.placement import Placement
-from strategy.plan import document, plan_text, read_plan, write_plan
-from strategy.protocol import admit
-from strategy.sbp import Split, has_partial, local_box
-from strategy.signature import op_signatures
-from strategy.tensor import DType
-from strategy.verify import verify
+from strategy.plan.plan import document, plan_text, read_plan, write_plan
+from strategy.plan.verify import verify
+from strategy.program.protocol import admit
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import Split, has_partial, local_box
+from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import batches, on_one_device
-from tests.reference import run_graph
-from tests.small_plans import MODEL, cluster, config_of, corpus, plan_by_rules, request, train
+from tests.support.reference import run_graph
+from tests.support.small_plans import MODEL, cluster, config_of, corpus, plan_by_rules, request, train
 
 Array = npt.NDArray[Any]
 TRAINING = Training(global_batch=4, num_micro_batches=2, dtype=DType.FLOAT64)
@@ -193,7 +193,7 @@ def run_on_threads(
 
 
 def hooks(reports: list[Array]) -> Any:
-    from executor.worker import Hooks
+    from executor.runtime.worker import Hooks
 
     return Hooks(on_step=lambda step, told: reports.append(told[REPORT]))
 

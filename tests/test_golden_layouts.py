@@ -12,20 +12,20 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.graph import Graph, Phase, Role
-from strategy.layout import Conversion, wanted_copies
+from strategy.graph.graph import Graph, Phase, Role
+from strategy.layout.layout import Conversion, wanted_copies
 from strategy.models import Model, find_model
 from strategy.models.mixtral import MixtralConfig
 from strategy.models.mlp import MlpConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.program import ActKind
-from strategy.sbp import parse_nd
-from strategy.search.candidates import Pins
-from strategy.search.deduce import Deduction
-from strategy.tensor import DType
+from strategy.plan.plan import Plan
+from strategy.program.program import ActKind
+from strategy.sbp.sbp import parse_nd
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Pins
+from strategy.search.layouts.deduce import Deduction
 from tests.campaigns import transparency
-from tests.small_plans import MODEL, config_of, plan_by_rules, request
+from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 TRAINING = Training(global_batch=4, dtype=DType.FLOAT64)
 GRADIENTS_WHOLE = {"*:square": ("B", "B")}

@@ -11,27 +11,27 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from strategy.builder import GraphBuilder
-from strategy.convert import Converter, lay_out
-from strategy.cost import CostModel
-from strategy.errors import InfeasibleError
-from strategy.graph import Graph, Phase, Role, Value
-from strategy.layout import Conversion, Layout, Stages
-from strategy.lowering.arrangement import Pipeline
+from strategy.base.errors import InfeasibleError
+from strategy.cost.cost import CostModel
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Graph, Phase, Role, Value
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Conversion, Layout, Stages
+from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import lower
-from strategy.lowering.schedule import Schedule
 from strategy.nn.losses import margin_softmax
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
-from strategy.placement import Placement
-from strategy.program import ActKind, BoxingTask
-from strategy.sbp import format_nd, local_boxes, parse_nd
-from strategy.search.deduce import deduce
-from strategy.search.pins import pinned
-from strategy.tensor import DType, Rate, Shape, TensorSpec
+from strategy.program.program import ActKind, BoxingTask
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import format_nd, local_boxes, parse_nd
+from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
+from strategy.search.layouts.deduce import deduce
+from strategy.search.layouts.pins import pinned
 from tests.campaigns import layouts
-from tests.small_plans import cluster
-from tests.whole_graphs import Operand, WholeCase
+from tests.support.small_plans import cluster
+from tests.support.whole_graphs import Operand, WholeCase
 
 SGD = {"momentum": 0.0, "nesterov": 0, "weight_decay": 0.0}
 WHOLE_ENDS = {"x": ("B",), "w0": ("B",), "z": ("B",)}

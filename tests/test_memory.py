@@ -12,11 +12,11 @@ import pytest
 from executor.train import program_of
 from strategy.lowering.occupancy import Occupancy
 from strategy.passes.training import Training
-from strategy.program import Program
+from strategy.program.program import Program
 from tests.campaigns.memory import check, random_case
 from tests.campaigns.transparency import differences, text_of
-from tests.poison import Poison
-from tests.small_plans import config_of, in_float64, plan_by_rules, request, train
+from tests.support.poison import Poison
+from tests.support.small_plans import config_of, in_float64, plan_by_rules, request, train
 
 
 @pytest.mark.parametrize("number", range(12))

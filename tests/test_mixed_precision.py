@@ -11,19 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategy.config import Recompute
-from strategy.graph import Role
+from strategy.graph.graph import Role
+from strategy.layout.config import Recompute
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
-from strategy.plan import Plan, plan_text, read_plan, write_plan
-from strategy.tensor import DType
-from strategy.verify import verify
+from strategy.plan.plan import Plan, plan_text, read_plan, write_plan
+from strategy.plan.verify import verify
+from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import on_one_device
 from tests.mpi.launch import run_ranks
 from tests.mpi.skipped import BAD_STEP, STEPS
-from tests.small_plans import Trained, config_of, corpus, deduced_plan, plan_by_rules, random_plan, request, train
+from tests.support.small_plans import (
+    Trained,
+    config_of,
+    corpus,
+    deduced_plan,
+    plan_by_rules,
+    random_plan,
+    request,
+    train,
+)
 
 ROUNDING = {Precision.BF16: 2.0**-8, Precision.FP16: 2.0**-11}
 """Half the distance from 1 to the next figure."""

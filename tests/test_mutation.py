@@ -10,8 +10,8 @@ from functools import cache
 
 import pytest
 
-from strategy.plan import Plan, plan_text
-from strategy.verify import verify
+from strategy.plan.plan import Plan, plan_text
+from strategy.plan.verify import verify
 from tests.campaigns.mutation import MUTATIONS, judge, mutable_plan, mutants
 
 plan_of = cache(mutable_plan)

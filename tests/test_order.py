@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.errors import DeadlockError
-from strategy.lowering.schedule import Schedule
-from strategy.program import Program
-from strategy.protocol import admit
+from strategy.base.errors import DeadlockError
+from strategy.layout.schedule import Schedule
+from strategy.program.program import Program
+from strategy.program.protocol import admit
 from tests.campaigns.order import check, exercised, random_pipeline, run_delayed
-from tests.monitor import check_trace
-from tests.random_programs import live_programs
+from tests.support.monitor import check_trace
+from tests.support.random_programs import live_programs
 
 PROGRAMS = list(live_programs(20, seed=7, resources=False))
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from executor.measured import measured_timeline
+from executor.runtime.measured import measured_timeline
 from executor.train import program_of
 from simulator.simulate import simulate
-from strategy.graph import Phase
-from strategy.lowering.arrangement import arrange
-from strategy.lowering.schedule import Schedule, chunk_order
+from strategy.graph.graph import Phase
+from strategy.layout.arrangement import arrange
+from strategy.layout.schedule import Schedule, chunk_order
 from strategy.models.mlp import MlpConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan, read_plan, write_plan
-from strategy.tensor import Rate
-from strategy.timeline import Timeline, by_stream
-from strategy.verify import verify
+from strategy.plan.plan import Plan, read_plan, write_plan
+from strategy.plan.verify import verify
+from strategy.program.timeline import Timeline, by_stream
+from strategy.sbp.tensor import Rate
 from tests.mpi.jobs import run_well
-from tests.small_plans import Trained, config_of, corpus, in_float64, plan_by_rules, reclaimed, request, train
+from tests.support.small_plans import Trained, config_of, corpus, in_float64, plan_by_rules, reclaimed, request, train
 
 MODEL = MlpConfig(8, 5, 8, 4)
 STAGES, MICRO_BATCHES = 4, 8

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from executor.kernels.base import open_kernels
-from executor.kernels.numpy import NumpyKernels
-from executor.trial.gradients import gradient_problems
-from executor.trial.signatures import signature_text, try_listed
-from executor.trial.subject import subjects_of
-from executor.trial.unlisted import read_reasons, try_unlisted
+from executor.op_validation.completeness import read_reasons, try_unlisted
+from executor.op_validation.gradients import gradient_problems
+from executor.op_validation.signatures import signature_text, try_listed
+from executor.op_validation.subject import subjects_of
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.kernels.numpy import NumpyKernels
 from experiments.op_checks import check_kind
-from strategy import signature
-from strategy.ops import REGISTRY
-from strategy.ops.base import AxisSignature, Call, Example, OpDef, elementwise_signatures
-from strategy.ops.gradient import GradientBuilder
-from strategy.sbp import P
-from strategy.tensor import TensorSpec
+from strategy.graph import signature
+from strategy.graph.ops import REGISTRY
+from strategy.graph.ops.base import AxisSignature, Call, Example, OpDef, elementwise_signatures
+from strategy.graph.ops.gradient import GradientBuilder
+from strategy.sbp.sbp import P
+from strategy.sbp.tensor import TensorSpec
 
 MOST_LISTED = 12
 MOST_UNLISTED = 60

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.problem import Edge, Node, Problem, Usage
-from strategy.solve import brute_force, smallest_limit
-from strategy.solve.conflict import Overfull, overfull_times
+from strategy.ilp.problem import Edge, Node, Problem, Usage
+from strategy.ilp.solve import brute_force, smallest_limit
+from strategy.ilp.solve.conflict import Overfull, overfull_times
 from tests.campaigns import repeat, solver
 from tests.campaigns.copies import copied
 from tests.campaigns.joined import joined
-from tests.strategy.problems import random_problem
+from tests.strategy.ilp.problems import random_problem
 
 
 def test_the_solver_agrees_with_every_choice_listed() -> None:

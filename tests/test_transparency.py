@@ -18,8 +18,8 @@ import pytest
 from executor.train import program_of
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.tensor import DType
+from strategy.plan.plan import Plan
+from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import (
     MPI_EVERY,
     QUOTAS,
@@ -34,10 +34,10 @@ from tests.campaigns.transparency import (
     pieces_of,
     ran,
 )
-from tests.plan_features import features_of
-from tests.random_plans import random_plan_case, turn
-from tests.reference import Array
-from tests.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, plan_by_rules, request, train
+from tests.support.plan_features import features_of
+from tests.support.random_plans import random_plan_case, turn
+from tests.support.reference import Array
+from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, plan_by_rules, request, train
 
 CASES = 300
 BATCH = 8

@@ -12,11 +12,10 @@ from dataclasses import replace
 import pytest
 
 from executor.threads import run_loopback
+from strategy.graph.ops import REGISTRY
 from strategy.lowering.lower import lower
-from strategy.ops import REGISTRY
-from strategy.program import Register
-from strategy.tensor import DType
-from tests.apart import apart
+from strategy.program.program import Register
+from strategy.sbp.tensor import DType
 from tests.campaigns.layouts import (
     MPI_EVERY,
     check,
@@ -33,7 +32,8 @@ from tests.campaigns.layouts import (
     quotas,
     start,
 )
-from tests.whole_graphs import WholeCase, forward_kinds, random_whole_graph
+from tests.support.apart import apart
+from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
 
 CASES = 300
 BATCH = 10

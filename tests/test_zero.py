@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 
-from strategy.graph import Graph, Role
-from strategy.lowering.arrangement import arrange
+from strategy.graph.graph import Graph, Role
+from strategy.layout.arrangement import arrange
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.sbp import local_box
-from strategy.tensor import Rate, box_shape
-from tests.small_plans import config_of, corpus, plan_by_rules, request, train
+from strategy.plan.plan import Plan
+from strategy.sbp.sbp import local_box
+from strategy.sbp.tensor import Rate, box_shape
+from tests.support.small_plans import config_of, corpus, plan_by_rules, request, train
 
 MODEL = GptConfig(layers=2, width=32, heads=2, sequence=64, vocabulary=64)
 PARAMETERS = 4 * MODEL.parameters

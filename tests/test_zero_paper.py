@@ -20,24 +20,24 @@ from functools import cache
 
 import pytest
 
-from strategy.convert import Converter, lay_out
-from strategy.graph import Graph, Op, Role
-from strategy.layout import Layout, assign_stages
-from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.signature import Signature
+from strategy.layout.arrangement import Pipeline, arrange
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Layout, assign_stages
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_nbytes
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.sbp import local_shape
-from strategy.search.candidates import placements_of
-from strategy.search.deduce import deduce
-from strategy.search.rules import along_axes
-from strategy.sharing import sharing
-from strategy.signature import Signature
-from strategy.tensor import Rate
-from tests.small_plans import config_of, request
+from strategy.passes.zero_layouts import sharing
+from strategy.sbp.sbp import local_shape
+from strategy.sbp.tensor import Rate
+from strategy.search.candidate.candidates import placements_of
+from strategy.search.layouts.deduce import deduce
+from strategy.search.layouts.rules import along_axes
+from tests.support.small_plans import config_of, request
 
 RANKS, MICRO_BATCHES = 64, 2
 GPT = GptConfig(layers=2, width=17408, heads=64, sequence=1, vocabulary=12288)

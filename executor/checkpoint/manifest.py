@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from strategy.errors import InputError
-from strategy.tensor import Box, DType, Shape, box_shape, intersect
+from strategy.base.errors import InputError
+from strategy.sbp.tensor import Box, DType, Shape, box_shape, intersect
 
 MANIFEST = "manifest.json"
 VERSION = 1

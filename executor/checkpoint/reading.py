@@ -22,9 +22,9 @@ from executor.checkpoint.manifest import (
     is_inside,
     parse_name,
 )
-from executor.transport.base import bytes_of
-from strategy.errors import InputError
-from strategy.tensor import Box, DType, box_shape, intersect, within
+from executor.runtime.transport.base import bytes_of
+from strategy.base.errors import InputError
+from strategy.sbp.tensor import Box, DType, box_shape, intersect, within
 
 _MANIFEST_LIMIT = 1 << 28
 

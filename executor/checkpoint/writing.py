@@ -24,9 +24,9 @@ from executor.checkpoint.manifest import (
     header_sha256,
     parse_name,
 )
-from executor.transport.base import bytes_of
-from strategy.errors import InputError, RunError
-from strategy.tensor import DType, box_shape
+from executor.runtime.transport.base import bytes_of
+from strategy.base.errors import InputError, RunError
+from strategy.sbp.tensor import DType, box_shape
 
 AllOk = Callable[[bool], bool]
 """Whether all ranks say true: a collective call, so also a barrier (`MPI.LAND` over the ranks)."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strategy.estimate.calibration import shipped
-from strategy.estimate.devices import DEVICES
-from strategy.estimate.estimate import estimate
-from strategy.estimate.job import Job, Shape
+from strategy.closed_form.calibration import shipped
+from strategy.closed_form.estimate import estimate
+from strategy.closed_form.job import Job, Shape
+from strategy.hardware.devices import DEVICES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

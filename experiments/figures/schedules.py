@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from simulator.dual_pipe import Times, dual_pipe_program
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
-from strategy.lowering.schedule import Schedule
-from strategy.program import ActKind, Program
+from strategy.layout.schedule import Schedule
+from strategy.program.program import ActKind, Program
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

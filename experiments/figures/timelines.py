@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from simulator.figures import timeline_figure
-from strategy.graph import Phase
-from strategy.timeline import Timeline
+from strategy.graph.graph import Phase
+from strategy.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from IPython.display import Image
 
-from executor.environment import rank_environment
-from executor.launch import launch
+from executor.supervision.environment import rank_environment
+from executor.supervision.launch import launch
 from executor.train import program_of
 from experiments.demo_report import phases_of, typical_step
 from experiments.figures.timelines import figure
@@ -29,13 +29,13 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from simulator.engine import run as simulate_acts
-from strategy.cost import CostModel
+from strategy.cost.cost import CostModel
 from strategy.models import find_model
 from strategy.passes.training import Training
-from strategy.plan import write_plan
-from strategy.search.candidates import Request
+from strategy.plan.plan import write_plan
+from strategy.program.timeline import read_timeline
+from strategy.search.candidate.candidates import Request
 from strategy.search.search import search
-from strategy.timeline import read_timeline
 
 rank_environment()
 

@@ -23,7 +23,7 @@ from simulator.exchange.tables import split_tables
 from simulator.exchange.training import Scheme, simulate
 from simulator.exchange.tune import exhaustive, tune
 from simulator.exchange.workload import Span, Workload, workload
-from strategy.estimate.devices import DEVICES
+from strategy.hardware.devices import DEVICES
 from strategy.models import find_model
 from strategy.models.wide_deep import WideDeepConfig
 from strategy.passes.updates import Optimizer

@@ -20,15 +20,15 @@ import numpy.typing as npt
 from experiments.published.predictions import Mixture
 from experiments.published.rows import Row, read_rows
 from experiments.published.scores import family_of, measured_seconds, positive
-from strategy.estimate import collectives, memory
-from strategy.estimate.calibration import TIME
-from strategy.estimate.collectives import Group
-from strategy.estimate.constants import Constants
-from strategy.estimate.devices import DEVICES, GIB, DeviceSheet
-from strategy.estimate.fit import Fit, fit
-from strategy.estimate.gemm import Floats
-from strategy.estimate.job import Jobs
-from strategy.estimate.price import Pricing
+from strategy.closed_form import collectives, memory
+from strategy.closed_form.calibration import TIME
+from strategy.closed_form.collectives import Group
+from strategy.closed_form.constants import Constants
+from strategy.closed_form.fit import Fit, fit
+from strategy.closed_form.gemm import Floats
+from strategy.closed_form.job import Jobs
+from strategy.closed_form.price import Pricing
+from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
 Mask = npt.NDArray[np.bool_]
 _SHARE = 6.0

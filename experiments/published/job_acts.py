@@ -1,6 +1,6 @@
 """A job as acts: passes of its pipeline, messages between stages, gradient exchange and update, simulated.
 
-What an act takes is the term of the closed form that prices it (`strategy.estimate.price`); when it happens is the
+What an act takes is the term of the closed form that prices it (`strategy.closed_form.price`); when it happens is the
 schedule's doing. A stage does nothing else while it sends, as in Megatron of 2021.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
-from strategy.estimate.calibration import Calibration
-from strategy.estimate.gemm import Floats
-from strategy.estimate.job import Job, Jobs
-from strategy.estimate.price import Pricing
-from strategy.lowering.schedule import Schedule
-from strategy.program import ActKind, Actor, Program, Stream, Work
-from strategy.units import to_ns
+from strategy.base.units import to_ns
+from strategy.closed_form.calibration import Calibration
+from strategy.closed_form.gemm import Floats
+from strategy.closed_form.job import Job, Jobs
+from strategy.closed_form.price import Pricing
+from strategy.layout.schedule import Schedule
+from strategy.program.program import ActKind, Actor, Program, Stream, Work
 
 BACKWARD = 2.0
 """A backward pass takes so many times a forward pass, and one more where that is done again."""

@@ -14,9 +14,9 @@ from experiments.published.job_acts import simulated_seconds
 from experiments.published.predictions import Mixture
 from experiments.published.rows import read_rows
 from experiments.published.sources import SourceFigure, near
-from strategy.estimate.calibration import shipped
-from strategy.estimate.devices import DEVICES
-from strategy.estimate.job import Job, Shape
+from strategy.closed_form.calibration import shipped
+from strategy.closed_form.job import Job, Shape
+from strategy.hardware.devices import DEVICES
 
 _PAPER = "Narayanan et al. 2021 (arXiv:2104.04473)"
 _PEAK = 312e12

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.estimate.job import Shape
+from strategy.closed_form.job import Shape
 
 _QWEN3_30B = Shape(
     layers=48, hidden=2048, heads=32, kv_heads=4, head_qk=128, head_v=128, vocab=151936, gated=True, tied=False,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.published.rows import Row
-from strategy.estimate.calibration import Calibration
-from strategy.estimate.devices import GIB
-from strategy.estimate.estimate import estimate
-from strategy.estimate.gemm import Floats
+from strategy.closed_form.calibration import Calibration
+from strategy.closed_form.estimate import estimate
+from strategy.closed_form.gemm import Floats
+from strategy.hardware.devices import GIB
 
 COLUMNS = (
     "row_id", "status", "iter_time_s", "iter_time_lo_s", "iter_time_hi_s", "mem_gib_per_gpu", "oom", "extrapolated",

@@ -14,9 +14,9 @@ from itertools import product
 from pathlib import Path
 
 from experiments.published.models import MODELS, VOCABULARY, plain
-from strategy.errors import InputError
-from strategy.estimate.devices import DEVICES, DeviceSheet
-from strategy.estimate.job import Job, Shape
+from strategy.base.errors import InputError
+from strategy.closed_form.job import Job, Shape
+from strategy.hardware.devices import DEVICES, DeviceSheet
 
 INPUTS = (
     "framework", "framework_version", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_link",

@@ -24,12 +24,12 @@ from experiments.published.fitting import (
 from experiments.published.predictions import Prediction, predict
 from experiments.published.rows import Row, read_rows
 from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, score
-from strategy.estimate import collectives
-from strategy.estimate.calibration import TIME, Calibration
-from strategy.estimate.constants import Constants, nominal
-from strategy.estimate.fit import Fit
-from strategy.estimate.gemm import Floats
-from strategy.estimate.interval import Stratum, strata, stratum_of
+from strategy.closed_form import collectives
+from strategy.closed_form.calibration import TIME, Calibration
+from strategy.closed_form.constants import Constants, nominal
+from strategy.closed_form.fit import Fit
+from strategy.closed_form.gemm import Floats
+from strategy.closed_form.interval import Stratum, strata, stratum_of
 
 FOLDS = 5
 _FEWEST_GROUPS = 3

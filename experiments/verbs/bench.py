@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, seconds
 from experiments.console import emit, not_there_yet, say
-from strategy.errors import RunError
+from strategy.base.errors import RunError
 
 if TYPE_CHECKING:
     from experiments.search_bench import Comparison

@@ -33,14 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, run, refine, search again; a table on stderr, the document on stdout."""
-    from executor.environment import rank_environment
+    from executor.supervision.environment import rank_environment
 
     rank_environment()  # before NumPy is imported: this process measures a core, too
     from experiments.console import emit, say
     from experiments.demo_report import draw, table
     from experiments.loop import document, run_loop
     from experiments.store import RunStatus, RunStore
-    from strategy.errors import InputError
+    from strategy.base.errors import InputError
 
     if args.ranks < 2 or args.steps < 3 or args.blocks < 3:
         raise InputError("too small for a comparison", got=vars(args), expected="ranks >= 2, steps >= 3, blocks >= 3")

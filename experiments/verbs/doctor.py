@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json
 from experiments.console import emit, say
 from experiments.outputs import check_place
-from strategy.errors import EnvironmentLacks, InputError, RunError
+from strategy.base.errors import EnvironmentLacks, InputError, RunError
 
 if TYPE_CHECKING:
-    from strategy.cluster import Cluster
+    from strategy.hardware.cluster import Cluster
 
 PROBE_TIMEOUT_S = 60.0
 MPI_LIBRARY = """
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return check_ops(args)
     if args.kinds or args.backend != "numpy":
         raise InputError("ops are checked with --ops", got=" ".join(args.kinds) or args.backend)
-    from executor.environment import rank_environment
+    from executor.supervision.environment import rank_environment
 
     check_place(args.write, "--write", new=True)
     rank_environment()  # a rank computes with one thread, so its core is measured with one
@@ -94,10 +94,10 @@ def check_ops(args: argparse.Namespace) -> int:
     Raises:
         RunError: something was wrong.
     """
-    from executor.environment import rank_environment
-    from executor.kernels.base import open_kernels
+    from executor.runtime.kernels.base import open_kernels
+    from executor.supervision.environment import rank_environment
     from experiments.op_checks import Coverage, check_kind, stale_reasons, total
-    from strategy.ops import REGISTRY, op_definition
+    from strategy.graph.ops import REGISTRY, op_definition
 
     rank_environment()
     kernels = open_kernels(args.backend)
@@ -123,7 +123,7 @@ def check_ops(args: argparse.Namespace) -> int:
 def look() -> Iterator[Check]:
     """Everything that is checked, in the order in which it is printed."""
     from experiments.machine import memory_bytes, num_cores
-    from strategy.units import format_bytes
+    from strategy.base.units import format_bytes
 
     yield Check("cores", True, str(num_cores()))
     yield Check("memory", True, format_bytes(memory_bytes()))
@@ -165,7 +165,7 @@ def probe(command: list[str]) -> str:
 
 def mpiexec_version() -> str:
     """Where mpiexec is, and what it says that it is."""
-    from executor.environment import find_mpiexec
+    from executor.supervision.environment import find_mpiexec
 
     path = find_mpiexec()
     done = subprocess.run(
@@ -187,9 +187,9 @@ def numpy_and_blas() -> str:
 def measured(path: Path | None) -> Cluster:
     """This machine as a cluster, said and, if asked for, written."""
     from experiments.machine import find_machine
-    from strategy.cluster import write_cluster
-    from strategy.files import write_atomic
-    from strategy.units import format_seconds
+    from strategy.base.files import write_atomic
+    from strategy.base.units import format_seconds
+    from strategy.hardware.cluster import write_cluster
 
     cluster = find_machine("local")
     device, link = cluster.device, cluster.intra

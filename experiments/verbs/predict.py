@@ -22,8 +22,8 @@ def run(args: argparse.Namespace) -> int:
     """Predict every row that can be, and say why of the others."""
     from experiments.published.predictions import as_csv, predict
     from experiments.published.rows import read_rows
-    from strategy.estimate.calibration import read_calibration, shipped
-    from strategy.files import write_atomic
+    from strategy.base.files import write_atomic
+    from strategy.closed_form.calibration import read_calibration, shipped
 
     check_place(args.out, "--out")
     rows = read_rows(args.rows)

@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become a rank."""
-    from executor.environment import job_name
-    from executor.rank import run_rank
+    from executor.supervision.environment import job_name
+    from executor.supervision.rank import run_rank
 
     # NumPy and MPI are imported under guard, in the rank's own process.
     run_rank(lambda: _profile(args), folder=RUNS / f"profile-{job_name()}")

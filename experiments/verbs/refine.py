@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json
 from experiments.console import emit, say
 from experiments.outputs import check_place
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
-    from strategy.calibrate import Calibration
-    from strategy.measurement import Measurement
-    from strategy.plan import Plan
-    from strategy.timeline import Timeline
+    from strategy.cost.calibrate import Calibration
+    from strategy.cost.measurement import Measurement
+    from strategy.plan.plan import Plan
+    from strategy.program.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fit, write, and say how wrong each run's prediction was and is."""
     from experiments.prices import read_calibration_of
-    from strategy.calibrate import write_calibration
-    from strategy.units import format_seconds
+    from strategy.base.units import format_seconds
+    from strategy.cost.calibrate import write_calibration
 
     check_place(args.out, "--out")
     runs = [read_run(folder) for folder in args.runs]
@@ -91,9 +91,9 @@ def read_run(folder: Path) -> Run:
     Raises:
         InputError: one is missing or damaged, or nothing was measured.
     """
-    from strategy.calibrate import read_measurements
-    from strategy.plan import read_plan
-    from strategy.timeline import read_timeline
+    from strategy.cost.calibrate import read_measurements
+    from strategy.plan.plan import read_plan
+    from strategy.program.timeline import read_timeline
 
     if not folder.is_dir():
         raise InputError("no such run", where=str(folder), expected="the folder of a run of 'sbplan train'")
@@ -128,7 +128,7 @@ def check_one_cluster(runs: Sequence[Run]) -> None:
 def refined(old: Calibration, runs: Sequence[Run]) -> Calibration:
     """The old calibration, corrected by what the runs measured."""
     from experiments.refinement import Observation, refine_by
-    from strategy.observe import act_overhead_s
+    from strategy.plan.observe import act_overhead_s
 
     observations = [
         Observation(found.plan, found.measurements, act_overhead_s(found.timeline), measured_step_s(found))
@@ -155,7 +155,7 @@ def measured_step_s(found: Run) -> float:
     from itertools import pairwise
     from statistics import median
 
-    from strategy.timeline import step_ends_ns
+    from strategy.program.timeline import step_ends_ns
 
     times_ns = [after - before for before, after in pairwise(step_ends_ns(found.timeline)) if before > 0]
     if not times_ns or median(times_ns) <= 0:

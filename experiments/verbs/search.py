@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, not_there_yet, say
 from experiments.outputs import check_place, clean_stdout, make_folder
-from strategy.errors import InfeasibleError
+from strategy.base.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from strategy.calibrate import Calibration
-    from strategy.config import PlanConfig
+    from strategy.cost.calibrate import Calibration
+    from strategy.layout.config import PlanConfig
     from strategy.models import Model
-    from strategy.plan import Plan
-    from strategy.search.candidates import Request
+    from strategy.plan.plan import Plan
+    from strategy.search.candidate.candidates import Request
     from strategy.search.search import SearchResult, Watch
 
 EXIT_LIMIT = 4
@@ -83,14 +83,14 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the plan, print; times count from here, imports included."""
     started = time.perf_counter()
     if args.cluster.partition(":")[0] == "local":
-        from executor.environment import rank_environment
+        from executor.supervision.environment import rank_environment
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
     from experiments.prices import simulated_step
-    from strategy.plan import write_plan
+    from strategy.plan.plan import write_plan
+    from strategy.search.candidate.weighted_problem import OutOfTimeError
     from strategy.search.search import search
-    from strategy.search.weighted import OutOfTimeError
 
     check_place(args.out, "--out")
     make_folder(args.dump_passes, "--dump-passes")
@@ -131,10 +131,10 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.pins import read_pins
     from experiments.prices import read_calibration_of
     from experiments.settings import read_training
-    from strategy.cost import CostModel
+    from strategy.cost.cost import CostModel
     from strategy.models import find_preset
-    from strategy.search.candidates import Pins, Request
-    from strategy.search.deduce import Deduction
+    from strategy.search.candidate.candidates import Pins, Request
+    from strategy.search.layouts.deduce import Deduction
 
     model = model_of(args.model, args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)
@@ -250,7 +250,7 @@ def utilisation(plan: Plan) -> tuple[float, float]:
 
 def summary(result: SearchResult, path: Path) -> str:
     """The answer in two lines, for people."""
-    from strategy.units import format_bytes, format_seconds
+    from strategy.base.units import format_bytes, format_seconds
 
     plan, claims = result.plan, result.plan.claims
     peak, limit = format_bytes(max(claims.peak_memory_bytes)), format_bytes(claims.memory_limit_bytes)

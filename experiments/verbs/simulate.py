@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json
 from experiments.console import emit, say
 from experiments.outputs import check_place
-from strategy.errors import InputError
-from strategy.files import write_atomic
+from strategy.base.errors import InputError
+from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from simulator.simulate import Simulation
-    from strategy.cost import CostModel
-    from strategy.plan import Plan
-    from strategy.program import Program
+    from strategy.cost.cost import CostModel
+    from strategy.plan.plan import Plan
+    from strategy.program.program import Program
 
 FORMATS = (".png", ".pdf", ".svg")
 
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
     from experiments.verbs.verify import refusal
     from experiments.what_if import what_if
     from simulator.simulate import simulate
+    from strategy.base.units import format_seconds
     from strategy.lowering.lower import check_size
-    from strategy.plan import read_plan
-    from strategy.units import format_seconds
-    from strategy.verify import verify
+    from strategy.plan.plan import read_plan
+    from strategy.plan.verify import verify
 
     check_place(args.trace, "--trace")
     check_place(args.figure, "--figure")
@@ -144,7 +144,7 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
         )
     from simulator.figures import memory_figure, timeline_figure
     from simulator.memory_timeline import memory_timelines
-    from strategy.lowering.arrangement import arrange
+    from strategy.layout.arrangement import arrange
 
     actions = arrange(plan.graph, plan.layout, plan.pipeline).actions
     timeline = found.timeline

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, NoReturn
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
 from experiments.console import emit, say
-from strategy.errors import InfeasibleError
+from strategy.base.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from strategy.problem import Problem
-    from strategy.solve import Solution
+    from strategy.ilp.problem import Problem
+    from strategy.ilp.solve import Solution
 
 EXIT_LIMIT = 4
 
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     """
     started = time.perf_counter()
     from experiments.outputs import check_place, clean_stdout
-    from strategy.certificate.digest import problem_digest
-    from strategy.problem_file import read_problem
-    from strategy.solve import solve
+    from strategy.ilp.certificate.digest import problem_digest
+    from strategy.ilp.problem_file import read_problem
+    from strategy.ilp.solve import solve
 
     check_place(args.certificate, "--certificate")
     problem = read_problem(args.problem)
@@ -129,8 +129,8 @@ def reporter(*, already_s: float) -> Callable[[float, int | None, int | None], N
 def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
     """What is wrong: when too much is held, by how much, and the smallest limit that works if it is found in time."""
     started = time.perf_counter()
-    from strategy.solve import PeakLimitError, smallest_limit
-    from strategy.solve.conflict import overfull_times
+    from strategy.ilp.solve import PeakLimitError, smallest_limit
+    from strategy.ilp.solve.conflict import overfull_times
 
     if problem.limit is None:
         return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice")
@@ -158,8 +158,8 @@ def peak_rss_bytes() -> int:
 
 def write_proof(path: Path, digest: str, solution: Solution) -> None:
     """Write the certificate of an answer to the problem of that digest, for `sbplan verify --certificate`."""
-    from strategy.certificate.file import write_certificate
-    from strategy.certificate.proof import Certificate
+    from strategy.ilp.certificate.file import write_certificate
+    from strategy.ilp.certificate.proof import Certificate
 
     if solution.proof is None:
         say(f"{path}: not written, since no bound was proved")

@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become a rank, or start the ranks."""
-    from executor.environment import job_name
-    from executor.rank import run_rank
+    from executor.supervision.environment import job_name
+    from executor.supervision.rank import run_rank
 
     if args.launch:
         return _launch(args)
@@ -59,10 +59,10 @@ def _launch(args: argparse.Namespace) -> int:
     import os
     import time
 
-    from executor.launch import launch
+    from executor.supervision.launch import launch
     from experiments.console import say
     from experiments.ranks import rank_argv
-    from strategy.plan import read_plan
+    from strategy.plan.plan import read_plan
 
     plan = read_plan(args.plan)
     arguments = [str(args.plan), "--steps", str(args.steps), "--checkpoint-every", str(args.checkpoint_every)]

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from experiments.published.fitting import open_rows
     from experiments.published.sources import all_figures, as_table
     from experiments.published.validation import FOLDS, validate
-    from strategy.estimate.calibration import DECLARED, write_calibration
+    from strategy.closed_form.calibration import DECLARED, write_calibration
 
     check_place(args.out, "--out")
     found = validate()
@@ -61,7 +61,7 @@ def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, ob
     """The JSON document of a validation."""
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON
-    from strategy.estimate.calibration import DECLARED
+    from strategy.closed_form.calibration import DECLARED
 
     return {
         "parameters": len(DECLARED),

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from strategy.errors import CertificateError, PlanError
+from strategy.base.errors import CertificateError, PlanError
 
 if TYPE_CHECKING:
-    from strategy.plan import Plan
+    from strategy.plan.plan import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     if args.certificate is not None:
         return verify_certificate(args.certificate, args.plan, json=args.json)
     from simulator import engine
-    from strategy.plan import read_plan
-    from strategy.verify import verify
+    from strategy.plan.plan import read_plan
+    from strategy.plan.verify import verify
 
     plan = read_plan(args.plan)
     problems = verify(plan, admits=lambda program: engine.run(program, 1))
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
 def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
     """Check a certificate and say what it shows."""
-    from strategy.certificate.check import check
-    from strategy.certificate.file import read_certificate
-    from strategy.problem_file import read_problem
+    from strategy.ilp.certificate.check import check
+    from strategy.ilp.certificate.file import read_certificate
+    from strategy.ilp.problem_file import read_problem
 
     problem = read_problem(problem_path)
     try:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link, Side
-from strategy.units import to_ns
+from strategy.base.units import to_ns
 
 _FENCE_INSIDE_S, _FENCE_NETWORK_S = 2.8e-6, 11.3e-6
 """Latency of a step by Simple over one by LL, on NVLink and on InfiniBand, in NCCL's tables (src/graph/tuning.cc)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from simulator.exchange.negotiation import Negotiation, negotiate
 from simulator.exchange.training import Task
-from strategy.units import to_ns
+from strategy.base.units import to_ns
 
 
 @dataclass(slots=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 
 _GBIT = 1e9 / 8
 _REACHED = 0.92
-"""Share of a NIC's rate that NCCL reaches (`nccl.network` of `strategy.estimate.collectives`, its prior)."""
+"""Share of a NIC's rate that NCCL reaches (`nccl.network` of `strategy.closed_form.collectives`, its prior)."""
 _NVLINK_HOP_S, _PCIE_HOP_S, _RDMA_HOP_S = 0.6e-6, 1.0e-6, 2.7e-6
 """Of a ring by the LL protocol, from NCCL's own tuning tables (src/graph/tuning.cc)."""
 _TCP_HOP_S = 25e-6

@@ -14,7 +14,7 @@ from simulator.exchange.collectives import BRIDGE, GPU_IN, GPU_OUT
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link, Side
 from simulator.exchange.training import Exchange, Task
-from strategy.units import to_ns
+from strategy.base.units import to_ns
 
 _HOST_RATE = 1e9
 """A host is a link that moves its nanoseconds of work."""

@@ -17,8 +17,8 @@ from enum import StrEnum
 from heapq import heappop, heappush
 
 from simulator.resources import SharedResource
-from strategy.errors import InternalError
-from strategy.program import time_alone_ns
+from strategy.base.errors import InternalError
+from strategy.program.program import time_alone_ns
 
 Action = Callable[[], None]
 Legs = Mapping[str, int]

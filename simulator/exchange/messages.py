@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from simulator.exchange.fabric import Fabric
-from strategy.errors import InternalError
-from strategy.units import to_ns
+from strategy.base.errors import InternalError
+from strategy.base.units import to_ns
 
 Ranks = npt.NDArray[np.intp]
 Times = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.messages import Messages, doubling
-from strategy.units import to_ns
+from strategy.base.units import to_ns
 
 _NAME_BYTES = 64
 """Of a request: name, shape, dtype, rank."""

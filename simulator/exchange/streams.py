@@ -21,7 +21,7 @@ from simulator.exchange.horovod import fused
 from simulator.exchange.loop import Action, Link, Stream
 from simulator.exchange.negotiation import Negotiation
 from simulator.exchange.training import Exchange, Task
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from simulator.exchange.collectives import BRIDGE, GPU_IN, GPU_OUT, NIC_IN, NIC_
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Action, Legs, Link, Side, Stream
 from simulator.exchange.training import Exchange, Task
-from strategy.units import to_ns
+from strategy.base.units import to_ns
 
 _SERVER_OUT, _SERVER_IN, _TO, _FROM, _SUM = "server out", "server in", "connections to", "connections from", "sum"
 

@@ -14,8 +14,8 @@ from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link
 from simulator.exchange.training import Exchange, Task
 from simulator.exchange.workload import Span, Workload
-from strategy.errors import InputError
-from strategy.units import to_ns
+from strategy.base.errors import InputError
+from strategy.base.units import to_ns
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link, Loop
 from simulator.exchange.workload import Workload
-from strategy.errors import InternalError
+from strategy.base.errors import InternalError
 
 
 @dataclass(slots=True)

@@ -11,15 +11,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strategy.data_sheet import FLOP_BOUND
-from strategy.errors import InputError
-from strategy.estimate.devices import DeviceSheet
-from strategy.graph import Graph, Op, Phase
+from strategy.base.errors import InputError
+from strategy.base.units import to_ns
+from strategy.cost.data_sheet import FLOP_BOUND
+from strategy.graph.graph import Graph, Op, Phase
+from strategy.graph.ops import op_definition
+from strategy.hardware.devices import DeviceSheet
 from strategy.models.base import Model
-from strategy.ops import op_definition
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.units import to_ns
 
 _PEAK_SHARE = {32: 0.7, 16: 0.4}
 """Of the dense peak in products and convolutions, by width; NVIDIA's P100 and V100 in TensorFlow's benchmarks."""

@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from strategy.boxing import boxing_task, part_nbytes, sent_nbytes, transfer_task
-from strategy.cluster import Cluster
-from strategy.errors import present
-from strategy.graph import Graph
-from strategy.layout import Layout
-from strategy.levels import box_size, by_node, nodes_of
-from strategy.lowering.arrangement import Action, Arrangement, Pipeline
-from strategy.measurement import Features
-from strategy.placement import Placement
-from strategy.program import ActKind
-from strategy.sbp import local_boxes
-from strategy.tensor import Rate
+from strategy.base.errors import present
+from strategy.comm.boxing import boxing_task, part_nbytes, sent_nbytes, transfer_task
+from strategy.comm.hierarchical import box_size, by_node, nodes_of
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Graph
+from strategy.hardware.cluster import Cluster
+from strategy.layout.arrangement import Action, Arrangement, Pipeline
+from strategy.layout.layout import Layout
+from strategy.program.program import ActKind
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import local_boxes
+from strategy.sbp.tensor import Rate
 
 UNEVEN_SHARE = 1 / 16
 UNEVEN_NBYTES = 4096

@@ -6,13 +6,13 @@ the program (`memory`): blocks that are in use for less than the lifetime, or in
 
 from __future__ import annotations
 
-from strategy.graph import Graph
-from strategy.layout import Stages
-from strategy.lowering.arrangement import Arrangement, Held
+from strategy.graph.graph import Graph
+from strategy.layout.arrangement import Arrangement, Held
+from strategy.layout.layout import Stages
 from strategy.lowering.memory import aligned
-from strategy.placement import Placement, Space
-from strategy.sbp import Owner, local_box
-from strategy.tensor import box_shape, is_empty
+from strategy.sbp.placement import Placement, Space
+from strategy.sbp.sbp import Owner, local_box
+from strategy.sbp.tensor import box_shape, is_empty
 
 
 def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:

@@ -21,22 +21,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from strategy.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
-from strategy.cost import CostModel, expected, port_rates
-from strategy.data_sheet import FLOP_BOUND
-from strategy.errors import PlanError, present
-from strategy.graph import Graph, Phase, Role
-from strategy.layout import Layout
-from strategy.levels import nodes_of
-from strategy.lowering.arrangement import Action, Arrangement, Held, Pipeline
+from strategy.base.errors import PlanError, present
+from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
+from strategy.comm.hierarchical import nodes_of
+from strategy.cost.cost import CostModel, expected, port_rates
+from strategy.cost.data_sheet import FLOP_BOUND
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Graph, Phase, Role
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.copy import TO_HOST
+from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
+from strategy.layout.layout import Layout
+from strategy.layout.objective import Priced
+from strategy.layout.schedule import chunk_order
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import placed
-from strategy.lowering.schedule import chunk_order
-from strategy.measurement import Features
-from strategy.objective import Priced
-from strategy.ops import op_definition
-from strategy.ops.copy import TO_HOST
-from strategy.program import (
+from strategy.program.program import (
     ActKind,
     Actor,
     BoxingTask,
@@ -50,8 +50,8 @@ from strategy.program import (
     TransferTask,
     Work,
 )
-from strategy.sbp import Partial, local_boxes
-from strategy.tensor import Box, Rate, box_shape
+from strategy.sbp.sbp import Partial, local_boxes
+from strategy.sbp.tensor import Box, Rate, box_shape
 
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from strategy.lowering.arena import Span, place, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
-from strategy.placement import Space
-from strategy.program import Actor, OpTask, Program, Register
+from strategy.program.program import Actor, OpTask, Program, Register
+from strategy.sbp.placement import Space
 
 ALIGNMENT = 64
 """Blocks begin on a cache line, which the widest vector loads like, and fill it."""

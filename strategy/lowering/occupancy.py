@@ -29,7 +29,7 @@ from functools import cached_property
 
 from strategy.lowering.arena import Interval
 from strategy.lowering.shortening import Shortening, shortening
-from strategy.program import OpTask, Port, Program
+from strategy.program.program import OpTask, Port, Program
 
 Block = tuple[int, int]
 """A register's index, and which of its blocks."""

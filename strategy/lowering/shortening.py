@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.program import Program
+from strategy.program.program import Program
 
 LONG = 64
 """Micro-batches up to which nothing is shortened."""

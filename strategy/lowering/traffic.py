@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strategy.boxing import sent_nbytes
-from strategy.program import BoxingTask, Program, TransferTask
+from strategy.comm.boxing import sent_nbytes
+from strategy.program.program import BoxingTask, Program, TransferTask
 
 
 def sent_bytes_per_step(program: Program) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from strategy.errors import InputError, did_you_mean
+from strategy.base.errors import InputError, did_you_mean
 from strategy.models import arcface, bert, gpt, inception, llama, mixtral, mlp, resnet, vgg, vit, wide_deep
 from strategy.models.base import Family, Features, Integers, Model, Preset, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig

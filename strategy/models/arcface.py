@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.images import ImageBatches
 from strategy.nn.layers import BatchNorm, Conv2d, Linear

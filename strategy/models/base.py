@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strategy.nn.module import Module
-from strategy.tensor import TensorSpec
+from strategy.sbp.tensor import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

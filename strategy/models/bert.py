@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Integers, Preset, Source
 from strategy.nn.layers import Embedding, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
 from strategy.nn.transformer import Attention, Mlp
-from strategy.tensor import DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 
 EPSILON = 1e-12
 """Of every layer norm, as in the authors' code."""

@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Features, Integers, Source
 from strategy.nn.layers import BatchNorm, Conv2d, Pair
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
-from strategy.tensor import DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 
 COLOURS = 3
 

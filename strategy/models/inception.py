@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ConvNorm, ImageModel
 from strategy.nn.layers import Dropout, Linear, Pair, avg_pool, global_avg_pool, max_pool

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategy.errors import InputError, report
+from strategy.base.errors import InputError, report
 from strategy.models.base import Model
 from strategy.models.gpt import GptConfig
-from strategy.tensor import Shape
+from strategy.sbp.tensor import Shape
 
 Array = NDArray[Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strategy.models.base import Source, Tokens
-from strategy.tensor import DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 
 
 class TextBatches:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.images import COLOURS, ImageModel
 from strategy.nn.layers import Conv2d, Dropout, Linear, max_pool

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Preset
 from strategy.models.images import ImageBatches
 from strategy.nn.layers import Conv2d, LayerNorm, Linear

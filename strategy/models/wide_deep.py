@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from strategy.models.base import Family, Features, Integers, Preset, Source
 from strategy.nn.layers import Embedding, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module
 from strategy.nn.tracer import Tensor
-from strategy.tensor import DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

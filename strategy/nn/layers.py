@@ -9,8 +9,8 @@ import math
 import zlib
 from collections.abc import Sequence
 
-from strategy.errors import InputError
-from strategy.graph import Attrs, Phase
+from strategy.base.errors import InputError
+from strategy.graph.graph import Attrs, Phase
 from strategy.nn.module import Module, Parameter
 from strategy.nn.tracer import Tensor
 

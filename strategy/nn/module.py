@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from strategy.errors import GraphError, InputError
-from strategy.tensor import Shape
+from strategy.base.errors import GraphError, InputError
+from strategy.sbp.tensor import Shape
 
 
 class Applied(Protocol):

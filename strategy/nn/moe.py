@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from strategy.errors import InputError, present
-from strategy.graph import Attrs
+from strategy.base.errors import InputError, present
+from strategy.graph.graph import Attrs
 from strategy.nn.layers import swiglu
 from strategy.nn.module import Module, Parameter
 from strategy.nn.tracer import Tensor

@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from strategy.errors import InputError
-from strategy.graph import Attrs
-from strategy.tensor import DType, Shape
+from strategy.base.errors import InputError
+from strategy.graph.graph import Attrs
+from strategy.sbp.tensor import DType, Shape
 
 Number = int | float
 Axes = int | Sequence[int] | None

@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import final, overload
 
-from strategy.builder import GraphBuilder
-from strategy.errors import GraphError, did_you_mean, present
-from strategy.graph import Attrs, Role, Value
+from strategy.base.errors import GraphError, did_you_mean, present
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Attrs, Role, Value
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators, filled
-from strategy.placement import Placement, Space
-from strategy.sbp import Sbp
-from strategy.tensor import DType, Rate, Shape, TensorSpec
+from strategy.sbp.placement import Placement, Space
+from strategy.sbp.sbp import Sbp
+from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

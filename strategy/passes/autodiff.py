@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from strategy.builder import GraphBuilder
-from strategy.errors import GraphError
-from strategy.graph import Op, Role
-from strategy.ops import op_definition
-from strategy.ops.gradient import GradientBuilder
+from strategy.base.errors import GraphError
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Op, Role
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.gradient import GradientBuilder
 
 
 def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = ()) -> dict[str, tuple[str, ...]]:

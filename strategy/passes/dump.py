@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from strategy.files import write_atomic
-from strategy.graph import Graph, Op, Role, Value
-from strategy.tensor import Rate
+from strategy.base.files import write_atomic
+from strategy.graph.graph import Graph, Op, Role, Value
+from strategy.sbp.tensor import Rate
 
 
 def graph_text(graph: Graph) -> str:

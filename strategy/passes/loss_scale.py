@@ -2,18 +2,19 @@
 
 The loss that is differentiated is the model's times a variable, so all gradients are scaled. They are divided by it
 where they are divided by the count, in the one factor that all updates read: after accumulation, before the clip, and
-without another pass over them. Whether the step counts, and what the scale is next, `strategy.ops.skip` says.
+without another pass over them. Whether the step counts, and what the scale is next, `strategy.graph.ops.skipped_steps`
+says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strategy.builder import GraphBuilder
-from strategy.graph import Attrs, Phase, Role, Value
-from strategy.ops.skip import STEP as STEP_SPEC
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Attrs, Phase, Role, Value
+from strategy.graph.ops.skipped_steps import STEP as STEP_SPEC
 from strategy.passes.updates import STEP
-from strategy.tensor import Rate, TensorSpec
+from strategy.sbp.tensor import Rate, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

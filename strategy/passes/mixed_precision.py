@@ -3,7 +3,7 @@
 Parameters stay as they are, in float32; each is cast once per step, for all of its readers. What an op computes in
 follows from its kind (the lists of Micikevicius et al. 2018, arXiv:1710.03740, as OneFlow and PyTorch have them):
 
-    products           in halves, accumulated in float32 (see `strategy.ops.halves`)
+    products           in halves, accumulated in float32 (see `strategy.graph.ops.half_precision`)
     sums and powers    in float32: soft-max, losses, reductions, statistics over a batch
     others             as what they read is; where that differs, in halves, unless data of the graph is among it.
                        Parameters have no say, so that a bias, a gain or an embedding follows the activations.
@@ -20,9 +20,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from strategy.builder import GraphBuilder
-from strategy.graph import Graph, Op, Role
-from strategy.tensor import DType
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Graph, Op, Role
+from strategy.sbp.tensor import DType
 
 PRODUCTS = frozenset({"matmul", "matmul_nt", "matmul_tn", "batch_matmul", "grouped_matmul", "conv2d", "attention"})
 SUMS = frozenset(

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from strategy.errors import InputError, did_you_mean
-from strategy.graph import Graph, Op, Phase, Role, Value, check_graph
-from strategy.ops.copy import TO_DEVICE, TO_HOST
-from strategy.placement import MOVES, Space
-from strategy.tensor import Rate
+from strategy.base.errors import InputError, did_you_mean
+from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph
+from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
+from strategy.sbp.placement import MOVES, Space
+from strategy.sbp.tensor import Rate
 
 CLIP = "clip"
 """The op whose first output scales every gradient: what depends on it belongs to the optimiser."""

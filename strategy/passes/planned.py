@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strategy.config import PlanConfig
-from strategy.graph import Graph
+from strategy.graph.graph import Graph
+from strategy.layout.config import PlanConfig
 from strategy.models.base import Model
 from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute

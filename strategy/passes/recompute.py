@@ -23,11 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from strategy.config import Recompute
-from strategy.errors import InputError, did_you_mean
-from strategy.graph import Graph, Op, Phase, Role, Value, check_graph
-from strategy.ops import op_definition
-from strategy.tensor import Rate
+from strategy.base.errors import InputError, did_you_mean
+from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph
+from strategy.graph.ops import op_definition
+from strategy.layout.config import Recompute
+from strategy.sbp.tensor import Rate
 
 FUSED_ATTENTION = "attention"
 """The kind that goes from queries, keys and values to their mixture in one act."""

@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from strategy.builder import GraphBuilder
-from strategy.config import Context, PlanConfig
-from strategy.errors import InputError, report
-from strategy.graph import Attrs, Graph, Op, Role
-from strategy.ops.heads import is_masked, is_packed
-from strategy.tensor import Shape
+from strategy.base.errors import InputError, report
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Attrs, Graph, Op, Role
+from strategy.graph.ops.heads import is_masked, is_packed
+from strategy.layout.config import Context, PlanConfig
+from strategy.sbp.tensor import Shape
 
 
 def split_sequences(graph: Graph, config: PlanConfig) -> Graph:

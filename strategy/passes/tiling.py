@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from strategy.errors import InputError, did_you_mean
-from strategy.graph import Graph, Op, Value, check_graph
-from strategy.sbp import balanced_split
-from strategy.sharing import persistent
-from strategy.tensor import TensorSpec
+from strategy.base.errors import InputError, did_you_mean
+from strategy.graph.graph import Graph, Op, Value, check_graph
+from strategy.passes.zero_layouts import persistent
+from strategy.sbp.sbp import balanced_split
+from strategy.sbp.tensor import TensorSpec
 
 
 def tile(graph: Graph, tiles: int, patterns: Sequence[str]) -> Graph:

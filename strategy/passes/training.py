@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from strategy.builder import GraphBuilder
-from strategy.errors import InputError, did_you_mean
-from strategy.graph import Graph, Op, Phase, Role, Value
+from strategy.base.errors import InputError, did_you_mean
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Graph, Op, Phase, Role, Value
+from strategy.graph.ops.learning_rate import Decay
 from strategy.models.base import Model
 from strategy.nn.layers import set_training
 from strategy.nn.tracer import Tensor, Tracer
-from strategy.ops.learning_rate import Decay
 from strategy.passes.autodiff import differentiate
 from strategy.passes.loss_scale import add_adjustment, scaled_count, scaled_loss
 from strategy.passes.mixed_precision import Precision, mixed_precision
 from strategy.passes.updates import Optimizer, Rule, Trained, add_updates
-from strategy.tensor import DType, Rate, TensorSpec
+from strategy.sbp.tensor import DType, Rate, TensorSpec
 
 REPORT = "report"
 PARAMETERS = (DType.FLOAT32, DType.FLOAT64)

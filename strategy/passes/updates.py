@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from strategy.builder import GraphBuilder
-from strategy.graph import Attrs, Phase, Role, Value
-from strategy.ops import skip
-from strategy.tensor import Rate, TensorSpec
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Attrs, Phase, Role, Value
+from strategy.graph.ops import skipped_steps as skip
+from strategy.sbp.tensor import Rate, TensorSpec
 
 
 class Optimizer(StrEnum):

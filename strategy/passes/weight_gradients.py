@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.graph import Graph, Op, Phase
+from strategy.graph.graph import Graph, Op, Phase
 
 
 def set_apart(graph: Graph) -> Graph:

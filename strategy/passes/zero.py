@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.config import PlanConfig
-from strategy.graph import Graph, Op, Phase, Value, act_rate, check_graph
-from strategy.sharing import is_shared, persistent
-from strategy.tensor import Rate
+from strategy.graph.graph import Graph, Op, Phase, Value, act_rate, check_graph
+from strategy.layout.config import PlanConfig
+from strategy.passes.zero_layouts import is_shared, persistent
+from strategy.sbp.tensor import Rate
 
 
 def share_out(graph: Graph, config: PlanConfig) -> Graph:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategy.cluster import Cluster
+from strategy.hardware.cluster import Cluster
 
 Floats = NDArray[np.float64]
 STATE_NBYTES = 18

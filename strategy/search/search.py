@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from strategy.config import Offload, PlanConfig
-from strategy.errors import InfeasibleError, InputError
-from strategy.plan import Plan
-from strategy.search.by_hand import likely_first, solved_by_hand
-from strategy.search.candidates import (
+from strategy.base.errors import InfeasibleError, InputError
+from strategy.layout.config import Offload, PlanConfig
+from strategy.plan.plan import Plan
+from strategy.search.candidate.candidate_solve import Solved, Verdict, examine
+from strategy.search.candidate.candidates import (
     Request,
     candidates_of,
     free_rules,
@@ -33,12 +33,12 @@ from strategy.search.candidates import (
     with_less_memory,
     with_offload,
 )
-from strategy.search.fitted_plan import fitted_plan
-from strategy.search.infeasibility import nothing_fits, tightest
-from strategy.search.quick_bound import quick_bound_ns
-from strategy.search.simulated_plan import SearchStatus, Simulate
-from strategy.search.verdict import Solved, Verdict, examine
-from strategy.search.weighted import OutOfTimeError
+from strategy.search.candidate.fitted_plan import fitted_plan
+from strategy.search.candidate.infeasibility import nothing_fits, tightest
+from strategy.search.candidate.quick_bound import quick_bound_ns
+from strategy.search.candidate.rule_based_plans import likely_first, solved_by_hand
+from strategy.search.candidate.simulated_plan import SearchStatus, Simulate
+from strategy.search.candidate.weighted_problem import OutOfTimeError
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""

@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable
 from time import perf_counter
 
-from executor.kernels.base import open_kernels
-from executor.transport.base import Transport, lanes_of
-from executor.transport.loopback import LoopbackHub
-from executor.worker import Worker
-from strategy.graph import Graph
-from strategy.ops.base import Call
-from strategy.program import ActKind, BoxingTask, Message, Program, TransferTask
-from strategy.tensor import Box
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import Transport, lanes_of
+from executor.runtime.transport.loopback import LoopbackHub
+from executor.runtime.worker import Worker
+from strategy.graph.graph import Graph
+from strategy.graph.ops.base import Call
+from strategy.program.program import ActKind, BoxingTask, Message, Program, TransferTask
+from strategy.sbp.tensor import Box
 from tests.executor.programs import Builder, define, load
 from tests.mpi.launch import run_ranks
 
@@ -112,7 +112,7 @@ def measure_under_mpi() -> dict[str, list[float]] | None:
     """Samples of rank 0, there alone; called on all ranks."""
     from mpi4py import MPI
 
-    from executor.transport.mpi import MpiTransport
+    from executor.runtime.transport.mpi import MpiTransport
 
     comm = MPI.COMM_WORLD
     programs: dict[str, Callable[[int], tuple[Program, Graph]]] = {"all_reduce": all_reduce, "transfer": transfer}

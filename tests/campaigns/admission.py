@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from strategy.errors import DeadlockError, PlanError
-from strategy.program import Program
-from strategy.protocol import admit
+from strategy.base.errors import DeadlockError, PlanError
+from strategy.program.program import Program
+from strategy.program.protocol import admit
 from tests.campaigns.outcome import Outcome
-from tests.interleavings import ends, tiny_program
+from tests.support.interleavings import ends, tiny_program
 
 QUOTAS = {
     "admitted": 0.25,

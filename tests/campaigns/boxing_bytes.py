@@ -21,18 +21,27 @@ from functools import cache
 
 import numpy as np
 
-from executor.collectives import prepare
-from executor.transport.base import HostArray, Transport, wait
-from executor.transport.loopback import Message
-from strategy.boxing import Boxing, BoxingStep, Price, boxing_task, layouts_of, part_nbytes, sent_nbytes, transfer_task
-from strategy.cluster import Cluster, Device, Host, Link
-from strategy.convert import cross
-from strategy.cost import CostModel
-from strategy.levels import PARTS, box_size, nodes_of
-from strategy.ops.base import Workspace
-from strategy.placement import Placement, Space
-from strategy.program import ActKind, BoxingTask, TransferTask
-from strategy.sbp import (
+from executor.runtime.collectives import prepare
+from executor.runtime.transport.base import HostArray, Transport, wait
+from executor.runtime.transport.loopback import Message
+from strategy.comm.boxing import (
+    Boxing,
+    BoxingStep,
+    Price,
+    boxing_task,
+    layouts_of,
+    part_nbytes,
+    sent_nbytes,
+    transfer_task,
+)
+from strategy.comm.hierarchical import PARTS, box_size, nodes_of
+from strategy.cost.cost import CostModel
+from strategy.graph.ops.base import Workspace
+from strategy.hardware.cluster import Cluster, Device, Host, Link
+from strategy.layout.convert import cross
+from strategy.program.program import ActKind, BoxingTask, TransferTask
+from strategy.sbp.placement import Placement, Space
+from strategy.sbp.sbp import (
     B,
     Broadcast,
     NdSbp,
@@ -46,10 +55,10 @@ from strategy.sbp import (
     owners,
     reductions,
 )
-from strategy.tensor import DType, Shape, TensorSpec, box_shape
+from strategy.sbp.tensor import DType, Shape, TensorSpec, box_shape
 from tests.campaigns.outcome import Outcome
 from tests.executor.cases import on_threads
-from tests.oracle import close, gather, scatter
+from tests.support.oracle import close, gather, scatter
 
 SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, Owner(1), *map(Partial, Reduce))
 EVEN, UNEVEN = (12, 24), (7, 5)

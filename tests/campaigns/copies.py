@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from experiments.search_cases import INSTANCES
-from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
-from strategy.problem_file import read_problem, write_problem
+from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.ilp.problem_file import read_problem, write_problem
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.solve_command import Solved, run_solve
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from strategy.convert import lay_out
-from strategy.search.layout_problem import layout_problem
-from strategy.solve import SolveStatus, smallest_limit, solve
-from tests.random_graphs import GraphCase, Priced, every_layout, price, random_case
+from strategy.ilp.solve import SolveStatus, smallest_limit, solve
+from strategy.layout.convert import lay_out
+from strategy.search.layouts.layout_problem import layout_problem
+from tests.support.random_graphs import GraphCase, Priced, every_layout, price, random_case
 
 
 def nth_case(number: int, *, most: int) -> GraphCase:

@@ -11,24 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from executor.op_validation.pieces import Array, join
+from executor.runtime.worker import Worker
 from executor.threads import run_loopback
-from executor.trial.pieces import Array, join
-from executor.worker import Worker
-from strategy.errors import SbplanError
-from strategy.graph import Role
-from strategy.layout import home_of
-from strategy.lowering.arrangement import Arrangement, Held, arrange
+from strategy.base.errors import SbplanError
+from strategy.graph.graph import Role
+from strategy.graph.ops import REGISTRY
+from strategy.layout.arrangement import Arrangement, Held, arrange
+from strategy.layout.layout import home_of
 from strategy.lowering.lower import lower
-from strategy.ops import REGISTRY
-from strategy.program import ActKind, LoadTask, Program
-from strategy.protocol import admit
-from strategy.sbp import Broadcast, NdSbp, Partial, Reduce, Sbp, Split, local_box, local_shape
-from strategy.tensor import DType, Rate
-from tests.apart import apart
+from strategy.program.program import ActKind, LoadTask, Program
+from strategy.program.protocol import admit
+from strategy.sbp.sbp import Broadcast, NdSbp, Partial, Reduce, Sbp, Split, local_box, local_shape
+from strategy.sbp.tensor import DType, Rate
 from tests.campaigns.outcome import Outcome
 from tests.mpi.launch import run_ranks
-from tests.reference import run_graph
-from tests.whole_graphs import WholeCase, family_of, forward_kinds, random_whole_graph
+from tests.support.apart import apart
+from tests.support.reference import run_graph
+from tests.support.whole_graphs import WholeCase, family_of, forward_kinds, random_whole_graph
 
 MPI_EVERY = 8
 EXACT = 1e-9
@@ -123,7 +123,7 @@ def arrangement_of(case: WholeCase) -> Arrangement:
     return arrange(case.graph, case.layout, case.pipeline)
 
 
-def loader(case: WholeCase):  # noqa: ANN201 - the type of `executor.acts.Load`, as a closure
+def loader(case: WholeCase):  # noqa: ANN201 - the type of `executor.runtime.acts.Load`, as a closure
     """Fills a rank's pieces of the inputs."""
     batches = case.batches()
 

@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from executor.acts import memory
+from executor.runtime.acts import memory
 from executor.train import Trainer, program_of
 from strategy.lowering.memory import ALIGNMENT, fullest, memory_nbytes
 from strategy.lowering.occupancy import Occupancy
-from strategy.program import Program
-from strategy.sbp import Split
+from strategy.program.program import Program
+from strategy.sbp.sbp import Split
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.transparency import differences, text_of
 from tests.campaigns.transparency import exercised as made_of
-from tests.poison import Poison
-from tests.random_plans import PlanCase, random_plan_case
-from tests.small_plans import train
+from tests.support.poison import Poison
+from tests.support.random_plans import PlanCase, random_plan_case
+from tests.support.small_plans import train
 
 QUOTAS = {
     "pipeline": 0.3,

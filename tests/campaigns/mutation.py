@@ -15,21 +15,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from strategy.boxing import layouts_of, step_between
-from strategy.errors import InputError
-from strategy.layout import wanted_copies
-from strategy.lowering.schedule import Schedule
+from strategy.base.errors import InputError
+from strategy.comm.boxing import layouts_of, step_between
+from strategy.layout.layout import wanted_copies
+from strategy.layout.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan, plan_text, read_plan
-from strategy.program import ActKind
-from strategy.sbp import Split, format_nd, parse_nd
-from strategy.tensor import DType
-from strategy.verify import verify
+from strategy.plan.plan import Plan, plan_text, read_plan
+from strategy.plan.verify import verify
+from strategy.program.program import ActKind
+from strategy.sbp.sbp import Split, format_nd, parse_nd
+from strategy.sbp.tensor import DType
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.transparency import check
-from tests.small_plans import config_of, random_plan, reclaimed, request
-from tests.strategy.test_plan import stamped
+from tests.strategy.plan.test_plan import stamped
+from tests.support.small_plans import config_of, random_plan, reclaimed, request
 
 Step = dict[str, Any]
 Steps = list[Step]

@@ -8,19 +8,19 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 
-from executor.measured import measured_timeline
+from executor.runtime.measured import measured_timeline
+from executor.runtime.worker import Hooks
 from executor.threads import run_loopback
-from executor.worker import Hooks
 from simulator.engine import run as simulate
 from simulator.pipelines import pipeline
-from strategy.graph import Graph
+from strategy.graph.graph import Graph
+from strategy.layout.schedule import Schedule
 from strategy.lowering.memory import placed
-from strategy.lowering.schedule import Schedule
-from strategy.program import Program
-from strategy.timeline import Timeline, Turn, stream_sequences
+from strategy.program.program import Program
+from strategy.program.timeline import Timeline, Turn, stream_sequences
 from tests.campaigns.outcome import Outcome
-from tests.monitor import check_trace
-from tests.random_programs import coverage, live_programs
+from tests.support.monitor import check_trace
+from tests.support.random_programs import coverage, live_programs
 
 QUOTAS = {"several actors ready at once": 0.5, "rendezvous": 0.5, "dynamic stream that must choose": 0.02}
 PIPELINE_EVERY = 10

@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from experiments.search_cases import INSTANCES
-from strategy.problem import Node, Usage
-from strategy.problem_file import write_problem
-from strategy.solve import brute_force, smallest_limit
+from strategy.ilp.problem import Node, Usage
+from strategy.ilp.problem_file import write_problem
+from strategy.ilp.solve import brute_force, smallest_limit
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.solve_command import Solved, run_solve
-from tests.strategy.problems import ladder, random_problem
+from tests.strategy.ilp.problems import ladder, random_problem
 
 LIMITED = "a limit of work"
 WORK_LIMIT = 5

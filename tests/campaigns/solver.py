@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from strategy.problem import FORBIDDEN, Problem, evaluate
-from strategy.solve import SolveStatus, smallest_limit, solve
-from strategy.solve.conflict import overfull_times
-from strategy.solve.peak import find_legal
+from strategy.ilp.problem import FORBIDDEN, Problem, evaluate
+from strategy.ilp.solve import SolveStatus, smallest_limit, solve
+from strategy.ilp.solve.conflict import overfull_times
+from strategy.ilp.solve.memory_feasibility import find_legal
 from tests.campaigns import graph_layouts
 from tests.campaigns.outcome import Outcome
-from tests.strategy.problems import random_problem
+from tests.strategy.ilp.problems import random_problem
 
 GRAPHS = 10
 """One case of so many is a graph."""

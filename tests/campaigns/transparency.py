@@ -19,30 +19,30 @@ from pathlib import Path
 
 import numpy as np
 
-from executor.data import Corpus
-from executor.initialize import initial_piece
-from executor.synthetic import BatchLoader
+from executor.data.synthetic import BatchLoader
+from executor.data.text import Corpus
+from executor.runtime.initialize import initial_piece
 from executor.train import StepReport, Trainer, program_of
-from strategy.errors import SbplanError
-from strategy.graph import Role
-from strategy.layout import home_of
-from strategy.lowering.arrangement import arrange
-from strategy.lowering.schedule import Schedule
+from strategy.base.errors import SbplanError
+from strategy.graph.graph import Role
+from strategy.layout.arrangement import arrange
+from strategy.layout.layout import home_of
+from strategy.layout.schedule import Schedule
 from strategy.passes.training import REPORT, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.plan import Plan, write_plan
-from strategy.program import LoadTask, Program, Register
-from strategy.protocol import admit
-from strategy.sbp import local_box, local_shape
-from strategy.tensor import DType
-from strategy.verify import verify
+from strategy.plan.plan import Plan, write_plan
+from strategy.plan.verify import verify
+from strategy.program.program import LoadTask, Program, Register
+from strategy.program.protocol import admit
+from strategy.sbp.sbp import local_box, local_shape
+from strategy.sbp.tensor import DType
 from tests.campaigns.outcome import Outcome
 from tests.mpi.launch import run_ranks
-from tests.plan_features import features_of
-from tests.random_plans import PlanCase, random_plan_case
-from tests.reference import Array, run_graph
-from tests.routed import dense_bytes, moves_by_all_to_alls, routed_bytes
-from tests.small_plans import Trained, corpus, train
+from tests.support.plan_features import features_of
+from tests.support.random_plans import PlanCase, random_plan_case
+from tests.support.reference import Array, run_graph
+from tests.support.routed import dense_bytes, moves_by_all_to_alls, routed_bytes
+from tests.support.small_plans import Trained, corpus, train
 
 LEAST = 0.05
 QUOTAS = {

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from executor.collectives import prepare
-from executor.transport.base import HostArray, Lanes, Transport, wait
-from executor.transport.loopback import LoopbackHub, Tamper, faithfully
-from executor.transport.loopback import Message as Sent
-from strategy.levels import PARTS
-from strategy.ops.base import Workspace
-from strategy.program import ActKind, BoxingTask, Message, TransferTask
-from strategy.sbp import Reduce
-from strategy.tensor import Box, DType, box_shape, intersect, within
-from tests.oracle import combine, neutral
+from executor.runtime.collectives import prepare
+from executor.runtime.transport.base import HostArray, Lanes, Transport, wait
+from executor.runtime.transport.loopback import LoopbackHub, Tamper, faithfully
+from executor.runtime.transport.loopback import Message as Sent
+from strategy.comm.hierarchical import PARTS
+from strategy.graph.ops.base import Workspace
+from strategy.program.program import ActKind, BoxingTask, Message, TransferTask
+from strategy.sbp.sbp import Reduce
+from strategy.sbp.tensor import Box, DType, box_shape, intersect, within
+from tests.support.oracle import combine, neutral
 
 KINDS = (
     ActKind.ALL_REDUCE,

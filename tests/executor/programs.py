@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from executor.transport.base import HostArray
-from executor.worker import Worker
-from strategy.graph import Attrs, Graph, Op, Value
+from executor.runtime.transport.base import HostArray
+from executor.runtime.worker import Worker
+from strategy.graph.graph import Attrs, Graph, Op, Value
+from strategy.graph.ops.base import AxisSignature, Call, OpDef, Specs
 from strategy.lowering.memory import placed
-from strategy.ops.base import AxisSignature, Call, OpDef, Specs
-from strategy.program import (
+from strategy.program.program import (
     ActKind,
     Actor,
     BoxingTask,
@@ -26,7 +26,7 @@ from strategy.program import (
     Task,
     TransferTask,
 )
-from strategy.tensor import Box, DType, Shape, TensorSpec
+from strategy.sbp.tensor import Box, DType, Shape, TensorSpec
 
 WIDTH = 5
 BOX: Box = ((0, WIDTH),)

@@ -24,8 +24,8 @@ import pytest
 from numpy.typing import NDArray
 
 from executor.checkpoint import Piece, latest, load, open_checkpoint, save
-from strategy.errors import InputError, RunError
-from strategy.tensor import Box, DType, Shape
+from strategy.base.errors import InputError, RunError
+from strategy.sbp.tensor import Box, DType, Shape
 
 Arrays = dict[str, NDArray[Any]]
 

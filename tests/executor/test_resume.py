@@ -11,14 +11,14 @@ import pytest
 
 from executor.checkpoint import latest, load, save
 from executor.train import checkpoint_meta
-from strategy.errors import InputError
-from strategy.graph import Role
-from strategy.ops.learning_rate import Decay
+from strategy.base.errors import InputError
+from strategy.graph.graph import Role
+from strategy.graph.ops.learning_rate import Decay
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
-from strategy.plan import Plan
-from strategy.tensor import DType
-from tests.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
+from strategy.plan.plan import Plan
+from strategy.sbp.tensor import DType
+from tests.support.small_plans import MODEL, Trained, config_of, corpus, plan_by_rules, request, train
 
 TEXT = corpus(MODEL.vocabulary)
 TRAINING = Training(4, 2, dtype=DType.FLOAT64, decay=Decay.COSINE, decay_steps=6, warm_up=2)

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from executor.transport.loopback import LoopbackHub
-from executor.world import World, use_world
+from executor.frontend.world import World, use_world
+from executor.runtime.transport.loopback import LoopbackHub
 
 T = TypeVar("T")
 

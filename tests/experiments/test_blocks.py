@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.blocks import parse
-from strategy.timeline import read_timeline
+from strategy.program.timeline import read_timeline
 from tests.mpi.jobs import Job
 from tests.mpi.plans import write_small_plan
 

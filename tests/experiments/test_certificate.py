@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from strategy.certificate.file import write_certificate
-from strategy.problem_file import write_problem
+from strategy.ilp.certificate.file import write_certificate
+from strategy.ilp.problem_file import write_problem
 from tests.conftest import ROOT
 from tests.experiments.conftest import Command
-from tests.strategy.certificate.test_check import CERTIFICATE, CHAIN
-from tests.strategy.problems import ladder
+from tests.strategy.ilp.certificate.test_check import CERTIFICATE, CHAIN
+from tests.strategy.ilp.problems import ladder
 
 NO_SEARCH = """
 import sys
 from experiments.cli import dispatch
 assert dispatch(["verify", "--certificate", *sys.argv[1:]]) == 0
-search = ("strategy.search", "strategy.solve", "ortools", "scipy", "numba")
+search = ("strategy.search", "strategy.ilp.solve", "ortools", "scipy", "numba")
 wrong = [name for name in sys.modules if name.startswith(search)]
 assert not wrong, wrong
 """

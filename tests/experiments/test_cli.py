@@ -16,8 +16,8 @@ import pytest
 
 from experiments.cli import VERBS, dispatch, guarded
 from experiments.entry import PACKAGES, VERSION
-from strategy.errors import InfeasibleError, InputError, InternalError, RunError, SbplanError
-from strategy.problem import Node, Problem
+from strategy.base.errors import InfeasibleError, InputError, InternalError, RunError, SbplanError
+from strategy.ilp.problem import Node, Problem
 from tests.conftest import Sbplan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -320,7 +320,7 @@ def test_a_reader_that_has_gone_is_no_bug() -> None:
 ONE_RANK_FAILS = """
 import sys
 from experiments import cli
-from strategy.errors import RunError
+from strategy.base.errors import RunError
 
 def job(argv):
     from mpi4py import MPI
@@ -358,11 +358,11 @@ def solve_with(monkeypatch: pytest.MonkeyPatch, problem: Problem, **solution: ob
         limits.append(time_limit_s)
         return SimpleNamespace(**solution)
 
-    reader, solver = ModuleType("strategy.problem_file"), ModuleType("strategy.solve")
+    reader, solver = ModuleType("strategy.ilp.problem_file"), ModuleType("strategy.ilp.solve")
     reader.__dict__["read_problem"] = lambda _path: problem
     solver.__dict__["solve"] = solve
-    monkeypatch.setitem(sys.modules, "strategy.problem_file", reader)
-    monkeypatch.setitem(sys.modules, "strategy.solve", solver)
+    monkeypatch.setitem(sys.modules, "strategy.ilp.problem_file", reader)
+    monkeypatch.setitem(sys.modules, "strategy.ilp.solve", solver)
     return limits
 
 

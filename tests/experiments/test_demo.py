@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from strategy.calibrate import read_calibration
-from strategy.files import read_json
-from strategy.plan import read_plan
-from strategy.verify import verify
+from strategy.base.files import read_json
+from strategy.cost.calibrate import read_calibration
+from strategy.plan.plan import read_plan
+from strategy.plan.verify import verify
 from tests.mpi.jobs import Ended, Job, run, run_well
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]

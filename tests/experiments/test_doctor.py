@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from experiments.verbs import doctor
-from strategy.cluster import read_cluster
-from strategy.errors import EnvironmentLacks
-from strategy.ops import REGISTRY
-from strategy.ops.base import Call
+from strategy.base.errors import EnvironmentLacks
+from strategy.graph.ops import REGISTRY
+from strategy.graph.ops.base import Call
+from strategy.hardware.cluster import read_cluster
 from tests.experiments.conftest import Command
 
 

@@ -11,15 +11,15 @@ import pytest
 
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan, write_plan
-from strategy.program import ActKind
-from strategy.sbp import B, NdSbp, Split
-from strategy.search.candidates import Pins
-from strategy.search.deduce import Deduction
+from strategy.plan.plan import Plan, write_plan
+from strategy.program.program import ActKind
+from strategy.sbp.sbp import B, NdSbp, Split
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Pins
+from strategy.search.layouts.deduce import Deduction
 from strategy.search.search import search
-from strategy.tensor import DType
 from tests.mpi.jobs import run_well
-from tests.small_plans import request, simulated
+from tests.support.small_plans import request, simulated
 
 MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)
 TRAINING = Training(global_batch=8, lr=1e-2, dtype=DType.FLOAT64)

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from strategy.config import Offload, Recompute
+from strategy.layout.config import Offload, Recompute
 from strategy.models import find_model
 from strategy.passes.training import Training
-from strategy.plan import Plan, write_plan
-from strategy.sbp import B, NdSbp, Split
-from strategy.search.candidates import Pins
-from strategy.search.deduce import Deduction
-from strategy.tensor import DType
+from strategy.plan.plan import Plan, write_plan
+from strategy.sbp.sbp import B, NdSbp, Split
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Pins
+from strategy.search.layouts.deduce import Deduction
 from tests.experiments.test_experts import experts
 from tests.mpi.jobs import run_well
-from tests.small_plans import config_of, plan_by_rules, request
+from tests.support.small_plans import config_of, plan_by_rules, request
 
 STEPS, RANKS = 20, 4
 TRAINING = Training(global_batch=8, num_micro_batches=2, lr=1e-2, dtype=DType.FLOAT64)

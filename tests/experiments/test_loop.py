@@ -12,14 +12,14 @@ import pytest
 from experiments import loop
 from experiments.loop import Contender, errors, half_widths, loss_difference, regret
 from experiments.prices import simulated_step
-from strategy.calibrate import Calibration, calibrate
-from strategy.measurement import Features, Measurement
+from strategy.cost.calibrate import Calibration, calibrate
+from strategy.cost.measurement import Features, Measurement
 from strategy.passes.training import Training
-from strategy.search.candidates import Request
+from strategy.plan.verify import verify
+from strategy.search.candidate.candidates import Request
 from strategy.search.search import SearchResult, search
-from strategy.verify import verify
 from tests.mpi.plans import MODEL, small_plan
-from tests.small_plans import cluster, request
+from tests.support.small_plans import cluster, request
 
 
 def contender(name: str, predicted_s: float, samples_s: Sequence[float], refined_s: float = 1.0) -> Contender:

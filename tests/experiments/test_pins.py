@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
-from strategy.config import Context, Offload, Recompute
-from strategy.errors import EnvironmentLacks, InputError
-from strategy.lowering.schedule import Schedule
-from strategy.sbp import B, Split
-from strategy.search.candidates import Pins
+from strategy.base.errors import EnvironmentLacks, InputError
+from strategy.layout.config import Context, Offload, Recompute
+from strategy.layout.schedule import Schedule
+from strategy.sbp.sbp import B, Split
+from strategy.search.candidate.candidates import Pins
 
 
 def read(folder: Path, text: str) -> Pins:

@@ -9,12 +9,12 @@ import pytest
 
 from experiments.machine import Rates, local_cluster
 from experiments.profiling import MODEL
-from strategy.calibrate import read_calibration
-from strategy.cost import coefficient_key
-from strategy.measurement import Features
+from strategy.cost.calibrate import read_calibration
+from strategy.cost.cost import coefficient_key
+from strategy.cost.measurement import Features
 from strategy.models import find_model
 from strategy.passes.training import Training, training_graph
-from strategy.program import ActKind
+from strategy.program.program import ActKind
 from tests.mpi.jobs import run, run_well
 
 pytestmark = pytest.mark.mpi

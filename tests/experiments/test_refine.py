@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from simulator.simulate import simulate
-from strategy.calibrate import calibrate, read_calibration, write_calibration, write_measurements
-from strategy.data_sheet import Coefficients
+from strategy.cost.calibrate import calibrate, read_calibration, write_calibration, write_measurements
+from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import Features, Measurement
 from strategy.lowering.lower import lower
-from strategy.measurement import Features, Measurement
-from strategy.observe import features_by_action, observe
-from strategy.plan import read_plan
-from strategy.timeline import write_timeline
+from strategy.plan.observe import features_by_action, observe
+from strategy.plan.plan import read_plan
+from strategy.program.timeline import write_timeline
 from tests.experiments.conftest import Command
 
 SLOWNESS = 3.0

@@ -7,12 +7,12 @@ import pytest
 from executor.train import program_of
 from experiments.refinement import Observation, predict_s, refine_by
 from simulator.simulate import simulate
-from strategy.calibrate import Calibration, calibrate
-from strategy.measurement import Measurement
-from strategy.observe import features_by_action, observe
+from strategy.cost.calibrate import Calibration, calibrate
+from strategy.cost.measurement import Measurement
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from tests.small_plans import config_of, plan_by_rules, request
+from strategy.plan.observe import features_by_action, observe
+from strategy.plan.plan import Plan
+from tests.support.small_plans import config_of, plan_by_rules, request
 
 
 def small_plan() -> Plan:

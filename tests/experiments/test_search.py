@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 import strategy.search.search
-from strategy.calibrate import calibrate, write_calibration
-from strategy.cluster import read_cluster
-from strategy.measurement import Features, Measurement
-from strategy.plan import read_plan
-from strategy.sbp import B
-from strategy.verify import verify
+from strategy.cost.calibrate import calibrate, write_calibration
+from strategy.cost.measurement import Features, Measurement
+from strategy.hardware.cluster import read_cluster
+from strategy.plan.plan import read_plan
+from strategy.plan.verify import verify
+from strategy.sbp.sbp import B
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import CLUSTER, PINS, Command
 

@@ -10,10 +10,10 @@ import pytest
 from experiments import search_bench, search_cases
 from experiments.search_bench import compare, table
 from experiments.search_cases import LAYOUTS, Case, Layout, contest_cases, own_cases
-from strategy.baselines import BASELINES, Found
-from strategy.errors import InternalError
-from strategy.problem import Edge, Node, Problem
-from strategy.solve import SolveStatus, solve
+from strategy.base.errors import InternalError
+from strategy.ilp.baselines import BASELINES, Found
+from strategy.ilp.problem import Edge, Node, Problem
+from strategy.ilp.solve import SolveStatus, solve
 from tests.experiments.conftest import Command
 
 TRAP = Problem("trap", (Node("a", (0, 1)), Node("b", (0,))), (Edge(0, 1, (9, 0)),))

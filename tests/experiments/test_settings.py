@@ -10,15 +10,15 @@ import pytest
 
 from executor.checkpoint import latest
 from experiments.settings import read_training
-from strategy.errors import InputError
+from strategy.base.errors import InputError
+from strategy.graph.ops.learning_rate import Decay
 from strategy.models.mlp import MlpConfig
-from strategy.ops.learning_rate import Decay
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
-from strategy.plan import read_plan
-from strategy.tensor import DType
-from strategy.verify import verify
+from strategy.plan.plan import read_plan
+from strategy.plan.verify import verify
+from strategy.sbp.tensor import DType
 
 if TYPE_CHECKING:
     from tests.conftest import Sbplan

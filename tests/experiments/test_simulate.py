@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from strategy.calibrate import calibrate, write_calibration
-from strategy.measurement import Measurement
-from strategy.observe import features_by_action
-from strategy.plan import read_plan
+from strategy.cost.calibrate import calibrate, write_calibration
+from strategy.cost.measurement import Measurement
+from strategy.plan.observe import features_by_action
+from strategy.plan.plan import read_plan
 from tests.experiments.conftest import Command
 from tests.experiments.test_verify import claim_less_memory, forge
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from strategy.problem import FORBIDDEN, Edge, Node, Problem, Usage
-from strategy.problem_file import write_problem
-from strategy.solve import Solution, SolveStatus
+from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
+from strategy.ilp.problem_file import write_problem
+from strategy.ilp.solve import Solution, SolveStatus
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import Command, Said
 
@@ -70,12 +70,12 @@ def test_many_times_are_counted(command: Command, tmp_path: Path) -> None:
 def test_without_time_the_smallest_limit_is_told_as_far_as_it_is_known(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import strategy.solve
+    import strategy.ilp.solve
 
     def give_up(problem: Problem, *, time_limit_s: float | None) -> int:
-        raise strategy.solve.PeakLimitError(91, 120)
+        raise strategy.ilp.solve.PeakLimitError(91, 120)
 
-    monkeypatch.setattr(strategy.solve, "smallest_limit", give_up)
+    monkeypatch.setattr(strategy.ilp.solve, "smallest_limit", give_up)
     said = _solve(command, tmp_path, FULL, "--time-limit", "5")
     assert said.code == 3
     assert "the smallest memory limit is between 91 and 120: the time limit was reached" in said.err
@@ -87,7 +87,7 @@ class Scripted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, signals: tuple[int, ...] = ()) -> None:
         self.options: dict[str, object] = {}
         self.signals = signals
-        monkeypatch.setattr("strategy.solve.solve", self)
+        monkeypatch.setattr("strategy.ilp.solve.solve", self)
 
     def __call__(
         self, problem: Problem, *, progress: Callable[[float, int | None, int | None], None], **options: object

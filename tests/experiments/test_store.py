@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from experiments.store import Run, RunStatus, RunStore
-from strategy.errors import InputError, RunError
-from strategy.files import held
+from strategy.base.errors import InputError, RunError
+from strategy.base.files import held
 
 ROOT = Path(__file__).parent.parent.parent
 MANY_RUNS = """

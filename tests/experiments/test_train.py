@@ -14,12 +14,12 @@ import pytest
 
 from executor.checkpoint import Checkpoint, latest, load
 from experiments.store import RunStatus, RunStore
-from strategy.graph import Role
-from strategy.layout import home_of
-from strategy.plan import read_plan
-from strategy.sbp import local_box
-from strategy.tensor import DType
-from strategy.timeline import read_timeline
+from strategy.graph.graph import Role
+from strategy.layout.layout import home_of
+from strategy.plan.plan import read_plan
+from strategy.program.timeline import read_timeline
+from strategy.sbp.sbp import local_box
+from strategy.sbp.tensor import DType
 from tests.mpi.jobs import Ended, run, run_well
 from tests.mpi.plans import DEGREES, LAYOUTS, small_plan, write_small_plan
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from executor.data import read_corpus, sample_batch
-from strategy.graph import Role
+from executor.data.text import read_corpus, sample_batch
+from strategy.graph.graph import Role
 from strategy.models.pretrained import open_pretrained
 from strategy.passes.training import REPORT
-from strategy.plan import Plan, write_plan
+from strategy.plan.plan import Plan, write_plan
 from tests.mpi.jobs import run, run_well
 from tests.pytorch.generate import HERE, VOCABULARY
 from tests.pytorch.test_gpt2 import MODEL, TRAINING
-from tests.reference import run_graph
-from tests.small_plans import config_of, plan_by_rules, request
+from tests.support.reference import run_graph
+from tests.support.small_plans import config_of, plan_by_rules, request
 
 pytestmark = pytest.mark.mpi
 WEIGHTS = HERE / "gpt2.safetensors"

@@ -15,12 +15,12 @@ from simulator.engine import run
 from simulator.faults import random_jitter, with_slow_links, with_straggler
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
-from strategy.cost import CostModel, port_rates
-from strategy.errors import InputError
-from strategy.measurement import Features
-from strategy.program import ActKind, Actor, Program, Stream, Work
+from strategy.base.errors import InputError
+from strategy.cost.cost import CostModel, port_rates
+from strategy.cost.measurement import Features
+from strategy.program.program import ActKind, Actor, Program, Stream, Work
 from tests.experiments.conftest import Command
-from tests.small_plans import cluster
+from tests.support.small_plans import cluster
 
 
 def test_a_straggler_computes_longer_and_nothing_else_does() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strategy.plan import digest
+from strategy.plan.plan import digest
 from tests.conftest import ROOT
 from tests.experiments.conftest import Command
 
@@ -20,7 +20,7 @@ NO_SEARCH = """
 import sys
 from experiments.cli import dispatch
 assert dispatch(["verify", sys.argv[1]]) == 0
-search = ("strategy.search", "strategy.solve", "ortools", "scipy.optimize")
+search = ("strategy.search", "strategy.ilp.solve", "ortools", "scipy.optimize")
 wrong = [name for name in sys.modules if name.startswith(search)]
 assert not wrong, wrong
 """

@@ -10,15 +10,15 @@ import pytest
 
 from experiments.what_if import FIELDS, what_if
 from simulator.simulate import simulate
-from strategy.cluster import Cluster, Device, Link
-from strategy.cost import Coefficients, CostModel
-from strategy.errors import InputError
+from strategy.base.errors import InputError
+from strategy.cost.cost import Coefficients, CostModel
+from strategy.hardware.cluster import Cluster, Device, Link
+from strategy.hardware.presets import find_cluster
 from strategy.lowering.lower import lower
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.presets import find_cluster
+from strategy.plan.plan import Plan
 from tests.experiments.conftest import Command
-from tests.small_plans import config_of, deduced_plan, request
+from tests.support.small_plans import config_of, deduced_plan, request
 
 COST = CostModel(find_cluster("dgx-a100:2"), {})
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from executor.checkpoint import latest, load
-from executor.data import standard_library
+from executor.data.text import standard_library
 from executor.train import program_of
 from tests.mpi.jobs import Ended, Job, run_well
 from tests.mpi.plans import LAYOUTS, small_plan, write_small_plan
-from tests.small_plans import train
+from tests.support.small_plans import train
 
 ENDLESS = 5000
 EVERY = 3

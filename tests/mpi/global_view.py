@@ -10,9 +10,9 @@ import random
 import numpy as np
 from mpi4py import MPI
 
-from executor.global_tensor import broadcast, from_numpy, manual_seed, partial_sum, placement, randn, split
-from executor.world import current_world
-from strategy.placement import Space
+from executor.frontend.global_tensor import broadcast, from_numpy, manual_seed, partial_sum, placement, randn, split
+from executor.frontend.world import current_world
+from strategy.sbp.placement import Space
 
 
 def two_placements() -> np.ndarray:

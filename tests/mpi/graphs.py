@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from executor.kernels.base import open_kernels
-from executor.transport.base import lanes_of
-from executor.transport.mpi import MpiTransport
-from executor.worker import Worker
-from strategy.ops import REGISTRY
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.mpi import MpiTransport
+from executor.runtime.worker import Worker
+from strategy.graph.ops import REGISTRY
 from tests.campaigns.layouts import compare, loader, local_shapes, mpi_case, on_one_device, pieces_of, program_of, start
 
 

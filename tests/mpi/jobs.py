@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from executor.environment import find_mpiexec
-from executor.heartbeat import Beat, read_heartbeats
+from executor.supervision.environment import find_mpiexec
+from executor.supervision.heartbeat import Beat, read_heartbeats
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "SBPLAN_TEST_JOB"

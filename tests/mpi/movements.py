@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from executor.transport.base import Lane, TransportError, wait
-from executor.transport.mpi import MpiTransport
-from strategy.program import TransferTask
+from executor.runtime.transport.base import Lane, TransportError, wait
+from executor.runtime.transport.mpi import MpiTransport
+from strategy.program.program import TransferTask
 from tests.executor.cases import KINDS, play, random_case
 
 

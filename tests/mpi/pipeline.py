@@ -9,10 +9,10 @@ import sys
 
 from mpi4py import MPI
 
-from executor.kernels.base import open_kernels
-from executor.transport.base import lanes_of
-from executor.transport.mpi import MpiTransport
-from executor.worker import Worker
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.mpi import MpiTransport
+from executor.runtime.worker import Worker
 from tests.executor.programs import REGISTRY, load, pipeline, start_weights
 
 

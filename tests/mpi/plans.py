@@ -9,14 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from strategy.config import Offload
+from strategy.layout.config import Offload
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.plan import Plan, write_plan
-from strategy.sbp import B, NdSbp, Split
-from strategy.search.candidates import Pins
-from strategy.tensor import DType
-from tests.small_plans import config_of, plan_by_rules, request
+from strategy.plan.plan import Plan, write_plan
+from strategy.sbp.sbp import B, NdSbp, Split
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Pins
+from tests.support.small_plans import config_of, plan_by_rules, request
 
 MODEL = GptConfig(layers=2, width=32, heads=4, sequence=16, vocabulary=256)
 DEGREES = ("dp", "tp", "cp", "pp")

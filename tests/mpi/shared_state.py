@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from executor.calls import Call
-from executor.global_tensor import placement, split
-from executor.graph import Graph
-from executor.world import current_world
+from executor.frontend.calls import Call
+from executor.frontend.global_tensor import placement, split
+from executor.frontend.graph import Graph
+from executor.frontend.world import current_world
 from strategy.nn.layers import Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training
-from strategy.tensor import DType
+from strategy.sbp.tensor import DType
 
 ROWS = 8
 STAGES = [placement([0]), placement([1])]

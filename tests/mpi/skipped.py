@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from executor.kernels.base import open_kernels
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.mpi import MpiTransport
 from executor.train import Trainer, program_of
-from executor.transport.base import lanes_of
-from executor.transport.mpi import MpiTransport
-from strategy.graph import Role
-from strategy.plan import Plan, read_plan
-from strategy.program import Program
-from tests.small_plans import corpus
+from strategy.graph.graph import Role
+from strategy.plan.plan import Plan, read_plan
+from strategy.program.program import Program
+from tests.support.small_plans import corpus
 
 STEPS, BAD_STEP = 3, 1
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from executor.kernels.base import open_kernels
+from executor.runtime.kernels.base import open_kernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.transport.mpi import MpiTransport
 from executor.train import Trainer, program_of
-from executor.transport.base import lanes_of
-from executor.transport.mpi import MpiTransport
-from strategy.plan import read_plan
+from strategy.plan.plan import read_plan
 from tests.campaigns.transparency import STEPS, compare, pieces_of, ran, text_of
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategy.graph import Role
+from strategy.graph.graph import Role
 from strategy.models import find_model
 from strategy.models.bert import BertConfig
 from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.models.vit import VitConfig
 from strategy.passes.training import Training, training_graph
-from strategy.tensor import DType
+from strategy.sbp.tensor import DType
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategy.graph import Role
+from strategy.graph.graph import Role
 from strategy.models import find_model
 from strategy.passes.training import REPORT, training_graph
 from tests.pytorch.families import NAMES, TRAINING, batch_of, drawn, torch_loss
-from tests.reference import run_graph, start_variables
+from tests.support.reference import run_graph, start_variables
 
 LOSSES = {
     "bert-tiny": 4.479754240414234,

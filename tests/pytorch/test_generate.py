@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.pytorch.generate import HERE, gpt2, resnet50
-from tests.reference import Array
+from tests.support.reference import Array
 
 
 @pytest.mark.slow

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from executor.initialize import given_piece, initial_piece
+from executor.op_validation.pieces import join
+from executor.runtime.initialize import given_piece, initial_piece
+from executor.runtime.worker import Hooks, Reports, Worker
 from executor.threads import run_loopback
 from executor.train import program_of
-from executor.trial.pieces import join
-from executor.worker import Hooks, Reports, Worker
-from strategy.graph import Role
-from strategy.layout import home_of
+from strategy.graph.graph import Role
+from strategy.graph.ops import REGISTRY
+from strategy.layout.layout import home_of
 from strategy.models.gpt import GptConfig
 from strategy.models.pretrained import open_pretrained
-from strategy.ops import REGISTRY
 from strategy.passes.training import REPORT, Training, training_graph
-from strategy.plan import Plan
-from strategy.program import LoadTask
-from strategy.sbp import local_box
+from strategy.plan.plan import Plan
+from strategy.program.program import LoadTask
+from strategy.sbp.sbp import local_box
 from tests.pytorch.generate import (
     ADAMW,
     BATCH,
@@ -34,8 +34,8 @@ from tests.pytorch.generate import (
     WIDTH,
     token_batches,
 )
-from tests.reference import Array, run_graph
-from tests.small_plans import config_of, plan_by_rules, request
+from tests.support.reference import Array, run_graph
+from tests.support.small_plans import config_of, plan_by_rules, request
 
 MODEL = GptConfig(LAYERS, WIDTH, HEADS, SEQUENCE, VOCABULARY)
 TRAINING = Training(

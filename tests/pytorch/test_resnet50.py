@@ -9,15 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategy.graph import Graph, Role
+from strategy.graph.graph import Graph, Role
 from strategy.models import find_model
 from strategy.models.images import ImageModel
 from strategy.models.resnet import ResNetConfig
 from strategy.nn.tracer import Tracer
 from strategy.passes.autodiff import differentiate
-from strategy.tensor import DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 from tests.pytorch.generate import CLASSES, HERE, IMAGES, SIDE, drawn, labels, sample_of
-from tests.reference import Array, run_graph
+from tests.support.reference import Array, run_graph
 
 WITHIN = 1e-4
 OUTER = {

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategy.graph import Role
+from strategy.graph.graph import Role
 from strategy.models import find_model
 from strategy.models.inception import InceptionConfig
 from strategy.models.resnet import ResNetConfig
 from strategy.models.vgg import VggConfig
 from tests.pytorch.test_resnet50 import traced
-from tests.reference import run_graph
+from tests.support.reference import run_graph
 
 CLASSES, IMAGES = 10, 4
 WITHIN = 1e-9

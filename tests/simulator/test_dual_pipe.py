@@ -8,8 +8,8 @@ import pytest
 
 from simulator.dual_pipe import Part, Times, dual_pipe_order, dual_pipe_program
 from simulator.simulate import simulate
-from strategy.errors import InputError
-from strategy.timeline import by_stream
+from strategy.base.errors import InputError
+from strategy.program.timeline import by_stream
 
 SIZES = [(2, 4), (4, 8), (4, 10), (4, 20), (6, 12), (8, 20)]
 

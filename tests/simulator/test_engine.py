@@ -1,4 +1,4 @@
-"""The event engine: what `tests.event_engine` finds, sharing by hand, conservation, and the monitor's verdict."""
+"""The event engine against the reference engine; sharing by hand, conservation, and the monitor's verdict."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from simulator.acts import Acts
 from simulator.conservation import check_conservation
 from simulator.engine import Jitter, run
 from simulator.resources import SharedResource
-from strategy.errors import DeadlockError, InternalError, PlanError
-from strategy.program import ActKind, Actor, Program, Stream, Work
-from strategy.timeline import by_stream, stream_sequences
-from tests import event_engine
-from tests.monitor import check_trace
-from tests.random_programs import coverage, live_programs, random_program
+from strategy.base.errors import DeadlockError, InternalError, PlanError
+from strategy.program.program import ActKind, Actor, Program, Stream, Work
+from strategy.program.timeline import by_stream, stream_sequences
+from tests.support import event_engine
+from tests.support.monitor import check_trace
+from tests.support.random_programs import coverage, live_programs, random_program
 
 
 def each(delay: Callable[[int, int], int]) -> Jitter:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.goodput import Failures, best_interval_s, goodput, of_cluster, simulate_goodput
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 
 CASES = [Failures(3600.0, 300.0, 20.0), Failures(50_000.0, 600.0, 5.0), Failures(900.0, 400.0, 60.0)]
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from simulator.engine import run
-from strategy.program import Program
-from strategy.timeline import ActRecord
-from tests.monitor import check_trace
-from tests.random_programs import live_programs
+from strategy.program.program import Program
+from strategy.program.timeline import ActRecord
+from tests.support.monitor import check_trace
+from tests.support.random_programs import live_programs
 
 Corruption = Callable[[Program, list[ActRecord], random.Random], bool]
 

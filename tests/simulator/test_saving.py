@@ -8,12 +8,12 @@ import pytest
 
 from simulator.saving import with_saves
 from simulator.simulate import simulate
-from strategy.cluster import Host
-from strategy.cost import CostModel, port_rates
-from strategy.placement import Space
-from strategy.program import ActKind, Actor, Port, Program, Register, Stream, Work
-from strategy.tensor import DType
-from tests.small_plans import cluster
+from strategy.cost.cost import CostModel, port_rates
+from strategy.hardware.cluster import Host
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
+from strategy.sbp.placement import Space
+from strategy.sbp.tensor import DType
+from tests.support.small_plans import cluster
 
 FORWARD_NS, UPDATE_NS = 1000, 100
 

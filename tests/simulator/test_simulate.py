@@ -11,12 +11,12 @@ from experiments import simulator_bench as benchmark
 from simulator.memory_timeline import live_peaks_nbytes, memory_timelines, piece_lives
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
-from strategy.errors import DeadlockError
+from strategy.base.errors import DeadlockError
 from strategy.lowering.memory import memory_nbytes, placed
-from strategy.program import ActKind, Actor, OpTask, Port, Program, Register, Stream, Work
-from strategy.tensor import DType
-from strategy.timeline import Timeline, by_stream, step_time_ns
-from tests.random_programs import live_programs
+from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream, Work
+from strategy.program.timeline import Timeline, by_stream, step_time_ns
+from strategy.sbp.tensor import DType
+from tests.support.random_programs import live_programs
 
 GPIPE = """
 F0 F1 F2 F3 F4 F5 F6 F7 .  .  .  .  .  .  B0 B1 B2 B3 B4 B5 B6 B7

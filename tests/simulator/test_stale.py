@@ -10,9 +10,9 @@ import pytest
 from simulator.pipelines import pipeline
 from simulator.simulate import Simulation, simulate
 from simulator.stale import pipe_dream_program, stale_workers_program
-from strategy.errors import InputError
-from strategy.program import Program
-from strategy.protocol import admit
+from strategy.base.errors import InputError
+from strategy.program.program import Program
+from strategy.program.protocol import admit
 from tests.simulator.test_engine import each
 
 SIZES = [(1, 3), (2, 5), (4, 8), (4, 40), (5, 33)]

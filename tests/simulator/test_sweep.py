@@ -15,11 +15,11 @@ from simulator.acts import timeline_of
 from simulator.engine import Jitter, run
 from simulator.pipelines import pipeline
 from simulator.sweep import durations_ns, sweep, swept_acts
-from strategy.errors import DeadlockError, PlanError
-from strategy.program import ActKind, Actor, Port, Program, Stream, Work
-from strategy.timeline import Timeline
-from tests.random_programs import coverage, random_program
+from strategy.base.errors import DeadlockError, PlanError
+from strategy.program.program import ActKind, Actor, Port, Program, Stream, Work
+from strategy.program.timeline import Timeline
 from tests.simulator.test_engine import delays, live_programs, straggling
+from tests.support.random_programs import coverage, random_program
 
 
 def swept(program: Program, steps: int, jitter: Jitter | None = None) -> Timeline:

@@ -19,11 +19,11 @@ from simulator.figures import memory_figure, timeline_figure
 from simulator.memory_timeline import memory_timelines
 from simulator.pipelines import pipeline
 from simulator.trace import Traced, write_trace
-from strategy.graph import Phase
+from strategy.graph.graph import Phase
 from strategy.lowering.memory import placed
-from strategy.program import Program
-from strategy.timeline import Clock, Timeline
-from tests.random_programs import live_programs
+from strategy.program.program import Program
+from strategy.program.timeline import Clock, Timeline
+from tests.support.random_programs import live_programs
 
 
 @pytest.fixture(scope="module")

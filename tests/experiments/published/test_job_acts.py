@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from experiments.published.job_acts import simulated_seconds
-from strategy.estimate.calibration import shipped
-from strategy.estimate.devices import DEVICES
-from strategy.estimate.estimate import estimate
-from strategy.estimate.job import Job, Shape
+from strategy.closed_form.calibration import shipped
+from strategy.closed_form.estimate import estimate
+from strategy.closed_form.job import Job, Shape
+from strategy.hardware.devices import DEVICES
 
 GPT = Job(
     shape=Shape.transformer(48, 6144, 48, 4 * 6144, 51200), device=DEVICES["A100-80"], framework="megatron",

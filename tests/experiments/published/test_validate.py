@@ -14,7 +14,7 @@ from experiments.published.fitting import read_all_reduces, read_runs, reference
 from experiments.published.predictions import Prediction
 from experiments.published.scores import choices, score
 from experiments.published.validation import FOLDS, folds_of
-from strategy.estimate.calibration import read_calibration, shipped
+from strategy.closed_form.calibration import read_calibration, shipped
 from tests.experiments.conftest import Command
 
 Row = dict[str, str]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from simulator.exchange.loop import Link, Loop, Side, Stream
-from strategy.errors import InternalError
+from strategy.base.errors import InternalError
 
 WIRE = {"out": Link(1e9, Side.OUT), "in": Link(1e9, Side.IN)}
 

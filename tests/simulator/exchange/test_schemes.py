@@ -14,7 +14,7 @@ from simulator.exchange.streams import Streams
 from simulator.exchange.summation import Summation
 from simulator.exchange.training import Scheme, simulate
 from simulator.exchange.workload import Span, Workload
-from strategy.errors import InputError
+from strategy.base.errors import InputError
 from tests.simulator.exchange.conftest import SCHEMES, stack
 
 

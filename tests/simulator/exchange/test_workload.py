@@ -10,8 +10,8 @@ from simulator.exchange.fabric import tcp_cloud
 from simulator.exchange.tables import split_tables
 from simulator.exchange.training import simulate
 from simulator.exchange.workload import workload
-from strategy.errors import InputError
-from strategy.estimate.devices import DEVICES
+from strategy.base.errors import InputError
+from strategy.hardware.devices import DEVICES
 from strategy.models import find_model
 from strategy.models.wide_deep import WideDeepConfig
 

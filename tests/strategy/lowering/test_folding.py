@@ -8,19 +8,19 @@ import pytest
 
 from simulator.engine import run
 from simulator.simulate import simulate
-from strategy.errors import PlanError
+from strategy.base.errors import PlanError
+from strategy.layout.objective import Priced
 from strategy.lowering import lower as lowering
 from strategy.lowering.lower import lower, lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models.gpt import GptConfig
-from strategy.objective import Priced
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.program import Program
-from strategy.timeline import Timeline
+from strategy.plan.plan import Plan
+from strategy.program.program import Program
+from strategy.program.timeline import Timeline
 from tests.simulator.test_engine import each
-from tests.small_plans import config_of, deduced_plan, request
+from tests.support.small_plans import config_of, deduced_plan, request
 
 EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)
 UNEVEN = GptConfig(layers=2, width=10, heads=2, sequence=5, vocabulary=17)

@@ -8,20 +8,20 @@ import pytest
 
 from simulator.engine import run
 from simulator.memory_timeline import live_peaks_nbytes
-from strategy.builder import GraphBuilder
-from strategy.convert import Converter, lay_out
-from strategy.cost import CostModel
-from strategy.graph import Phase, Role, Value
-from strategy.layout import Stages
-from strategy.lowering.arrangement import Pipeline, arrange
+from strategy.cost.cost import CostModel
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Phase, Role, Value
+from strategy.graph.signature import Signature
+from strategy.layout.arrangement import Pipeline, arrange
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Stages
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.lower import lower
-from strategy.placement import Placement
-from strategy.sbp import B, NdSbp, Split
-from strategy.signature import Signature
-from strategy.tensor import Rate, TensorSpec
-from tests.random_graphs import every_layout, random_case
-from tests.small_plans import cluster
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, NdSbp, Split
+from strategy.sbp.tensor import Rate, TensorSpec
+from tests.support.random_graphs import every_layout, random_case
+from tests.support.small_plans import cluster
 
 
 @pytest.mark.parametrize("first", range(0, 60, 15))

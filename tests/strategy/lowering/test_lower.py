@@ -7,14 +7,14 @@ import random
 import pytest
 
 from executor.train import program_of
+from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import model_flop
-from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.program import ActKind, LoadTask, OpTask
-from strategy.protocol import admit, rendezvous_members
-from strategy.tensor import box_shape
-from tests.small_plans import MODEL, config_of, random_plan, request
+from strategy.plan.plan import Plan
+from strategy.program.program import ActKind, LoadTask, OpTask
+from strategy.program.protocol import admit, rendezvous_members
+from strategy.sbp.tensor import box_shape
+from tests.support.small_plans import MODEL, config_of, random_plan, request
 
 
 def made(seed: int, *, backend: str = "numpy") -> Plan:

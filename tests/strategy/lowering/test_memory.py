@@ -9,13 +9,13 @@ import pytest
 from executor.train import program_of
 from simulator.engine import run
 from simulator.memory_timeline import live_peaks_nbytes
-from strategy.lowering.arrangement import arrange
+from strategy.layout.arrangement import arrange
+from strategy.layout.schedule import Schedule
 from strategy.lowering.memory import ALIGNMENT, aligned, fullest, memory_nbytes, placed
-from strategy.lowering.schedule import Schedule
 from strategy.passes.training import Training
-from strategy.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
-from strategy.tensor import DType
-from tests.small_plans import config_of, plan_by_rules, random_plan, request
+from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
+from strategy.sbp.tensor import DType
+from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
 
 A = ALIGNMENT
 

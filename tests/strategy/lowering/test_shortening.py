@@ -8,14 +8,14 @@ import pytest
 
 from simulator.engine import run
 from simulator.memory_timeline import piece_lives
-from strategy.graph import Phase
+from strategy.graph.graph import Phase
+from strategy.layout.schedule import Schedule, chunk_order
 from strategy.lowering import shortening as module
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import aligned, memory_nbytes
-from strategy.lowering.schedule import Schedule, chunk_order
 from strategy.lowering.shortening import shortening
-from strategy.program import ActKind, Actor, Program
-from strategy.timeline import Timeline
+from strategy.program.program import ActKind, Actor, Program
+from strategy.program.timeline import Timeline
 from tests.simulator.test_engine import delays
 from tests.strategy.lowering.test_folding import plan_of
 

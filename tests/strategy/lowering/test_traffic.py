@@ -7,8 +7,8 @@ import pytest
 from executor.train import program_of
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.training import Training
-from strategy.program import BoxingTask, TransferTask
-from tests.small_plans import MODEL, config_of, plan_by_rules, request
+from strategy.program.program import BoxingTask, TransferTask
+from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])

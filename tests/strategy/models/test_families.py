@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from strategy.errors import InputError
-from strategy.graph import Phase
+from strategy.base.errors import InputError
+from strategy.graph.graph import Phase
 from strategy.models import PRESETS, Model, find_model
 from strategy.models.arcface import ArcFaceConfig
 from strategy.models.bert import BertConfig
@@ -21,10 +21,10 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.models.vit import VitConfig
 from strategy.models.wide_deep import WideDeepConfig
 from strategy.passes.training import Training, training_graph
-from strategy.plan import read_plan, write_plan
-from strategy.tensor import DType
+from strategy.plan.plan import read_plan, write_plan
+from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check
-from tests.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
+from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
 
 PUBLISHED = {
     "llama2-7b": 6_738_415_616,

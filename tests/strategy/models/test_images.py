@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from strategy.errors import InputError
-from strategy.graph import Role
+from strategy.base.errors import InputError
+from strategy.graph.graph import Role
 from strategy.models import find_model
 from strategy.models.images import ImageModel
 from strategy.models.inception import InceptionConfig
 from strategy.models.resnet import ResNetConfig
 from strategy.models.vgg import VggConfig
 from strategy.passes.training import Training, evaluation_graph, training_graph
-from strategy.plan import read_plan, write_plan
-from strategy.search.candidates import Request
-from strategy.tensor import DType
+from strategy.plan.plan import read_plan, write_plan
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Request
 from tests.campaigns.transparency import check
-from tests.small_plans import config_of, deduced_plan, random_plan, request
+from tests.support.small_plans import config_of, deduced_plan, random_plan, request
 
 PUBLISHED = {
     "resnet18": 11_689_512,

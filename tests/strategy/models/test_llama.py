@@ -14,10 +14,10 @@ from strategy.models import find_model
 from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
-from strategy.tensor import DType
+from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import batches, on_one_device
-from tests.reference import Array
-from tests.small_plans import config_of, random_plan, request
+from tests.support.reference import Array
+from tests.support.small_plans import config_of, random_plan, request
 
 Parameters = Mapping[str, Array]
 TRAINING = Training(global_batch=2, dtype=DType.FLOAT64)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from executor.initialize import given_piece
-from strategy.errors import InputError
-from strategy.graph import Role, Value
+from executor.runtime.initialize import given_piece
+from strategy.base.errors import InputError
+from strategy.graph.graph import Role, Value
 from strategy.models import find_model
 from strategy.models.gpt import GptConfig
 from strategy.models.pretrained import by_head, open_pretrained
-from strategy.tensor import DType, Rate, TensorSpec
-from tests.reference import Array
+from strategy.sbp.tensor import DType, Rate, TensorSpec
+from tests.support.reference import Array
 
 MODEL = GptConfig(layers=2, width=6, heads=3, sequence=4, vocabulary=5)
 

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategy.errors import InputError
-from strategy.graph import Graph
+from strategy.base.errors import InputError
+from strategy.graph.graph import Graph
 from strategy.nn import layers
 from strategy.nn.layers import BatchNorm, Conv2d, Dropout, Embedding, GroupNorm, Linear, RmsNorm, set_training
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
-from strategy.tensor import DType, TensorSpec
-from tests.reference import run_graph
+from strategy.sbp.tensor import DType, TensorSpec
+from tests.support.reference import run_graph
 
 Array = npt.NDArray[Any]
 Values = dict[str, Array]

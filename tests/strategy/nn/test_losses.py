@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from executor.kernels.numpy import NumpyKernels
-from executor.trial.gradients import run_whole
-from strategy.builder import GraphBuilder
-from strategy.errors import InputError
-from strategy.graph import Role, Value
+from executor.op_validation.gradients import run_whole
+from executor.runtime.kernels.numpy import NumpyKernels
+from strategy.base.errors import InputError
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Role, Value
 from strategy.nn.losses import cross_entropy, joint_loss, margin_softmax, mse_loss
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
-from strategy.tensor import DType, Rate, TensorSpec
+from strategy.sbp.tensor import DType, Rate, TensorSpec
 
 Array = npt.NDArray[Any]
 Loss = Callable[[Mapping[str, Tensor]], tuple[Tensor, Tensor]]

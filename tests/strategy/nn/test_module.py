@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from strategy.errors import GraphError, InputError
-from strategy.graph import Role, Value
+from strategy.base.errors import GraphError, InputError
+from strategy.graph.graph import Role, Value
 from strategy.nn.layers import LayerNorm, Linear
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor, Tracer
-from strategy.tensor import DType, Rate, TensorSpec
+from strategy.sbp.tensor import DType, Rate, TensorSpec
 
 
 class Block(Module):

@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategy.builder import GraphBuilder
-from strategy.errors import InputError
-from strategy.graph import Graph, Role
+from strategy.base.errors import InputError
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Graph, Role
+from strategy.graph.signature import op_signatures
 from strategy.nn.module import Module, Parameter
 from strategy.nn.moe import Moe
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
-from strategy.sbp import B, P, Split
-from strategy.signature import op_signatures
-from strategy.tensor import DType, TensorSpec
-from tests.reference import run_graph
+from strategy.sbp.sbp import B, P, Split
+from strategy.sbp.tensor import DType, TensorSpec
+from tests.support.reference import run_graph
 
 Array = npt.NDArray[Any]
 G, S, D, E, H, K = 3, 5, 4, 4, 6, 2

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from strategy.errors import GraphError
+from strategy.base.errors import GraphError
 from strategy.nn.layers import Linear
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor, Tracer
-from strategy.tensor import DType, TensorSpec
+from strategy.sbp.tensor import DType, TensorSpec
 
 
 def traced(**shapes: tuple[int, ...]) -> list[Tensor]:

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategy.builder import GraphBuilder
-from strategy.errors import GraphError
-from strategy.graph import Graph, Phase, Role, Value
+from strategy.base.errors import GraphError
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Graph, Phase, Role, Value
+from strategy.graph.ops import REGISTRY
 from strategy.models.gpt import GptConfig
-from strategy.ops import REGISTRY
 from strategy.passes.autodiff import differentiate
 from strategy.passes.training import Training, training_graph
-from strategy.tensor import DType, Rate, TensorSpec
-from tests.reference import random_batch, run_graph, start_variables
+from strategy.sbp.tensor import DType, Rate, TensorSpec
+from tests.support.reference import random_batch, run_graph, start_variables
 
 Array = npt.NDArray[Any]
 RELATIVE = 1e-4

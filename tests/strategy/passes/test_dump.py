@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from strategy.graph import Graph
+from strategy.graph.graph import Graph
 from strategy.models.gpt import GptConfig
 from strategy.passes.dump import PassDump, difference, graph_text
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from tests.small_plans import config_of
+from tests.support.small_plans import config_of
 
 MODEL = GptConfig(layers=1, width=8, heads=2, sequence=4, vocabulary=16)
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategy.graph import Graph
+from strategy.graph.graph import Graph
+from strategy.graph.ops.learning_rate import Decay, rate_at
 from strategy.models.gpt import GptConfig
-from strategy.ops.learning_rate import Decay, rate_at
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import REPORT, Training, training_graph
 from strategy.passes.updates import Optimizer
-from tests.reference import Array, random_batch, run_graph, start_variables
+from tests.support.reference import Array, random_batch, run_graph, start_variables
 
 CONFIG = GptConfig(layers=2, width=8, heads=2, sequence=5, vocabulary=11)
 SCALE, GOOD = "loss:scale", "loss:good"

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategy.errors import InputError
-from strategy.graph import Graph, Phase, Role, template_name
+from strategy.base.errors import InputError
+from strategy.graph.graph import Graph, Phase, Role, template_name
+from strategy.graph.ops import REGISTRY
 from strategy.models import find_model
 from strategy.models.gpt import GptConfig
-from strategy.ops import REGISTRY
 from strategy.passes.mixed_precision import PRODUCTS, SUMS, Precision
 from strategy.passes.training import REPORT, Training, evaluation_graph, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.tensor import DType, Rate
-from tests.reference import Array, random_batch, run_graph, start_variables
+from strategy.sbp.tensor import DType, Rate
+from tests.support.reference import Array, random_batch, run_graph, start_variables
 
 CONFIG = GptConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=29)
 HALVES = (Precision.BF16, Precision.FP16)

@@ -11,9 +11,9 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
-from strategy.config import Offload, Recompute
-from strategy.errors import InputError
-from strategy.graph import Graph, Phase, Role
+from strategy.base.errors import InputError
+from strategy.graph.graph import Graph, Phase, Role
+from strategy.layout.config import Offload, Recompute
 from strategy.models import Model
 from strategy.models.mlp import MlpConfig
 from strategy.passes.offload import offload_activations, offload_optimizer
@@ -21,16 +21,16 @@ from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
 from strategy.passes.weight_gradients import set_apart
-from strategy.placement import Space
-from strategy.plan import Plan
-from strategy.program import ActKind
-from strategy.search.candidates import Pins
+from strategy.plan.plan import Plan
+from strategy.plan.verify import verify
+from strategy.program.program import ActKind
+from strategy.sbp.placement import Space
+from strategy.sbp.tensor import DType, Rate
+from strategy.search.candidate.candidates import Pins
 from strategy.search.search import search
-from strategy.tensor import DType, Rate
-from strategy.verify import verify
-from tests.megatron import MegatronConfig
-from tests.small_plans import MODEL, config_of, corpus, deduced_plan, request, simulated, train
 from tests.strategy.passes.test_recompute import after_two_steps
+from tests.support.megatron import MegatronConfig
+from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, request, simulated, train
 
 MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)
 

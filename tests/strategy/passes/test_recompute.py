@@ -13,24 +13,24 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
-from strategy.config import Recompute
-from strategy.errors import GraphError, InputError
-from strategy.graph import Graph, Op, Phase, Role
+from strategy.base.errors import GraphError, InputError
+from strategy.graph.graph import Graph, Op, Phase, Role
+from strategy.layout.config import Recompute
 from strategy.lowering.lower import hardware_flop, model_flop
 from strategy.models import Model, find_model
 from strategy.models.mlp import MlpConfig
 from strategy.models.resnet import ResNetConfig
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
-from strategy.plan import Plan
-from strategy.program import ActKind
-from strategy.search.candidates import Pins
+from strategy.plan.plan import Plan
+from strategy.plan.verify import verify
+from strategy.program.program import ActKind
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import Pins
 from strategy.search.search import search
-from strategy.tensor import DType
-from strategy.verify import verify
-from tests.megatron import MegatronConfig
-from tests.reference import run_graph, start_variables
-from tests.small_plans import MODEL, config_of, corpus, deduced_plan, plan_by_rules, request, simulated, train
+from tests.support.megatron import MegatronConfig
+from tests.support.reference import run_graph, start_variables
+from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, plan_by_rules, request, simulated, train
 
 Array = npt.NDArray[Any]
 MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from strategy.config import Context
-from strategy.errors import InputError
+from strategy.base.errors import InputError
+from strategy.layout.config import Context
 from strategy.lowering.lower import products_flop
 from strategy.models import Model
 from strategy.models.bert import BertConfig
@@ -18,8 +18,8 @@ from strategy.models.mlp import MlpConfig
 from strategy.passes.planned import planned_graph
 from strategy.passes.ring_attention import ring_attention
 from strategy.passes.training import Training, training_graph
-from tests.reference import random_batch, run_graph, start_variables
-from tests.small_plans import config_of, in_float64
+from tests.support.reference import random_batch, run_graph, start_variables
+from tests.support.small_plans import config_of, in_float64
 
 TRAINING = in_float64(Training(global_batch=2))
 LLAMA = LlamaConfig(layers=2, width=16, heads=4, key_heads=2, hidden=24, sequence=7, vocabulary=32)

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from strategy.config import Recompute
-from strategy.errors import InputError
-from strategy.graph import Graph
+from strategy.base.errors import InputError
+from strategy.graph.graph import Graph
+from strategy.layout.config import Recompute
 from strategy.models.gpt import GptConfig
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.plan import Plan
-from strategy.tensor import DType
-from strategy.verify import verify
+from strategy.plan.plan import Plan
+from strategy.plan.verify import verify
+from strategy.sbp.tensor import DType
 from tests.campaigns.transparency import check
-from tests.small_plans import MODEL, config_of, plan_by_rules, request
+from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 WIDE = GptConfig(layers=2, width=64, heads=2, sequence=4, vocabulary=16)
 MATRIX = 4 * WIDE.width * 4 * WIDE.width

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategy.errors import InputError
-from strategy.graph import Graph, Phase, Role, check_graph
+from strategy.base.errors import InputError
+from strategy.graph.graph import Graph, Phase, Role, check_graph
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import REPORT, Training, training_graph
-from strategy.tensor import DType, Rate
-from tests.reference import random_batch, run_graph, start_variables
+from strategy.sbp.tensor import DType, Rate
+from tests.support.reference import random_batch, run_graph, start_variables
 
 Array = npt.NDArray[Any]
 CONFIG = GptConfig(layers=2, width=8, heads=2, sequence=5, vocabulary=11)

@@ -10,21 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from strategy.errors import InputError
-from strategy.graph import Graph, Phase, Role
+from strategy.base.errors import InputError
+from strategy.graph.graph import Graph, Phase, Role
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.learning_rate import Decay, rate_at
+from strategy.graph.ops.muon import orthogonalize
+from strategy.graph.signature import op_signatures
 from strategy.models.gpt import GptConfig
-from strategy.ops import op_definition
-from strategy.ops.learning_rate import Decay, rate_at
-from strategy.ops.muon import orthogonalize
 from strategy.passes.training import REPORT, Training, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.sbp import B, P, Split
-from strategy.search.candidates import free_rules
-from strategy.signature import op_signatures
-from strategy.tensor import DType
-from strategy.verify import verify
-from tests.reference import random_batch, run_graph, start_variables
-from tests.small_plans import config_of, plan_by_rules, request
+from strategy.plan.verify import verify
+from strategy.sbp.sbp import B, P, Split
+from strategy.sbp.tensor import DType
+from strategy.search.candidate.candidates import free_rules
+from tests.support.reference import random_batch, run_graph, start_variables
+from tests.support.small_plans import config_of, plan_by_rules, request
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]

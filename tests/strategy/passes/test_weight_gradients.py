@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategy.config import Recompute
-from strategy.graph import Graph, Phase, check_graph
+from strategy.graph.graph import Graph, Phase, check_graph
+from strategy.layout.config import Recompute
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
@@ -14,8 +14,8 @@ from strategy.passes.offload import offload_activations
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.weight_gradients import set_apart
-from strategy.tensor import DType
-from tests.reference import random_batch, run_graph, start_variables
+from strategy.sbp.tensor import DType
+from tests.support.reference import random_batch, run_graph, start_variables
 
 GPT = GptConfig(layers=2, width=8, heads=2, sequence=5, vocabulary=11)
 MODELS: list[Model] = [GPT, MlpConfig(3, 5, 8, 4)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from strategy.graph import Graph, Phase
-from strategy.layout import assign_stages
+from strategy.graph.graph import Graph, Phase
+from strategy.layout.layout import assign_stages
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.placement import Placement
-from strategy.tensor import Rate
-from tests.small_plans import MODEL, config_of
+from strategy.sbp.placement import Placement
+from strategy.sbp.tensor import Rate
+from tests.support.small_plans import MODEL, config_of
 
 
 def graph(stage: int, micro_batches: int = 2, frozen: tuple[str, ...] = (), pp: int = 1) -> Graph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategy.presets import find_cluster
+from strategy.hardware.presets import find_cluster
 from strategy.search.ranking import (
     Configurations,
     Transformer,

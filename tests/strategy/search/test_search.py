@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 import strategy.search.search
-from strategy.errors import InfeasibleError, InputError
-from strategy.lowering.schedule import Schedule
+from strategy.base.errors import InfeasibleError, InputError
+from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
-from strategy.plan import plan_text
-from strategy.sbp import B, Split
-from strategy.search.by_hand import plan_by_rule
-from strategy.search.candidates import Pins, Request, candidates_of
+from strategy.plan.plan import plan_text
+from strategy.plan.verify import verify
+from strategy.sbp.sbp import B, Split
+from strategy.search.candidate.candidate_solve import Verdict, examine
+from strategy.search.candidate.candidates import Pins, Request, candidates_of
+from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import SINGLE_SHARE, SearchResult, search
-from strategy.search.verdict import Verdict, examine
-from strategy.verify import verify
-from tests.small_plans import request, simulated
+from tests.support.small_plans import request, simulated
 
 
 def found_with(asked: Request) -> SearchResult:

@@ -1,0 +1,1 @@
+"""frontend: graphs and global tensors, for programs that their users write."""

@@ -1,0 +1,130 @@
+"""Compiled: the program of a graph under way on one rank; its state rests in registers between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from executor.frontend.global_tensor import GlobalTensor
+from executor.frontend.traced import Traced, mapped
+from executor.frontend.world import World
+from executor.runtime.initialize import initial_piece
+from executor.runtime.kernels.numpy import NumpyKernels
+from executor.runtime.transport.base import lanes_of
+from executor.runtime.worker import Hooks, Reports, Worker
+from strategy.base.errors import present
+from strategy.graph.graph import Role
+from strategy.graph.ops import REGISTRY
+from strategy.layout.layout import Home, Layout, home_of
+from strategy.lowering.lower import lower
+from strategy.nn.tracer import Tensor
+from strategy.program.program import LoadTask, Program
+from strategy.program.protocol import admit
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import local_box
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A program of this rank under way: between calls its worker rests, with all state in its registers."""
+
+    world: World
+    traced: Traced
+    layout: Layout
+    worker: Worker | None = None
+    inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    told: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def start(self, held: Mapping[str, GlobalTensor]) -> None:
+        """Lower, admit, and make this rank's worker, its state in the memory of `held` where that has it."""
+        world, graph = self.world, self.traced.graph
+        cost = world.converter(*self.layout.stages.placements).cost
+        program = _numbered(world, lower(graph, self.layout, self.traced.pipeline, cost))
+        admit(program)
+        for number, lane in sorted(lanes_of(program).items()):
+            if world.rank in lane.group:
+                world.transport.open(number, lane)
+        if not any(actor.rank == world.rank for actor in program.actors):
+            return
+        self.worker = Worker(
+            program,
+            graph,
+            world.rank,
+            world.transport,
+            NumpyKernels(),
+            REGISTRY,
+            self._load,
+            reports=[name for name in self.traced.step_values.values() if self._is_here(name)],
+            hooks=Hooks(on_step=self._listen),
+            shared={name: tensor.piece for name, tensor in held.items() if tensor.piece is not None},
+            stall_s=world.timeout_s,
+            record=False,
+        )
+
+    def state(self, seed: int, held: Mapping[str, GlobalTensor]) -> dict[str, GlobalTensor]:
+        """The variables that nothing held so far, with their first values, in the memory of their registers."""
+        found = {}
+        for value in self.traced.graph.with_role(Role.VARIABLE):
+            home = self._home(value.name)
+            if home is None or value.name in held:
+                continue
+            placement = self._placement(value.name, home)
+            piece = None
+            if self.worker is not None and self.world.rank in placement.devices:
+                box = local_box(value.spec.shape, home.layout, placement.mesh, placement.coords(self.world.rank))
+                self.worker.write(value.name, initial_piece(value, box, seed=seed))
+                piece = self.worker.registers.block(self.worker.registers.index(value.name), 0)
+            found[value.name] = GlobalTensor(value.spec, placement, home.layout, piece, self.world, is_state=True)
+        return found
+
+    def run(self, wholes: Sequence[NDArray[Any]], step: int) -> Any:
+        """One step, as the training step of this number."""
+        self.inputs = dict(zip(self.traced.inputs, wholes, strict=True))
+        self.told = {}
+        if self.worker is not None:
+            self.worker.count_from(step)
+            self.worker.run(steps=1)
+        return mapped(self.traced.outputs, self._output)
+
+    def _output(self, tensor: Tensor) -> GlobalTensor:
+        name = self.traced.step_values[tensor.name]
+        home = present(self._home(name), f"the op that computes {name}")
+        spec, placement = self.traced.graph.values[name].spec, self._placement(name, home)
+        return GlobalTensor(spec, placement, home.layout, self.told.get(name), self.world)
+
+    def _placement(self, name: str, home: Home) -> Placement:
+        """The ranks of a value's stage, in the memory that it is in."""
+        return replace(self.layout.stages.placements[home.stage], space=self.traced.graph.values[name].space)
+
+    def _home(self, name: str) -> Home | None:
+        return home_of(self.traced.graph, self.layout.stages, self.layout.signatures, name)
+
+    def _is_here(self, name: str) -> bool:
+        home = self._home(name)
+        return home is not None and self.world.rank in self.layout.stages.placements[home.stage].devices
+
+    def _listen(self, step: int, reports: Reports) -> None:
+        self.told = dict(reports)
+
+    def _load(self, task: LoadTask, number: int, arrays: Sequence[NDArray[Any]]) -> None:
+        for name, box, array in zip(task.inputs, task.boxes, arrays, strict=True):
+            whole = self.inputs[name]
+            if self.traced.num_micro_batches > 1:
+                rows = self.traced.graph.values[name].spec.shape[0]
+                first = number % self.traced.num_micro_batches * rows
+                whole = whole[first : first + rows]
+            array[...] = whole[tuple(slice(begin, end) for begin, end in box)]
+
+
+def _numbered(world: World, program: Program) -> Program:
+    """A program whose rendezvous have numbers that no other one of this world has."""
+    numbers = [actor.rendezvous for actor in program.actors if actor.rendezvous is not None]
+    first = world.reserve(max(numbers, default=-1) + 1)
+    actors = (
+        actor if actor.rendezvous is None else replace(actor, rendezvous=actor.rendezvous + first)
+        for actor in program.actors
+    )
+    return replace(program, actors=tuple(actors), ranks=world.size)

@@ -1,0 +1,112 @@
+"""Running: one op on pieces, at once.
+
+An op takes the steps of a plan one after another: its signature is deduced, operands that are laid out otherwise are
+boxed, and its meaning runs on this rank's pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from executor.frontend.global_tensor.boxing import converted
+from executor.frontend.global_tensor.local_tensor import Laid, empty_piece
+from strategy.base.errors import GraphError
+from strategy.graph.builder import GraphBuilder
+from strategy.graph.graph import Attrs, Graph, Op, Role, Value
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.base import Call, Workspace
+from strategy.graph.ops.half_precision import run_act
+from strategy.graph.signature import Signature, op_signatures
+from strategy.layout.layout import Home
+from strategy.sbp.sbp import local_box
+from strategy.sbp.tensor import Rate
+from strategy.search.layouts.deduce import Deduction, Fit, pick
+
+_LABELS = tuple(str(number) for number in range(1, 9))
+
+L = TypeVar("L", bound=Laid)
+
+
+def run_op(kind: str, inputs: Sequence[L], attrs: Attrs) -> tuple[L, ...]:
+    """All outputs of an op, laid out as its operands suggest.
+
+    Raises:
+        GraphError: the operands do not compose, or lie on several placements.
+        RunError: the ranks do not run the same op on the same tensors.
+    """
+    inputs[0].world.agree(f"{kind}({', '.join(map(str, inputs))}) {dict(attrs) or ''}".strip())
+    graph = _graph_of(kind, inputs, attrs)
+    (op,) = graph.ops
+    for operand in inputs:
+        operand.settle()
+    signature = _deduced(graph, op, inputs)
+    operands = [converted(t, t.placement, nd) for t, nd in zip(inputs, signature.inputs, strict=True)]
+    return _run(graph, op, signature, operands)
+
+
+def _graph_of(kind: str, inputs: Sequence[Laid], attrs: Attrs) -> Graph:
+    """A graph of one op on values called by their position; every problem with its operands at once."""
+    builder = GraphBuilder()
+    names = [
+        builder.declare(
+            Value(f"operand {position}", tensor.spec, Rate.MICRO_BATCH, Role.INPUT, space=tensor.placement.space)
+        )
+        for position, tensor in enumerate(inputs, start=1)
+    ]
+    problems: list[str] = []
+    places = list(dict.fromkeys(tensor.placement for tensor in inputs))
+    if len(places) > 1:
+        ranks = " and ".join(map(str, places))
+        problems.append(f"op {kind} ({', '.join(names)}): operands on several placements (got {ranks}); use to_global")
+    try:
+        builder.add(kind, kind, names, labels=_LABELS, attrs=attrs)
+    except GraphError as error:
+        problems += error.problems
+    if problems:
+        raise GraphError(problems, where="global tensors")
+    return Graph(dict(builder.values), tuple(builder.ops))
+
+
+def _deduced(graph: Graph, op: Op, inputs: Sequence[Laid]) -> Signature:
+    placement, world = inputs[0].placement, inputs[0].world
+    converter = world.converter(placement)
+    options = op_signatures(graph, op, placement.mesh)
+    fits = []
+    for option in options:
+        pairs = list(zip(inputs, option.inputs, strict=True))
+        price_ns = sum(sum(converter.prices_ns(t.spec, Home(0, t.sbp), 0, nd)) for t, nd in pairs)
+        fits.append(Fit(price_ns, sum(t.sbp != nd for t, nd in pairs)))
+    return options[pick(fits, Deduction.MATCH_ALL)]
+
+
+def _run(graph: Graph, op: Op, signature: Signature, operands: Sequence[L]) -> tuple[L, ...]:
+    placement, world = operands[0].placement, operands[0].world
+    specs = graph.specs(op.outputs)
+    pieces: list[np.ndarray | None] = [None] * len(specs)
+    if world.rank in placement.devices:
+        coords = placement.coords(world.rank)
+        written = [empty_piece(s, placement, nd, world.rank) for s, nd in zip(specs, signature.outputs, strict=True)]
+        call = Call(
+            xp=np,
+            attrs=op.attrs,
+            inputs=tuple(t.piece for t in operands),
+            outputs=tuple(written),
+            updates=(),
+            input_boxes=tuple(local_box(t.spec.shape, t.sbp, placement.mesh, coords) for t in operands),
+            output_boxes=tuple(
+                local_box(spec.shape, nd, placement.mesh, coords)
+                for spec, nd in zip(specs, signature.outputs, strict=True)
+            ),
+            workspace=Workspace(np),
+            number=world.operations,
+        )
+        run_act(op_definition(op.kind), call)
+        pieces = list(written)
+    return tuple(
+        replace(operands[0], spec=spec, sbp=nd, piece=piece, is_state=False)
+        for spec, nd, piece in zip(specs, signature.outputs, pieces, strict=True)
+    )

@@ -1,0 +1,1 @@
+"""runtime: one rank that runs its actors: registers, kernels, transports and the worker."""

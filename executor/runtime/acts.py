@@ -1,0 +1,221 @@
+"""What an act does: an actor bound to the arrays of the blocks that it uses, as one callable.
+
+Bound once per actor and choice of blocks, so that an act itself builds nothing and searches nothing. The callable
+takes the number of the act. It returns None when the act is over with it, and otherwise the requests to wait for,
+one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from executor.runtime.collectives import prepare
+from executor.runtime.kernels.base import Kernels
+from executor.runtime.neutral import neutral_element
+from executor.runtime.pieces import Requests, Start
+from executor.runtime.registers import Registers
+from executor.runtime.transport.base import Group, HostArray, Request, Transport
+from strategy.base.errors import PlanError
+from strategy.graph.graph import Graph
+from strategy.graph.ops.base import Array, Call, OpDef, Workspace
+from strategy.graph.ops.copy import TO_HOST
+from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
+from strategy.program.protocol import rendezvous_members
+from strategy.sbp.placement import MOVES
+from strategy.sbp.ragged import Rows
+
+Run = Callable[[int], Requests | None]
+Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
+"""`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch."""
+
+
+class Acts:
+    """Binds the actors of one rank.
+
+    `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        graph: Graph,
+        rank: int,
+        registers: Registers,
+        transport: Transport,
+        kernels: Kernels,
+        registry: Mapping[str, OpDef],
+        load: Load,
+    ) -> None:
+        self._program = program
+        self._graph = graph
+        self._rank = rank
+        self._registers = registers
+        self._transport = transport
+        self._kernels = kernels
+        self._registry = registry
+        self._load = load
+        self._members = rendezvous_members(program)
+        self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
+        self._staging = [Workspace(np) for _ in program.actors]
+
+    @property
+    def scratch_nbytes(self) -> int:
+        """Bytes of the scratch arrays of ops and of movements so far, which no plan counts."""
+        workspaces = (*self._workspaces, *self._staging)
+        return sum(int(array.nbytes) for workspace in workspaces for array in workspace.arrays.values())
+
+    def bind(self, index: int, read_blocks: Sequence[int], write_blocks: Sequence[int]) -> Run:
+        """The act of an actor that uses these blocks of its registers."""
+        actor = self._program.actors[index]
+        reads = [self._registers.block(p.register, b) for p, b in zip(actor.reads, read_blocks, strict=True)]
+        writes = [self._registers.block(p.register, b) for p, b in zip(actor.writes, write_blocks, strict=True)]
+        match actor.task:
+            case OpTask() as task:
+                return self._op(index, actor, task, reads + writes)
+            case LoadTask() as task:
+                return self._loader(task, writes)
+            case BoxingTask() | TransferTask() as task:
+                return self._boxing(index, actor, task, reads, writes)
+            case None:
+                return _nothing if actor.rendezvous is None else self._meet(actor.rendezvous)
+
+    def _op(self, index: int, actor: Actor, task: OpTask, ports: Sequence[Array]) -> Run:
+        op = self._graph.by_name[task.op]
+        definition = self._registry[op.kind]
+        written = [ports[port] for port in task.outputs]
+        if task.idle:
+            return self._idle([array for array in written if array.size])
+        if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
+            raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
+        if op.kind in MOVES:
+            move = self._kernels.download if op.kind == TO_HOST else self._kernels.upload
+            return lambda number: move(memory(ports[0]), memory(written[0]))
+        on_host = self._graph.on_host(op)
+        call = Call(
+            xp=np if on_host else self._kernels.xp,
+            attrs=op.attrs,
+            inputs=tuple(ports[port] for port in task.inputs),
+            outputs=tuple(written[: len(op.outputs)]),
+            updates=tuple(written[len(op.outputs) :]),
+            input_boxes=task.input_boxes,
+            output_boxes=task.output_boxes,
+            workspace=(self._staging if on_host else self._workspaces)[index],
+        )
+        acts_per_piece = max((port.acts_per_piece for port in actor.writes), default=1)
+        kernel = self._kernels.run
+
+        def act(number: int) -> None:
+            call.number = number
+            call.first_of_piece = number % acts_per_piece == 0
+            kernel(definition, call)
+
+        return act
+
+    @staticmethod
+    def _idle(scalars: Sequence[Array]) -> Run:
+        """The act of a rank beside the owner: nothing, and nothing added to the scalars, which are terms of sums."""
+
+        def act(number: int) -> None:
+            for scalar in scalars:
+                scalar.fill(0)
+
+        return act
+
+    def _loader(self, task: LoadTask, arrays: Sequence[Array]) -> Run:
+        load, upload = self._load, self._kernels.upload
+        staged = arrays if self._kernels.host else [self._kernels.host_like(array) for array in arrays]
+        absent = [
+            (array, neutral_element(array.dtype, task.absent[name]))
+            for name, array in zip(task.inputs, staged, strict=True)
+            if name in task.absent
+        ]
+
+        def act(number: int) -> None:
+            load(task, number, staged)
+            for array, neutral in absent:
+                array.fill(neutral)
+            if staged is not arrays:
+                for host, array in zip(staged, arrays, strict=True):
+                    upload(host, array)
+
+        return act
+
+    def _boxing(
+        self,
+        index: int,
+        actor: Actor,
+        task: BoxingTask | TransferTask,
+        reads: Sequence[Array],
+        writes: Sequence[Array],
+    ) -> Run:
+        sources = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in reads]
+        targets = [piece if _in_host(piece) else host_piece(self._kernels, piece) for piece in writes]
+        start = prepare(
+            actor.kind,
+            task,
+            self._rank,
+            -1 if actor.rendezvous is None else actor.rendezvous,
+            self._transport,
+            sources[0] if sources else None,
+            targets[0] if targets else None,
+            self._staging[index],
+        )
+        downloads = [(memory(a), memory(b)) for a, b in zip(reads, sources, strict=True) if a is not b]
+        uploads = [(memory(a), memory(b)) for a, b in zip(targets, writes, strict=True) if a is not b]
+        if downloads or uploads:
+            start = _staged(self._kernels, start, downloads, uploads)
+        return lambda number: start()
+
+    def _meet(self, rendezvous: int) -> Run:
+        """Members without a task meet by one byte from each to each."""
+        group: Group = tuple(self._program.actors[member].rank for member in self._members[rendezvous])
+        me = group.index(self._rank)
+        send = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        receive = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        exchange = self._transport.exchange
+        return lambda number: _one(exchange(group, rendezvous, send, receive))
+
+
+def host_piece(kernels: Kernels, piece: Array) -> Array:
+    """A host array, or host `Rows`, like a piece on the device, to stage transfers through."""
+    if isinstance(piece, Rows):
+        return Rows(np, kernels.host_like(piece.raw), piece.spec, piece.box)
+    return kernels.host_like(piece)
+
+
+def memory(piece: Array) -> Array:
+    """What is copied to copy a piece."""
+    return piece.raw if isinstance(piece, Rows) else piece
+
+
+def _in_host(piece: Array) -> bool:
+    """Whether transports can move a piece as it is."""
+    return isinstance(memory(piece), np.ndarray)
+
+
+def _nothing(number: int) -> None:
+    """The act of an actor that only passes credits on."""
+
+
+def _one(request: Request) -> Iterator[Request]:
+    yield request
+
+
+def _staged(
+    kernels: Kernels,
+    start: Start,
+    downloads: Sequence[tuple[Array, HostArray]],
+    uploads: Sequence[tuple[HostArray, Array]],
+) -> Start:
+    """A boxing act between device arrays, by way of host arrays."""
+
+    def act() -> Requests:
+        for array, host in downloads:
+            kernels.download(array, host)
+        yield from start()
+        for host, array in uploads:
+            kernels.upload(host, array)
+
+    return act

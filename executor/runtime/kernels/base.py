@@ -1,0 +1,63 @@
+"""The seam between a worker and the device that its ops run on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from executor.runtime.transport.base import HostArray
+from strategy.base.errors import InputError, did_you_mean
+from strategy.graph.ops.base import Array, ArrayModule, Call, OpDef
+
+BACKENDS = ("numpy", "cupy")
+
+
+class Kernels(Protocol):
+    """Arrays and ops on one device. When `run` returns, the op's outputs are written."""
+
+    @property
+    def xp(self) -> ArrayModule:
+        """The array module that ops are written against."""
+        ...
+
+    @property
+    def host(self) -> bool:
+        """Whether its arrays are host memory, which transports move as they are."""
+        ...
+
+    def run(self, definition: OpDef, call: Call) -> None:
+        """Run one act of an op."""
+        ...
+
+    def address(self, array: Array) -> int:
+        """Where an array begins in its device's memory."""
+        ...
+
+    def host_like(self, array: Array) -> HostArray:
+        """A host array of this shape and dtype, to stage transfers through (pinned where the device has that)."""
+        ...
+
+    def download(self, array: Array, host: HostArray) -> None:
+        """Copy an array of the device into a host array."""
+        ...
+
+    def upload(self, host: HostArray, array: Array) -> None:
+        """Copy a host array into an array of the device."""
+        ...
+
+
+def open_kernels(backend: str, *, device: int = 0) -> Kernels:
+    """Kernels of a backend, "numpy" or "cupy"; `device` is the index of the GPU.
+
+    Raises:
+        InputError: no such backend.
+        EnvironmentLacks: CuPy or a GPU is missing.
+    """
+    if backend == "numpy":
+        from executor.runtime.kernels.numpy import NumpyKernels
+
+        return NumpyKernels()
+    if backend == "cupy":
+        from executor.runtime.kernels.cupy import CupyKernels
+
+        return CupyKernels(device)
+    raise InputError("unknown backend", where="--backend", got=backend, hint=did_you_mean(backend, BACKENDS))

@@ -1,0 +1,127 @@
+"""What an act works with: pieces of arrays as flat memory, terms and their sum, one rank's part of a boxing step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from executor.runtime.transport.base import HostArray, Request, Transport
+from strategy.graph.ops.base import Workspace
+from strategy.program.program import BoxingTask
+from strategy.sbp.sbp import Reduce
+from strategy.sbp.tensor import Box, within
+
+Requests = Iterator[Request]
+Start = Callable[[], Requests]
+"""Begins an act; the iterator's end is the end of the act."""
+
+_COMBINE = {Reduce.SUM: np.add, Reduce.MIN: np.minimum, Reduce.MAX: np.maximum}
+
+_Piece = TypeVar("_Piece")
+
+Copies = list[tuple[HostArray, HostArray]]
+"""(into, from) pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Pieces of one array, one per rank of the group: flat memory for the transport, and the copies that join both.
+
+    `flat[i]` is the cut itself where that is contiguous (then without a copy), scratch otherwise, None for no
+    piece. `copies` are (cut, scratch) pairs.
+    """
+
+    flat: tuple[HostArray | None, ...]
+    copies: Copies
+
+    def pack(self) -> None:
+        """Fill the scratch from the array."""
+        for cut, scratch in self.copies:
+            np.copyto(scratch, cut)
+
+    def unpack(self) -> None:
+        """Fill the array from the scratch."""
+        for cut, scratch in self.copies:
+            np.copyto(cut, scratch)
+
+
+def piece_of(array: HostArray, piece: Box, frame: Box) -> HostArray:
+    """The view of `piece` in the array that holds `frame`; a view of a scalar too, hence the ellipsis."""
+    index: Any = (*within(piece, frame), ...)
+    view: HostArray = array[index]
+    return view
+
+
+def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Workspace, name: str) -> Cuts:
+    """Cut `pieces` (None: nothing) out of the array that holds `frame`."""
+    flat: list[HostArray | None] = []
+    copies: Copies = []
+    for index, piece in enumerate(pieces):
+        view = None if piece is None else piece_of(array, piece, frame)
+        if view is not None and not view.flags.c_contiguous:
+            copies.append((view, scratch.get(f"{name}.{index}", view.shape, view.dtype)))
+            view = copies[-1][1]
+        flat.append(view)
+    return Cuts(tuple(flat), copies)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One rank's part of a boxing step; `me` is its index in the group."""
+
+    task: BoxingTask
+    me: int
+    number: int
+    transport: Transport
+    source: HostArray
+    target: HostArray
+    scratch: Workspace
+
+    @property
+    def frame(self) -> Box:
+        """What `source` holds."""
+        return self.task.source_boxes[self.me]
+
+    @property
+    def goal(self) -> Box:
+        """What `target` holds."""
+        return self.task.target_boxes[self.me]
+
+    def others(self, pieces: Sequence[_Piece]) -> list[_Piece | None]:
+        """`pieces`, with nothing for this rank itself."""
+        return [None if index == self.me else piece for index, piece in enumerate(pieces)]
+
+    def spread(self, positions: Sequence[int], arrays: Sequence[HostArray]) -> tuple[HostArray | None, ...]:
+        """One array per rank of the group: those given at their positions, nothing for others and for this rank."""
+        placed = dict(zip(positions, arrays, strict=True))
+        return tuple(None if index == self.me else placed.get(index) for index in range(len(self.task.group)))
+
+    def exchange(self, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Request:
+        """One array to, and one from, each of the group; None is nothing."""
+        return self.transport.exchange(self.task.group, self.number, send, receive)
+
+    def all_gather(self, send: HostArray | None, receive: Sequence[HostArray | None]) -> Request:
+        """One array to all of the group, one from each of them."""
+        return self.transport.all_gather(self.task.group, self.number, send, receive)
+
+
+def terms_of(
+    part: Part, own: HostArray, positions: Sequence[int], name: str = "term"
+) -> tuple[tuple[HostArray | None, ...], list[HostArray]]:
+    """Where the terms of the own piece from other positions of the group arrive, and all the terms in their order."""
+    terms = [own if i == part.me else part.scratch.get(f"{name}.{i}", own.shape, own.dtype) for i in positions]
+    return part.spread(positions, terms), terms
+
+
+def combine(terms: Sequence[HostArray], into: HostArray, reduce: Reduce) -> None:
+    """Reduce in rank order: ((term 0 + term 1) + term 2) + ..."""
+    add = _COMBINE[reduce]
+    if len(terms) == 1:
+        np.copyto(into, terms[0])
+        return
+    add(terms[0], terms[1], out=into)
+    for term in terms[2:]:
+        add(into, term, out=into)

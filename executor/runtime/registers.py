@@ -1,0 +1,122 @@
+"""Registers of one rank: the memory behind them, one array (or `Rows`) per block, allocated once and never moved.
+
+The program says where every block lies (`strategy.lowering.memory`): in the pool of the rank, which is one allocation,
+or, where it is state, in one of its own. Nothing else is allocated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from executor.runtime.kernels.base import Kernels
+from strategy.base.errors import InternalError, PlanError, did_you_mean
+from strategy.graph.ops.base import Array
+from strategy.lowering.memory import ALIGNMENT, aligned, pool_nbytes
+from strategy.program.program import Program, Register
+from strategy.sbp.placement import Space
+from strategy.sbp.ragged import Rows
+
+
+class Registers:
+    """Arrays of all blocks of the registers of `rank` of a placed program.
+
+    A register that begins with a piece (state) is zero until its owner fills it; others hold what their producer
+    writes, before which nobody reads them. `shared` holds arrays of state, of one block each, that registers of these
+    names use instead of memory of their own.
+    """
+
+    def __init__(
+        self, program: Program, rank: int, kernels: Kernels, shared: Mapping[str, Array] | None = None
+    ) -> None:
+        self.rank = rank
+        self._blocks: list[tuple[Array, ...]] = []
+        self._index: dict[str, int] = {}
+        mine = [register for register in program.registers if register.rank == rank]
+        self._allocated = {
+            space: pool_nbytes([register for register in mine if register.space is space]) for space in Space
+        }
+        pools = {space: _allocated(nbytes, kernels, space, zero=False) for space, nbytes in self._allocated.items()}
+        for index, register in enumerate(program.registers):
+            if register.rank != rank:
+                self._blocks.append(())
+                continue
+            if register.name in self._index:
+                raise PlanError("two registers of a rank have one name", where=f"rank {rank}", got=register.name)
+            self._index[register.name] = index
+            given = (shared or {}).get(register.name) if register.initial else None
+            if given is not None:
+                self._blocks.append((_checked(given, register),))
+            elif register.initial:
+                nbytes = aligned(register.block_nbytes)
+                own = [_allocated(nbytes, kernels, register.space, zero=True) for _ in range(register.blocks)]
+                self._blocks.append(tuple(_shaped(array, register, kernels) for array in own))
+                self._allocated[register.space] += nbytes * register.blocks
+            else:
+                if len(register.offsets) != register.blocks:
+                    raise InternalError(f"{register.name} has no place in memory")
+                pool = pools[register.space]
+                self._blocks.append(tuple(_shaped(pool[offset:], register, kernels) for offset in register.offsets))
+
+    @property
+    def nbytes(self) -> int:
+        """What was allocated on the device."""
+        return self._allocated[Space.DEVICE]
+
+    @property
+    def host_nbytes(self) -> int:
+        """What was allocated in the host's memory."""
+        return self._allocated[Space.HOST]
+
+    def block(self, register: int, block: int) -> Array:
+        """The array of one block, of the register's shape and dtype."""
+        return self._blocks[register][block]
+
+    def blocks(self, register: int) -> tuple[Array, ...]:
+        """All blocks of a register; none where another rank holds it."""
+        return self._blocks[register]
+
+    def index(self, name: str) -> int:
+        """The index in the program of this rank's register `name`.
+
+        Raises:
+            PlanError: this rank has no such register.
+        """
+        if name not in self._index:
+            where = f"rank {self.rank}"
+            raise PlanError("no such register", where=where, got=name, hint=did_you_mean(name, self._index))
+        return self._index[name]
+
+    def names(self) -> tuple[str, ...]:
+        """The names of this rank's registers, in program order."""
+        return tuple(self._index)
+
+
+def _checked(array: Array, register: Register) -> Array:
+    fits = (array.shape, str(array.dtype), register.blocks) == (register.shape, str(register.dtype), 1)
+    if not fits:
+        got, expected = f"{array.dtype}{list(array.shape)}", f"{register.dtype}{list(register.shape)}"
+        raise PlanError("shared state does not fit its register", where=register.name, got=got, expected=expected)
+    return array
+
+
+def _allocated(nbytes: int, kernels: Kernels, space: Space, *, zero: bool) -> Array:
+    """Bytes that begin on a cache line; the allocator gives what it takes to find one."""
+    if space is Space.HOST:
+        raw: Array = kernels.host_like(np.empty(nbytes + ALIGNMENT, np.uint8))
+        begin = -int(raw.__array_interface__["data"][0]) % ALIGNMENT
+    else:
+        raw = kernels.xp.empty(nbytes + ALIGNMENT, "uint8")
+        begin = -kernels.address(raw) % ALIGNMENT
+    if zero:
+        raw.fill(0)
+    return raw[begin : begin + nbytes]
+
+
+def _shaped(raw: Array, register: Register, kernels: Kernels) -> Array:
+    """The memory of a block as an array, or as `Rows` where the tensor is ragged."""
+    if register.ragged is not None:
+        xp = np if register.space is Space.HOST else kernels.xp
+        return Rows(xp, raw[: register.block_nbytes], register.spec, register.box)
+    return raw[: register.block_nbytes].view(register.dtype.numpy).reshape(register.shape)

@@ -1,0 +1,186 @@
+"""Transport: the one seam between an executor's rank and the world.
+
+Four movements, all non-blocking, on C-contiguous NumPy arrays that stay untouched until the request is through:
+the personalised exchange and the all-gather of a group, and the two ends of a point-to-point message. What they
+mean (a reduction, a change of layout) is decided above, in `executor.runtime.collectives`.
+
+Every movement carries a *number*, that of its rendezvous in the program. Collectives that meet in one order on all
+their ranks share a *lane* (a communicator under MPI), within which that order is relied upon and the number
+verified; point-to-point messages are told apart by their number and may overtake one another across numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.errors import InternalError, RunError
+from strategy.program.program import BoxingTask, Program, TransferTask
+from strategy.program.protocol import rendezvous_members, streams_of_actors
+
+
+class TransportError(RunError):
+    """A message was lost, doubled, out of order, of another rendezvous, or too long in coming."""
+
+
+class PeerError(TransportError):
+    """Another rank failed, so this one ends too; `cause` is what the other one raised."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__(f"another rank failed: {cause}")
+
+
+HostArray = npt.NDArray[Any]
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """A group of ranks, in order, and a label that tells apart the orders in which it meets."""
+
+    group: Group
+    label: str = ""
+
+
+Lanes = Mapping[int, Lane]
+"""Rendezvous number -> the lane in which its collectives travel."""
+
+
+class Request(Protocol):
+    """One movement under way on this rank."""
+
+    def test(self) -> bool:
+        """Whether this rank's part is over; moves it on. Cheap, and True for ever once True.
+
+        Raises:
+            TransportError: a message is lost, doubled, out of order or of another rendezvous; or a peer failed.
+        """
+        ...
+
+    def describe(self) -> str:
+        """What is still waited for, for people."""
+        ...
+
+
+class Transport(Protocol):
+    """One rank's way to the others. Arrays may differ in length between ranks; None moves nothing.
+
+    Whoever moves the same arrays again and again passes the same tuple of them, which a transport may remember
+    together with what it worked out for it; of a list it remembers nothing.
+    """
+
+    bytes_sent: dict[str, int]
+    """Bytes handed over to other ranks, per movement: "exchange", "all_gather" and "send"."""
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    def open(self, number: int, lane: Lane) -> None:
+        """Let the collectives of this number travel in a lane that was not known when the transport was made.
+
+        All its ranks call it, and those that open several lanes do so in one order. Opening again does nothing.
+        """
+        ...
+
+    def exchange(
+        self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
+    ) -> Request:
+        """Personalised all-to-all: `send[i]` goes to the group's i-th rank, `receive[i]` is filled by it.
+
+        Sends the sum of the bytes for other ranks.
+        """
+        ...
+
+    def all_gather(
+        self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
+    ) -> Request:
+        """Everyone's `send` arrives in everyone's `receive[i]`; `send` may be `receive[own index]` itself.
+
+        Sends own bytes x (ranks of the group - 1).
+        """
+        ...
+
+    def send(self, target: int, number: int, array: HostArray) -> Request:
+        """One end of a message; over only when the target has taken it, which is the credit given back."""
+        ...
+
+    def receive(self, source: int, number: int, array: HostArray) -> Request:
+        """The other end; messages of one number from one source arrive in the order sent."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        ...
+
+    def pause(self) -> None:
+        """Give way, after a poll that found nothing; returns soon in any case."""
+        ...
+
+    def close(self) -> None:
+        """End this rank's use of the transport.
+
+        Raises:
+            TransportError: a message for this rank was never asked for.
+        """
+        ...
+
+
+def wait(request: Request, transport: Transport, *, timeout_s: float = 60.0) -> None:
+    """Poll a request until it is through.
+
+    Raises:
+        TransportError: it is not through after `timeout_s`, or failed.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not request.test():
+        transport.pause()
+        if time.monotonic() > deadline:
+            raise TransportError(f"rank {transport.rank} waited {timeout_s:g} s for {request.describe()}")
+
+
+def lanes_of(program: Program) -> dict[int, Lane]:
+    """The lane of every collective rendezvous of a program.
+
+    Collectives of one group on the same streams meet in one order and share a lane; on other streams they need not
+    (admission refuses those in dynamic streams, whose order is each rank's own).
+    """
+    stream_of = streams_of_actors(program)
+    found: dict[int, Lane] = {}
+    for number, members in rendezvous_members(program).items():
+        first = program.actors[members[0]]
+        if isinstance(first.task, TransferTask):
+            continue
+        met = tuple(program.actors[member].rank for member in members)
+        group = first.task.group if isinstance(first.task, BoxingTask) else met
+        streams = (program.streams[stream_of[member]] for member in members)
+        found[number] = Lane(group, ", ".join(f"{stream.rank}:{stream.name}" for stream in streams))
+    return found
+
+
+def handed_over(group: Group, rank: int, send: Sequence[HostArray | None]) -> int:
+    """Bytes of a personalised exchange that go to ranks other than `rank`."""
+    return sum(array.nbytes for peer, array in zip(group, send, strict=True) if array is not None and peer != rank)
+
+
+def bytes_of(array: HostArray) -> npt.NDArray[np.uint8]:
+    """The memory of a C-contiguous array, whatever its dtype: the buffer protocol knows no bfloat16."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def check_contiguous(arrays: Sequence[HostArray | None]) -> None:
+    """Transports move flat memory: packing is their caller's business."""
+    if not all(a is None or (isinstance(a, np.ndarray) and a.flags.c_contiguous) for a in arrays):
+        raise InternalError("an array that does not lie together in memory: it is to be packed first")

@@ -1,0 +1,230 @@
+"""MPI: library collectives on one communicator per lane, synchronous sends on a communicator of our own.
+
+Rendezvous numbers travel as tags of point-to-point messages. Library collectives have no tag: what they rely on is
+that the collectives of a communicator are started in one order on all its ranks, which a lane is made for.
+
+Large messages. Everything is sent as bytes with 64-bit counts and displacements, which needs MPI 4 (MPICH 4.1,
+Open MPI 5); under an older library a buffer beyond 2^31 - 1 bytes is refused before it is sent.
+
+Polling. An MPI library moves messages only while it is called, so a worker that waits must poll, and must give way
+where ranks outnumber cores: there `pause` is a bare sched_yield, 3 to 20 times faster than sleeping, whose shortest nap
+is 50 microseconds on Linux. With a core per rank it first polls on: whoever yields to a stranger's process waits out
+that one's time slice, some milliseconds, while its own message has long come.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from executor.runtime.transport.base import (
+    Group,
+    HostArray,
+    Lane,
+    Lanes,
+    Request,
+    TransportError,
+    bytes_of,
+    check_contiguous,
+)
+from strategy.base.errors import EnvironmentLacks
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_INT_MAX = 2**31 - 1
+_PATIENCE_NS = 1_000_000
+"""How long a rank with a core of its own polls before it gives way."""
+_AT_WORK_NS = 100_000
+"""A longer time between two pauses was spent on work: the wait has begun anew."""
+
+
+class MpiTransport:
+    """A `base.Transport`, constructed by all ranks of `comm` together, with the same `lanes`."""
+
+    def __init__(self, comm: MPI.Intracomm, lanes: Lanes) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm.Dup()
+        self.rank = comm.rank
+        self.size = comm.size
+        self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
+        self._specs: dict[int, _Spec] = {}
+        self._longest = _INT_MAX if MPI.Get_version() < (4, 0) else 2**63 - 1
+        self._largest_tag: int = self._comm.Get_attr(MPI.TAG_UB) or 2**15 - 1
+        self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
+        self._paused_ns = self._waits_since_ns = 0
+        self._made = {lane: self._make(lane) for lane in sorted(set(lanes.values())) if self.rank in lane.group}
+        self._lanes = {number: self._made[lane] for number, lane in lanes.items() if lane in self._made}
+
+    def _make(self, lane: Lane) -> MPI.Intracomm:
+        members = self._comm.Get_group().Incl(lane.group)
+        return self._comm.Create_group(members, tag=0)
+
+    def open(self, number: int, lane: Lane) -> None:
+        """Make the communicator of a lane, its ranks together, and let collectives of this number use it."""
+        if number not in self._lanes:
+            if lane not in self._made:
+                self._made[lane] = self._make(lane)
+            self._lanes[number] = self._made[lane]
+
+    def exchange(
+        self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
+    ) -> Request:
+        """Personalised all-to-all by `Ialltoallv`."""
+        lane = self._lane(number, group)
+        outgoing, incoming = self._spec(send), self._spec(receive)
+        self.bytes_sent["exchange"] += outgoing.nbytes - outgoing.counts[group.index(self.rank)]
+        request = lane.Ialltoallv(outgoing.message, incoming.message)
+        return _MpiRequest(request, "an exchange of ranks", group, number)
+
+    def all_gather(
+        self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
+    ) -> Request:
+        """Everyone's array to everyone by `Iallgatherv`, in place where `send` is this rank's own `receive`."""
+        lane = self._lane(number, group)
+        self.bytes_sent["all_gather"] += 0 if send is None else send.nbytes * (len(group) - 1)
+        outgoing = self._mpi.IN_PLACE if send is receive[group.index(self.rank)] else self._one(send)
+        request = lane.Iallgatherv(outgoing, self._spec(receive).message)
+        return _MpiRequest(request, "an all-gather of ranks", group, number)
+
+    def send(self, target: int, number: int, array: HostArray) -> Request:
+        """One end of a message by `Issend`: over when it is matched."""
+        if target != self.rank:
+            self.bytes_sent["send"] += array.nbytes
+        request = self._comm.Issend(self._one(array), dest=target, tag=self._tag(number))
+        return _MpiRequest(request, "the message to be taken by rank", target, number)
+
+    def receive(self, source: int, number: int, array: HostArray) -> Request:
+        """The other end, by `Irecv`."""
+        request = self._comm.Irecv(self._one(array), source=source, tag=self._tag(number))
+        return _Receipt(request, source, number, array.nbytes, self._mpi.Status())
+
+    def barrier(self) -> None:
+        """Wait until every rank is here, giving way meanwhile."""
+        request = self._comm.Ibarrier()
+        while not request.Test():
+            self.pause()
+
+    def pause(self) -> None:
+        """Offer the core to others, at once or after some patience."""
+        if self._roomy:
+            now_ns = time.perf_counter_ns()
+            if now_ns - self._paused_ns > _AT_WORK_NS:
+                self._waits_since_ns = now_ns
+            self._paused_ns = now_ns
+            if now_ns - self._waits_since_ns < _PATIENCE_NS:
+                return
+        os.sched_yield()
+
+    def close(self) -> None:
+        """Free the communicators, all ranks together, after verifying that no message is left."""
+        self.barrier()
+        status = self._mpi.Status()
+        unclaimed = self._comm.Iprobe(status=status)
+        for comm in self._made.values():
+            comm.Free()
+        self._lanes = {}
+        self._comm.Free()
+        if unclaimed:
+            what = f"{status.count} bytes from rank {status.source} (rendezvous {status.tag})"
+            raise TransportError(f"rank {self.rank} never asked for {what}")
+
+    def _lane(self, number: int, group: Group) -> MPI.Intracomm:
+        comm = self._lanes.get(number)
+        if comm is None or comm.size != len(group):
+            raise TransportError(f"rank {self.rank} has no lane for rendezvous {number} of ranks {group}")
+        return comm
+
+    def _tag(self, number: int) -> int:
+        if not 0 <= number <= self._largest_tag:
+            raise TransportError(f"rendezvous {number} is beyond the largest tag of this MPI, {self._largest_tag}")
+        return number
+
+    def _one(self, array: HostArray | None) -> list[object]:
+        check_contiguous([array])
+        nbytes = 0 if array is None else array.nbytes
+        self._check_length(nbytes)
+        return [None if array is None else bytes_of(array), nbytes, self._mpi.BYTE]
+
+    def _spec(self, arrays: Sequence[HostArray | None]) -> _Spec:
+        """Worked out anew for a list, once for a tuple."""
+        if not isinstance(arrays, tuple):
+            return self._work_out(arrays)
+        found = self._specs.get(id(arrays))
+        if found is None:
+            found = self._specs[id(arrays)] = self._work_out(arrays)
+        return found
+
+    def _work_out(self, arrays: Sequence[HostArray | None]) -> _Spec:
+        check_contiguous(arrays)
+        address = [None if a is None else a.__array_interface__["data"][0] for a in arrays]
+        first = min((a for a in address if a is not None), default=0)
+        base = next((a for a, at in zip(arrays, address, strict=True) if at == first), None)
+        counts = [0 if a is None else a.nbytes for a in arrays]
+        displacements = [0 if at is None else at - first for at in address]
+        self._check_length(max(map(sum, zip(counts, displacements, strict=True))))
+        memory = None if base is None else bytes_of(base)
+        return _Spec(arrays, counts, sum(counts), [memory, (counts, displacements), self._mpi.BYTE])
+
+    def _check_length(self, nbytes: int) -> None:
+        if nbytes > self._longest:
+            raise EnvironmentLacks(
+                f"this MPI library counts up to {self._longest} bytes in one message and {nbytes} are needed; "
+                "use one of MPI 4 (MPICH 4.1, Open MPI 5), or split the tensor over more ranks"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """Arrays as MPI wants them: one buffer that begins at the lowest address, counts and displacements in bytes.
+
+    `arrays` are kept, so that the id of a remembered tuple stays its own.
+    """
+
+    arrays: Sequence[HostArray | None]
+    counts: list[int]
+    nbytes: int
+    message: list[object]
+
+
+@dataclass(frozen=True, slots=True)
+class _MpiRequest:
+    """An MPI request, and what to say of it."""
+
+    request: MPI.Request
+    what: str
+    who: Group | int
+    number: int
+
+    def test(self) -> bool:
+        return self.request.Test()
+
+    def describe(self) -> str:
+        return f"{self.what} {self.who} (rendezvous {self.number})"
+
+
+@dataclass(slots=True)
+class _Receipt:
+    """A receive, which also verifies how much came."""
+
+    request: MPI.Request
+    source: int
+    number: int
+    nbytes: int
+    status: MPI.Status
+    over: bool = False
+
+    def test(self) -> bool:
+        if not self.over and self.request.Test(self.status):
+            self.over = True
+            if self.status.count != self.nbytes:
+                raise TransportError(f"{self.describe()}: {self.status.count} bytes came, {self.nbytes} were expected")
+        return self.over
+
+    def describe(self) -> str:
+        return f"the message from rank {self.source} (rendezvous {self.number})"

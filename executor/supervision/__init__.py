@@ -1,0 +1,1 @@
+"""supervision: processes of a job: how they start, what they tell of themselves, who ends them."""

@@ -1,0 +1,146 @@
+"""The environment of a job's processes: the only file that reads it, and sets what ranks need in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from executor.supervision.heartbeat import identify
+from strategy.base.errors import EnvironmentLacks
+
+_FOLDER_VARIABLE = "SBPLAN_RUN_FOLDER"
+_LAUNCHED_VARIABLE = "SBPLAN_LAUNCHED"
+_THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class RankIdentity:
+    """Which rank the launcher made of this process. `node` is the host's name."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: str
+
+
+# Rank, size, local rank, ranks of the node. A Slurm batch script has SLURM_PROCID as well; only srun counts its tasks.
+_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
+
+
+def find_rank(environment: Mapping[str, str] | None = None) -> RankIdentity | None:
+    """The rank of this process, from what MPICH, Open MPI or Slurm left in the environment; None outside of MPI."""
+    variables = os.environ if environment is None else environment
+    for rank, size, local_rank, local_size in _LAUNCHERS:
+        if all(name in variables for name in (rank, size, local_rank)):
+            return RankIdentity(
+                int(variables[rank]),
+                int(variables[size]),
+                int(variables[local_rank]),
+                _tasks_of_node(variables.get(local_size, "1"), int(variables.get("SLURM_NODEID", "0"))),
+                os.uname().nodename,
+            )
+    return None
+
+
+def find_mpiexec() -> Path:
+    """The mpiexec beside this Python (a wheel put it there), else the one on PATH.
+
+    Raises:
+        EnvironmentLacks: there is none.
+    """
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("mpiexec")
+    if found is None:
+        raise EnvironmentLacks(
+            f'mpiexec: neither beside {sys.executable} nor on PATH; `pip install "sbplan[mpich]"` brings one'
+        )
+    return Path(found)
+
+
+def rank_environment() -> dict[str, str]:
+    """What a rank needs in its environment before NumPy is loaded: one BLAS thread per rank, set and returned."""
+    variables = dict.fromkeys(_THREAD_VARIABLES, "1")
+    os.environ.update(variables)
+    return variables
+
+
+def run_folder() -> Path:
+    """The run folder of this rank (heartbeats, names of actors, cause of a failure); for code under `run_rank`."""
+    return Path(os.environ[_FOLDER_VARIABLE])
+
+
+def named_folder() -> Path | None:
+    """The run folder that the launcher has named, if it has."""
+    name = os.environ.get(_FOLDER_VARIABLE)
+    return Path(name) if name else None
+
+
+def name_folder(folder: Path) -> None:
+    """Let `run_folder` be this one."""
+    os.environ[_FOLDER_VARIABLE] = str(folder)
+
+
+def is_launched() -> bool:
+    """Whether a launcher of ours started this process: then that does the telling."""
+    return _LAUNCHED_VARIABLE in os.environ
+
+
+def launcher_environment(ranks: int, folder: Path) -> dict[str, str]:
+    """Ours, with what ranks need and what Open MPI asks for on a crowded machine; the user's own settings win."""
+    cores = os.cpu_count() or 1
+    added: dict[str, str] = {}
+    if os.geteuid() == 0:
+        added |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if ranks > cores:
+        added |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_mpi_yield_when_idle": "1"}
+    needed = dict.fromkeys(_THREAD_VARIABLES, "1") | {
+        _FOLDER_VARIABLE: str(folder.resolve()),
+        _LAUNCHED_VARIABLE: "1",
+    }
+    return added | os.environ | needed
+
+
+def job_name() -> str:
+    """A name that this node's ranks of one job share and other jobs do not."""
+    return f"{job_of_this_process():016x}"
+
+
+def job_of_this_process() -> int:
+    """A number that this node's ranks of one job share and other jobs do not."""
+    names = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    words = [os.environ[name] for name in names if name in os.environ]
+    parent = identify(os.getppid())
+    text = " ".join([os.uname().nodename, *(words or [str(parent.pid), str(parent.start_ticks)])])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def pmi_descriptor() -> int | None:
+    """Where the launcher hears MPI's process management, if it says so."""
+    text = os.environ.get("PMI_FD", "")
+    return int(text) if text.isdigit() else None
+
+
+def scratch_folder(job: int) -> Path:
+    """The run folder of a job that nobody gave one."""
+    return Path(tempfile.gettempdir()) / f"sbplan-{os.getuid()}-{job:016x}"
+
+
+def _tasks_of_node(text: str, node: int) -> int:
+    """Tasks of one node in Slurm's notation: `2(x3),1` means 2, 2, 2, 1. A plain figure means itself."""
+    counts: list[int] = []
+    for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(tasks)] * int(times or 1)
+    return counts[min(node, len(counts) - 1)] if counts else 1

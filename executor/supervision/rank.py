@@ -1,0 +1,143 @@
+"""A rank: where the code of one process of a job begins, whoever started it, and how it ends.
+
+A rank that fails ends the whole job within seconds, and the cause is told once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from executor.supervision.environment import (
+    RankIdentity,
+    find_rank,
+    is_launched,
+    job_of_this_process,
+    name_folder,
+    named_folder,
+    pmi_descriptor,
+    rank_environment,
+    scratch_folder,
+)
+from executor.supervision.guard import Post, accept_interrupts, stand_guard
+from executor.supervision.heartbeat import identify
+from executor.supervision.watchdog import FAILURE_FILE, TOLD_FILE, Limits, await_relay, record_failure, tell_once
+from strategy.base.errors import InternalError, SbplanError
+
+_YIELD_S = 3.0
+
+
+def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Limits | None = None) -> NoReturn:
+    """Run `main` as one rank, under guard: the process ends here, with `main`'s exit code or that of its error.
+
+    Call it before NumPy and mpi4py are imported. Works under mpiexec, srun and `launch`, and alone as the only rank.
+
+    Args:
+        main: the code of the rank; imports what it needs; returns an exit code.
+        folder: the run folder, unless the launcher has named one; by default one of this job in the temporary folder.
+        limits: when the watcher takes the rank for stalled.
+    """
+    rank_environment()
+    me = find_rank() or RankIdentity(0, 1, 0, 1, os.uname().nodename)
+    launched = is_launched()
+    job = job_of_this_process()
+    given = named_folder() or folder
+    chosen = given or scratch_folder(job)
+    chosen.mkdir(parents=True, exist_ok=True)
+    name_folder(chosen)
+    if not launched:
+        _drop_older_failure(chosen)
+    stand_guard(
+        Post(
+            chosen,
+            job,
+            me.rank,
+            me.local_rank,
+            me.local_size,
+            limits or Limits(),
+            pmi_descriptor(),
+            launched,
+            not given,
+        )
+    )
+    threading.excepthook = lambda event: _fail(event.exc_value or event.exc_type(), me.rank, chosen, quiet=launched)
+    try:
+        accept_interrupts()
+        code = main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if code > 128:
+            _fail(error, me.rank, chosen, quiet=launched)
+    except BaseException as error:  # noqa: BLE001 (every way out of a rank must end the job)
+        _fail(error, me.rank, chosen, quiet=launched)
+    sys.exit(code)
+
+
+def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoReturn:
+    """End the whole job because of `error`; of all ranks, the first to come here tells why."""
+    code = _exit_code(error)
+    interrupted = code > 128
+    expected = interrupted or isinstance(error, SbplanError)
+    reason = "interrupted" if interrupted else str(error)
+    if not expected:
+        reason = "".join(traceback.format_exception_only(error)).strip()
+    first = False
+    with suppress(OSError):
+        if first := record_failure(folder, rank, reason, exit_code=code):
+            if not expected:
+                traceback.print_exception(error)
+            if not quiet:
+                tell_once(folder)
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # One ends the others. A second abort would meet a closing mpiexec, which then prints an assertion of its own.
+    if first or (interrupted and rank == 0):
+        await_relay()
+    else:
+        time.sleep(_YIELD_S)
+    _abort(code)
+    os._exit(code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """The code of an error; signals unwind as KeyboardInterrupt, or as SystemExit with 128 + n."""
+    if isinstance(error, KeyboardInterrupt):
+        return 128 + signal.SIGINT
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    return int(getattr(error, "exit_code", InternalError.exit_code))
+
+
+def _abort(code: int) -> None:
+    """Have MPI end the other ranks, where it runs. It may return, and it may hang: then the alarm ends this rank.
+
+    The cause is told by now, so MPI's own announcement goes nowhere.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        signal.alarm(5)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        mpi.COMM_WORLD.Abort(code)
+
+
+def _drop_older_failure(folder: Path) -> None:
+    """Remove a cause that an earlier job left in the same folder: one older than this job's launcher."""
+    launcher_age_s = _age_s(os.getppid())
+    for path in (folder / FAILURE_FILE, folder / TOLD_FILE):
+        with suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > launcher_age_s + 1.0:
+                path.unlink(missing_ok=True)
+
+
+def _age_s(pid: int) -> float:
+    ticks = identify(pid).start_ticks
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,1 @@
+"""base: errors, units, files and compiled loops, which everything stands on."""

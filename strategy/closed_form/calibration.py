@@ -1,0 +1,105 @@
+"""Calibration: the fitted constants and strata of the closed-form models, as a file and as values.
+
+The file keeps, for each constant, its value, its 90 % interval and its prior, and for each stratum the half-width of
+its intervals and the range of runs that it rests on; `provenance` says from what it was fitted, and how.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from strategy.base.errors import InputError
+from strategy.base.files import read_json, write_atomic
+from strategy.closed_form import collectives, exchange, frameworks, kernels, memory, price
+from strategy.closed_form.constants import Constants, parse_constants
+from strategy.closed_form.fit import Fit
+from strategy.closed_form.interval import Stratum
+
+FORMAT = 1
+TIME = (*kernels.CONSTANTS, *exchange.CONSTANTS, *price.CONSTANTS, *frameworks.CONSTANTS)
+DECLARED = (*collectives.CONSTANTS, *TIME, *memory.CONSTANTS)
+"""Every fitted figure; there are at most `constants.MAXIMUM`."""
+_SHIPPED = "published.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Values of all constants, and the strata of the intervals."""
+
+    constants: Constants
+    strata: Mapping[str, Stratum]
+
+
+def shipped() -> Calibration:
+    """The calibration that comes with the package, fitted to the open published measurements."""
+    with resources.as_file(resources.files("strategy.closed_form") / _SHIPPED) as path:
+        return read_calibration(path)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """A calibration from its file; a constant that the file lacks keeps its prior.
+
+    Raises:
+        InputError: no such file, another format, an unknown constant, or a figure that cannot be.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InputError("not a calibration of the closed-form models", where=str(path), expected=f"format {FORMAT}")
+    values = parse_constants(document.get("constants"), DECLARED, where=str(path))
+    known = {}
+    entries = document.get("strata")
+    if not isinstance(entries, dict) or "" not in entries:
+        raise InputError("no strata", where=str(path), expected='"strata" with an entry "" for all runs')
+    for name, entry in entries.items():
+        try:
+            ranges = {key: (float(low), float(high)) for key, (low, high) in entry["ranges"].items()}
+            devices = tuple(str(device) for device in entry["devices"])
+            known[name] = Stratum(float(entry["half_width"]), int(entry["runs"]), devices, ranges)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"not a stratum: {error}", where=f"{path}: strata[{name!r}]") from None
+        if not 0 <= known[name].half_width < float("inf"):
+            raise InputError("not a possible half-width", where=f"{path}: strata[{name!r}]", got=entry["half_width"])
+    return Calibration(values, known)
+
+
+def write_calibration(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], provenance: object) -> None:
+    """Write fitted constants; `fits` by what they were fitted to. Constants that no fit holds are left out."""
+    fitted = {name: (fit, source) for source, fit in fits.items() for name in fit.values}
+    constants = {}
+    for constant in DECLARED:
+        if constant.name not in fitted:
+            continue
+        fit, source = fitted[constant.name]
+        value, half = fit.values[constant.name], fit.half_widths[constant.name]
+        constants[constant.name] = {
+            "value": _digits(value),
+            "low": _digits(value * math.exp(-half)),
+            "high": _digits(value * math.exp(half)),
+            "prior": constant.prior,
+            "source": source,
+            "meaning": constant.meaning,
+        }
+    document = {
+        "format": FORMAT,
+        "provenance": provenance,
+        "constants": constants,
+        "strata": {
+            name: {
+                "half_width": _digits(s.half_width),
+                "runs": s.runs,
+                "devices": list(s.devices),
+                "ranges": {k: list(v) for k, v in s.ranges.items()},
+            }
+            for name, s in strata.items()
+        },
+    }
+    write_atomic(path, json.dumps(document, indent=1) + "\n")
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.5g}")

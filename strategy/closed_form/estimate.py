@@ -1,0 +1,49 @@
+"""Estimate: step time with its interval, memory, and whether memory is exceeded, of many jobs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.closed_form.calibration import Calibration
+from strategy.closed_form.gemm import Floats
+from strategy.closed_form.interval import extrapolates, half_width
+from strategy.closed_form.job import Job, Jobs
+from strategy.closed_form.memory import Footprint, footprint, overflows
+from strategy.closed_form.price import Pricing
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Seconds of a step with a 90 % interval, bytes per GPU, and flags; each array has one entry per job."""
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    footprint: Footprint
+    out_of_memory: npt.NDArray[np.bool_]
+    extrapolated: npt.NDArray[np.bool_]
+
+
+def estimate(jobs: Sequence[Job], calibration: Calibration) -> Estimates:
+    """Predict jobs.
+
+    Raises:
+        InputError: a job names a framework or a fabric that has no constants.
+    """
+    columns = Jobs.of(jobs)
+    pricing = Pricing(columns, calibration.constants)
+    seconds = pricing.seconds(calibration.constants)
+    held = footprint(columns, pricing.work, calibration.constants)
+    half = np.exp([half_width(job, calibration.strata) for job in jobs])
+    return Estimates(
+        seconds,
+        seconds / half,
+        seconds * half,
+        held,
+        overflows(columns, held),
+        np.array([extrapolates(job, calibration.strata) for job in jobs], dtype=bool),
+    )

@@ -1,0 +1,73 @@
+"""Fit: constants from measurements, by robust least squares on log ratios, held by their priors.
+
+The objective is the sum over measurements of weight x loss(log predicted - log measured) plus, per constant,
+((log value - log prior) / spread)^2; the loss is quadratic up to a threshold and linear beyond (soft L1), so that a run
+with a slow node does not decide. Weights give every family the same say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.closed_form.constants import Constant
+
+Floats = npt.NDArray[np.float64]
+Model = Callable[[dict[str, float]], Floats]
+"""Constants -> predictions, one per measurement."""
+
+_STEP = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Fitted values, the half-width of their 90 % intervals on the log scale, and the weighted residual."""
+
+    values: dict[str, float]
+    half_widths: dict[str, float]
+    cost: float
+
+
+def fit(
+    model: Model, measured: Floats, weights: Floats, declared: Sequence[Constant], *, threshold: float = 0.08,
+    noise: float = 0.06, start: Mapping[str, float] | None = None, rounds: int = 30,
+) -> Fit:  # fmt: skip
+    """Constants that predict the measurements. `weights` are counts; `threshold` and `noise`, log ratios."""
+    from scipy.optimize import least_squares
+
+    names = [constant.name for constant in declared]
+    prior = np.log([constant.prior for constant in declared])
+    spread = np.array([constant.spread for constant in declared])
+    begin = prior if start is None else np.log([start[name] for name in names])
+    scale = np.sqrt(weights) / noise
+
+    def residuals(point: Floats) -> Floats:
+        values = dict(zip(names, np.exp(point).tolist(), strict=True))
+        ratio = np.log(model(values) / measured)
+        size = np.abs(ratio) / threshold
+        # soft L1 as a residual: its square is the loss
+        bent = np.sign(ratio) * threshold * np.sqrt(2 * (np.sqrt(1 + size**2) - 1))
+        return np.concatenate([scale * bent, (point - prior) / spread])
+
+    def slopes(point: Floats) -> Floats:
+        base = residuals(point)
+        columns = np.empty((len(base), len(point)))
+        for place in range(len(point)):
+            moved = point.copy()
+            moved[place] += _STEP
+            columns[:, place] = (residuals(moved) - base) / _STEP
+        return columns
+
+    solved = least_squares(
+        residuals, begin, jac=slopes, method="trf", tr_solver="lsmr", max_nfev=rounds, xtol=1e-4, ftol=1e-4
+    )
+    covariance = np.linalg.pinv(solved.jac.T @ solved.jac)
+    half = 1.645 * np.sqrt(np.maximum(np.diag(covariance), 0))
+    return Fit(
+        dict(zip(names, np.exp(solved.x).tolist(), strict=True)),
+        dict(zip(names, half.tolist(), strict=True)),
+        float(solved.cost),
+    )

@@ -1,0 +1,111 @@
+"""Frameworks: what each training system fuses, hides and leaves to the host, as names of fitted constants.
+
+Physics is shared: two systems that run the same kernels name the same constant. Only what is a system's own (the host
+that issues its kernels, what of its communication is hidden, its loader) has a constant of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from strategy.closed_form.constants import Constant
+
+REFERENCE = "reference"
+"""No constant: Megatron-LM's compute is the measure of the others', and eager systems hide no tensor parallelism."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One training system.
+
+    `slack`, `host`, `moved`, `tp`, `dp`, `gather` and `step` name constants: compute over the kernels' own time,
+    seconds of host per kernel, memory-bound traffic, exposed shares of tensor- and data-parallel communication, time of
+    gathering sharded parameters over that of the links, seconds per step. `gradient_bytes` per parameter are reduced;
+    `even` systems deal out layers, embedding and head so that no stage is longer than the others;
+    `scattered` ones send a boundary tensor between stages once, not once per tensor-parallel rank; `casting` ones run
+    memory-bound kernels in single precision when products run in half.
+    """
+
+    name: str
+    slack: str = REFERENCE
+    host: str = "host.graph"
+    moved: str = "moved.eager"
+    tp: str = REFERENCE
+    dp: str = "dp.exposed.ring"
+    gather: str = "gather.sharded"
+    step: str = "step.graph"
+    gradient_bytes: float = 2.0
+    even: bool = False
+    scattered: bool = False
+    casting: bool = False
+
+
+VISION = (
+    "mxnet-ngc", "mxnet", "tensorflow", "tensorflow-xla", "tensorflow2", "pytorch-ngc", "pytorch", "paddle",
+    "paddle-dali",
+)  # fmt: skip
+"""Systems of published image and BERT runs; what is written after a dash shares its kernels, but for XLA."""
+
+
+def _vision(name: str) -> Profile:
+    moved = {"tensorflow": "moved.tensorflow", "paddle": "moved.paddle"}.get(name, "moved.eager")
+    kernels = name if name.endswith("xla") else name.removesuffix("2").partition("-")[0]
+    return Profile(name, slack=f"slack.{kernels}", moved=moved, gradient_bytes=4.0, casting=moved != "moved.eager")
+
+
+# Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
+_FORK = Profile(
+    "megatron-fork", host="host.deepspeed", dp="dp.exposed.deepspeed", gather="gather.zero", step="step.deepspeed"
+)
+_CORE = Profile(
+    "megatron-core", slack="slack.bridge", moved="moved.compiled", tp="tp.exposed.core", dp="dp.exposed.core",
+    gradient_bytes=4.0, even=True, scattered=True,
+)  # fmt: skip
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("megatron", dp="dp.exposed.eager", step="step.eager", gradient_bytes=4.0),
+        _FORK,
+        replace(_FORK, name="megatron-deepspeed", slack="slack.deepspeed"),
+        replace(_FORK, name="deepspeed-zero", slack="slack.deepspeed"),
+        Profile("oneflow", slack="slack.oneflow", moved="moved.oneflow"),
+        Profile("torchtitan", slack="slack.torchtitan", moved="moved.compiled", tp="tp.exposed.titan"),
+        Profile("llm-foundry", slack="slack.foundry", moved="moved.foundry", step="step.eager"),
+        _CORE,
+        replace(_CORE, name="megatron-bridge"),
+        *(_vision(name) for name in VISION),
+    )
+}
+PROFILES["oneflow-noclip"] = PROFILES["oneflow"]
+
+
+CONSTANTS = (
+    Constant("slack.deepspeed", 1.0, 0.1, "compute under DeepSpeed's engine over its kernels"),
+    Constant("slack.oneflow", 0.95, 0.1, "compute of OneFlow over its kernels"),
+    Constant("slack.torchtitan", 1.0, 0.1, "compute of torchtitan over its kernels"),
+    Constant("slack.foundry", 1.0, 0.1, "compute of llm-foundry over its kernels"),
+    Constant("slack.bridge", 1.0, 0.1, "compute of Megatron-Core and Megatron-Bridge over its kernels"),
+    *(
+        Constant(f"slack.{name}", 1.0, 0.2, f"compute of {name} over its kernels")
+        for name in ("mxnet", "tensorflow", "tensorflow-xla", "pytorch", "paddle")
+    ),
+    Constant("host.graph", 1e-5, 0.8, "host seconds per kernel of all systems but DeepSpeed"),
+    Constant("host.deepspeed", 2e-5, 0.5, "host seconds per kernel of Megatron-DeepSpeed"),
+    Constant("moved.eager", 3.0, 0.4, "traffic of memory-bound kernels over one read and write, eager"),
+    Constant("moved.tensorflow", 3.0, 0.6, "the same of TensorFlow 1 without XLA"),
+    Constant("moved.paddle", 3.0, 0.6, "the same of PaddlePaddle"),
+    Constant("moved.oneflow", 2.5, 0.4, "the same of OneFlow"),
+    Constant("moved.compiled", 1.5, 0.4, "the same of compiled and fused systems"),
+    Constant("moved.foundry", 3.0, 0.4, "the same of llm-foundry"),
+    Constant("tp.exposed.titan", 0.6, 0.4, "share of tensor-parallel communication that is not hidden, torchtitan"),
+    Constant("tp.exposed.core", 0.5, 0.4, "the same of Megatron-Core"),
+    Constant("dp.exposed.eager", 1.0, 0.2, "share of gradient communication that is not hidden, Megatron-LM"),
+    Constant("dp.exposed.deepspeed", 1.0, 0.3, "the same of Megatron-DeepSpeed"),
+    Constant("gather.zero", 3.0, 1.0, "time of DeepSpeed ZeRO's gathering of parameters over the links' own"),
+    Constant("gather.sharded", 1.2, 0.4, "the same of FSDP"),
+    Constant("dp.exposed.core", 0.3, 0.5, "the same of Megatron-Core"),
+    Constant("dp.exposed.ring", 0.6, 0.4, "the same of DDP, Horovod and OneFlow"),
+    Constant("step.graph", 2e-3, 1.0, "seconds per step outside of micro-batches, graph systems"),
+    Constant("step.eager", 1e-2, 1.0, "the same of Megatron-LM and llm-foundry"),
+    Constant("step.deepspeed", 1e-2, 1.0, "the same of Megatron-DeepSpeed"),
+)

@@ -1,0 +1,39 @@
+"""Pipeline: seconds of a step from the seconds of a stage, by micro-batches, stages and interleaving.
+
+With p stages, m micro-batches and v virtual stages per device, the longest stage works m times and the others' single
+micro-batch fills and drains the pipeline, 1/v of it where stages are interleaved (Narayanan et al., 2021, section 2.2):
+
+    step = m x longest + (sum of the other stages) / v
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.closed_form.gemm import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Seconds of one micro-batch, forward and backward.
+
+    `body` is of a stage's layers, `head` of the logits and the loss, `message` of what a stage with a neighbour sends
+    and cannot hide. `even` stages share the head out between them.
+    """
+
+    body: Floats
+    head: Floats
+    message: Floats
+    even: npt.NDArray[np.bool_]
+
+
+def step_seconds(stages: Stages, micro_batches: Floats, pp: Floats, virtual: Floats) -> Floats:
+    """Seconds from the first forward to the last backward pass."""
+    message = np.where(pp > 1, stages.message, 0.0)
+    shared = np.where(stages.even, stages.head / pp, 0.0)
+    last = stages.body + np.where(stages.even, shared, stages.head) + message
+    others = (pp - 1) * (stages.body + shared + message)
+    return np.asarray(micro_batches * last + others / virtual, dtype=float)

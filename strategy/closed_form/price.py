@@ -1,0 +1,178 @@
+"""Price: seconds of a step from the work that it consists of, with the fitted constants.
+
+    stage of a micro-batch = max(kernels on the device + exposed collectives, the host that issues them)
+    step = pipeline of stages + exposed gradient exchange + optimiser + what a step costs beside
+
+Each term is a method below; which share of a collective is exposed is the framework's (`frameworks`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategy.closed_form.constants import Constant, Constants
+from strategy.closed_form.exchange import Mask, exchanges
+from strategy.closed_form.frameworks import PROFILES, VISION
+from strategy.closed_form.gemm import Floats
+from strategy.closed_form.job import Jobs, gradient_bytes
+from strategy.closed_form.kernels import Kernels, Lookup
+from strategy.closed_form.pipeline import Stages, step_seconds
+from strategy.closed_form.work import measure
+
+_NEW_ROUTING = 0.2
+"""Years before 2026-08 of the release that changed how experts are issued: Megatron-Bridge 26.06."""
+CONSTANTS = (
+    Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
+    Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
+    Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
+    Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
+    Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
+    Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
+    Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
+    Constant("host.capped", 2e-5, 0.7, "the same of one that drops tokens above a capacity"),
+    Constant("release.yearly", 1.1, 0.1, "time of Megatron-Bridge a year before its newest release over today's"),
+    Constant("release.routed", 1.5, 0.4, "host.routed before the release of 2026-06 over that after it"),
+    Constant("jitter.vision", 0.02, 0.7, "wait of replicas for each other per doubling, share of a step, DDP"),
+    Constant("jitter.language", 0.01, 0.7, "the same of systems for language models"),
+    Constant("loader.gpu", 820.0, 0.2, "images/s that a loader on the host feeds to one GPU, where it is slow"),
+    Constant("loader.node", 2800.0, 0.2, "images/s that MXNet's loader feeds to one node"),
+    Constant("sync.paddle", 4e-10, 0.7, "PaddlePaddle's seconds per byte of gradients beside the links' time"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a step consists of, in seconds, one entry per job.
+
+    `stages` are those of the pipeline; `gathered` of collecting sharded parameters, `reduced` of what is exposed of
+    reducing gradients, `update` of the optimiser. All of it takes `stretch` times as long, and `beside` comes on top.
+    """
+
+    stages: Stages
+    gathered: Floats
+    reduced: Floats
+    update: Floats
+    stretch: Floats
+    beside: Floats
+
+
+class Pricing:
+    """Jobs, their work and exchanges, ready to be priced again and again as a fit moves its constants."""
+
+    def __init__(self, jobs: Jobs, links: Constants) -> None:
+        self.jobs = jobs
+        self.work = measure(jobs)
+        self.exchange = exchanges(jobs, self.work, links)
+        self._kernels = Kernels(jobs)
+        frameworks = [job.framework for job in jobs.jobs]
+        profiles = [PROFILES[name] for name in frameworks]
+        self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
+            Lookup([getattr(profile, part) for profile in profiles])
+            for part in ("slack", "host", "tp", "dp", "gather", "step")
+        )
+        self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
+        self._even = np.array([profile.even for profile in profiles])
+        self._gradient = gradient_bytes(jobs)
+        self._sharded = jobs.zero >= 3
+        self._doubtful = jobs.where(framework="megatron-fork") & (jobs.gpus <= jobs.gpus_per_node)
+        self._engine = jobs.where(framework="megatron-deepspeed")
+        self._bridge = jobs.where(framework="megatron-bridge")
+        self._vision = np.array([name in VISION for name in frameworks])
+        self._fed = np.array([name in ("mxnet", "pytorch-ngc") for name in frameworks]) & (jobs.conv_flop > 0)
+        self._by_node = jobs.where(framework="mxnet")
+        self._slow_sync = np.array([name.startswith("paddle") for name in frameworks])
+
+    def seconds(self, c: Constants) -> Floats:
+        """Seconds of one step of every job."""
+        j, terms = self.jobs, self.terms(c)
+        pipeline = step_seconds(terms.stages, self.work.micro_batches, j.pp, j.virtual)
+        gathering = _soft_maximum(pipeline, terms.gathered, c["gather.sharpness"])
+        busy = np.where(self._sharded, gathering, pipeline + terms.reduced) + terms.update
+        step = terms.stretch * busy + terms.beside
+        return np.where(self._fed, _soft_maximum(step, self._loading(c), 6.0), step)
+
+    def terms(self, c: Constants) -> Terms:
+        """What the steps consist of."""
+        j, work = self.jobs, self.work
+        per_stage = np.where(self._even, j.layers / j.pp, np.ceil(j.layers / j.pp)) / j.layers
+        # Gradients are read, added to and written once per micro-batch.
+        held = (work.parameters + work.expert_parameters) * per_stage * j.pp
+        added = np.where(self._sharded, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
+        stages = Stages(
+            body=self._blocks(c) * per_stage + added + np.where(self._engine, c["engine.micro"], 0.0),
+            head=self._slack.of(c) * self._kernels.head(work, c),
+            message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,
+            even=self._even,
+        )
+        aged = np.where(self._bridge, c["release.yearly"] ** j.release, 1.0)
+        wait = np.where(self._vision, c["jitter.vision"], c["jitter.language"]) * np.log2(np.maximum(j.dp, 1))
+        return Terms(
+            stages,
+            self._gathered(c),
+            self._reduced(c),
+            self._update(c),
+            np.asarray(aged * (1 + wait)),
+            self._step.of(c),
+        )
+
+    def _blocks(self, c: Constants) -> Floats:
+        """Seconds of one micro-batch through all blocks, forward and backward, were they on one stage."""
+        j, work, moves = self.jobs, self.work, self.exchange
+        again = work.recompute * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
+        kernels = work.forward.kernels * (1 + again) + work.backward.kernels
+        forward, backward = self._kernels.seconds(work.forward, c), self._kernels.seconds(work.backward, c)
+        compute = self._slack.of(c) * (forward * (1 + again) + backward) + c["kernel.floor"] * kernels
+        tensor = moves.tp * self._over(moves.tp_far, c) * work.collectives * (2 + again)
+        expert = moves.ep * self._over(moves.ep_far, c) * 2 * (2 + again) * c["ep.skew"]
+        context = moves.cp * j.attention_layers * 3 * c["pp.exposed"]
+        exposed = np.where(moves.ep_far, c["ep.exposed.far"], c["ep.exposed"]) * expert + context
+        issued = kernels + np.where(j.tp > 1, 3, 0) * work.collectives * (2 + again)
+        routed = work.routed_kernels * (2.9 + again)
+        host = self._host.of(c) * (issued - routed) + self._host_routed(c) * routed
+        return _soft_maximum(compute + self._tp.of(c) * tensor + exposed, host, c["host.sharpness"])
+
+    def _over(self, far: Mask, c: Constants) -> Floats:
+        """What an exchange takes over its time at the data sheet's rate: more where it leaves the node."""
+        return np.where(far, 1 / self._fabric.of(c), 1.0)
+
+    def _host_routed(self, c: Constants) -> Floats:
+        """Host seconds per kernel of experts: routing without a capacity waits for counts, less so in new releases."""
+        free = c["host.routed"] * np.where(self.jobs.release > _NEW_ROUTING, c["release.routed"], 1.0)
+        return np.where(self.jobs.capped > 0, c["host.capped"], free)
+
+    def _reduced(self, c: Constants) -> Floats:
+        """Exposed seconds of reducing gradients, once per step."""
+        work, moves = self.work, self.exchange
+        dense = moves.dp * self._over(moves.dp_far, c) * self._dp.of(c)
+        experts = moves.dp_expert * self._over(moves.dp_expert_far, c) * c["dp.exposed.experts"]
+        staged = np.where(self._slow_sync & (self.jobs.dp > 1), c["sync.paddle"], 0.0)
+        return (dense + experts) * self._gradient / 2 + staged * 4 * (work.parameters + work.edge_parameters)
+
+    def _gathered(self, c: Constants) -> Floats:
+        """Seconds of gathering sharded parameters for both passes and of scattering gradients."""
+        moves = self.exchange
+        return moves.gather * self._over(moves.dp_far, c) * self._gather.of(c) * 3 * self.work.micro_batches
+
+    def _update(self, c: Constants) -> Floats:
+        """Seconds of the optimiser, by the bytes that it moves."""
+        j, work = self.jobs, self.work
+        shards = (j.zero >= 1) | self._even
+        own = work.parameters + work.edge_parameters / j.pp * np.where(j.tied > 0, 1, 2)
+        dense = own / np.where(shards, j.dp * j.cp, 1.0)
+        experts = work.expert_parameters / np.where(shards, np.maximum(j.dp * j.cp * j.tp / j.ep, 1), 1.0)
+        return c["bytes.optimiser"] * (dense + experts) / self._kernels.bandwidth(c)
+
+    def _loading(self, c: Constants) -> Floats:
+        """Seconds in which loaders that run on the host decode a step's images."""
+        j = self.jobs
+        per_gpu = j.micro_batch / c["loader.gpu"]
+        per_node = j.micro_batch * np.minimum(j.gpus, j.gpus_per_node) / c["loader.node"]
+        return np.where(self._by_node, np.maximum(per_gpu, per_node), per_gpu)
+
+
+def _soft_maximum(a: Floats, b: Floats, sharpness: float) -> Floats:
+    """A maximum whose arguments overlap a little less than perfectly: the sharper, the nearer to the larger."""
+    top = np.maximum(np.maximum(a, b), 1e-12)
+    return np.asarray(top * ((a / top) ** sharpness + (b / top) ** sharpness) ** (1 / sharpness), dtype=float)

@@ -1,0 +1,224 @@
+"""Work: what a job's step consists of, counted per micro-batch and GPU, without a fitted figure.
+
+FLOPs of products by shape, bytes that memory-bound kernels move, kernels that are launched, bytes of each collective.
+`strategy.closed_form.price` turns it into seconds. T is tokens of a micro-batch on a GPU, h the hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategy.closed_form.gemm import Floats, Product, training
+from strategy.closed_form.job import Jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One pass over something: products, batched products of unfused attention, fused attention, bytes, kernels.
+
+    `scores` are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space
+    scans, `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved`
+    FLOPs and `images` bytes of convolution nets.
+    """
+
+    products: Product
+    grouped: Product
+    batched: Product
+    fused_flop: Floats
+    scores: Floats
+    moved: Floats
+    scanned: Floats
+    cast: Floats
+    routed: Floats
+    convolved: Floats
+    images: Floats
+    kernels: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step's work. `forward` and `backward` are of one micro-batch through all blocks of a GPU's share of tensors.
+
+    `logits` is forward and backward of the head. Sizes in bytes: `activation` is one boundary tensor (T x h),
+    `dispatched` what a GPU sends to experts in one direction of one pass, `parameters` and `expert_parameters`
+    the parameters that one GPU of one stage computes with. `collectives` are tensor-parallel ones of
+    one pass, `routed_kernels` those of experts in a forward pass, `recompute` the share of it that is done again.
+    """
+
+    forward: Pass
+    backward: Pass
+    logits: Product
+    logits_bytes: Floats
+    activation: Floats
+    dispatched: Floats
+    parameters: Floats
+    expert_parameters: Floats
+    edge_parameters: Floats
+    micro_batches: Floats
+    tokens: Floats
+    recompute: Floats
+    collectives: Floats
+    routed_kernels: Floats
+
+
+def measure(jobs: Jobs) -> Work:
+    """Count the work of jobs."""
+    j = jobs
+    micro_batches = np.maximum(np.round(j.global_batch / (j.dp * j.micro_batch)), 1)
+    images = j.conv_flop > 0
+    tokens = np.where(images, 0.0, j.micro_batch * j.seq / j.cp)
+    nbytes = np.where(j.bits == 32, 4.0, 2.0)
+    sheet = {"multiprocessors": j.multiprocessors, "bandwidth": j.memory_bytes_per_s}
+    wide = {**sheet, "peak": j.peak, "nbytes": np.minimum(j.bits / 8, 4.0)}
+    half = {**sheet, "peak": j.peak_half, "nbytes": nbytes}
+    one = np.ones(len(jobs))
+
+    latent = j.q_rank > 0
+    queries = j.heads * j.head_qk
+    per_layer = _products(jobs, tokens)
+    weights = [(m, n, k, one, layers) for m, n, k, layers in per_layer]
+    forward, backward = _sum(weights, wide)
+    experts = np.maximum(j.experts, 1)
+    local = np.maximum(experts / j.ep, 1)
+    rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep / experts
+    width = np.where(j.latent > 0, j.latent, j.hidden)
+    routed = np.where(j.moe_layers > 0, local, 0.0)
+    of_experts = [
+        (rows, j.expert_ffn * (1 + j.gated), width, routed, j.moe_layers),
+        (rows, width, j.expert_ffn, routed, j.moe_layers),
+    ]
+    grouped, grouped_back = _sum(of_experts, wide)
+    # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
+    casts = j.bits < 16
+    narrow = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
+    narrow_back = (
+        sum((2 * m * n * count * layers for m, n, _, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
+    )
+    span = j.seq / j.cp
+    unfused = np.array([not job.flash for job in jobs.jobs]) & (j.heads > 0)
+    heads = j.micro_batch * j.heads / j.tp * unfused
+    batched, batched_back = _sum(
+        [
+            (span, j.seq, j.head_qk, heads, j.attention_layers),
+            (span, j.head_v, j.seq, heads, j.attention_layers),
+        ],
+        half,
+    )
+    flash_flop = (
+        np.where(
+            unfused, 0.0, 2 * j.micro_batch * j.heads / j.tp * span * j.seq * j.attended * (j.head_qk + j.head_v) / 2
+        )
+        * j.attention_layers
+    )
+    scores = nbytes * heads * span * j.seq * j.attention_layers
+
+    along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
+    inner = (
+        j.attention_layers * (queries + j.kv_heads * (j.head_qk + j.head_v) + j.heads * j.head_v)
+        + j.dense_layers * j.ffn * (2 + j.gated)
+        + j.moe_layers * j.shared_ffn * (2 + j.gated)
+    )
+    moved = (
+        nbytes * tokens * (5 * j.hidden * (j.attention_layers + _feeds(jobs) + j.mamba_layers) / along + inner / j.tp)
+    )
+    scanned = nbytes * tokens * j.mamba_inner / j.tp * j.mamba_layers
+    sent = tokens * j.top_k * width * nbytes * j.moe_layers / np.where(j.moe_layers > 0, j.tp, 1)
+    kernels = (
+        j.attention_layers * (np.where(unfused, 14, 9) + np.where(latent, 6, 0)) + j.dense_layers * 5
+        + j.moe_layers * 22 + j.mamba_layers * 9
+    )  # fmt: skip
+    kernels = np.where(images, j.conv_kernels, kernels)
+    conv = j.micro_batch * j.conv_flop
+    convolved = nbytes * j.micro_batch * j.conv_elements
+    # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
+    ahead = Pass(forward, grouped, batched, flash_flop, scores, moved, scanned, narrow, sent, conv, convolved, kernels)
+    back = Pass(
+        backward, grouped_back, batched_back, 2.5 * flash_flop, 2 * scores, 1.6 * moved, 2 * scanned, narrow_back, sent,
+        2 * conv, 2 * convolved, 1.9 * kernels,
+    )  # fmt: skip
+    # A vocabulary that is cut is padded to whole tiles; one that is not stays as ragged as it is.
+    vocab = np.where(j.tp > 1, np.ceil(j.vocab / (128 * j.tp)) * 128, j.vocab)
+    logits, logits_back = _sum([(tokens * j.logit_share, vocab, j.hidden, one, one)], half)
+    dense, expert = _parameters(jobs)
+    again = np.array([{"none": 0.0, "selective": 0.0, "full": 1.0}[job.recompute] for job in jobs.jobs])
+    return Work(
+        forward=ahead,
+        backward=back,
+        logits=logits + logits_back,
+        logits_bytes=tokens * j.logit_share * vocab * 4,
+        activation=nbytes * tokens * j.hidden,
+        dispatched=sent,
+        parameters=dense / (j.tp * j.pp),
+        expert_parameters=expert / (j.ep * j.pp),
+        edge_parameters=j.vocab * j.hidden / j.tp,
+        micro_batches=micro_batches,
+        tokens=tokens,
+        recompute=again,
+        collectives=np.where(images, 0.0, j.attention_layers + j.mamba_layers + _feeds(jobs)),
+        routed_kernels=22 * j.moe_layers,
+    )
+
+
+def _fan_in(jobs: Jobs) -> Floats:
+    """Columns of the product that makes queries, keys and values at once; none where they come from latent vectors."""
+    j = jobs
+    return np.where(j.q_rank > 0, 0.0, j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v))
+
+
+def _products(jobs: Jobs, tokens: Floats) -> list[tuple[Floats, Floats, Floats, Floats]]:
+    """(rows, columns, depth, how many layers have it) of each product with weights, but for those of experts."""
+    j = jobs
+    latent = j.q_rank > 0
+    queries = j.heads * j.head_qk
+    fan_in = _fan_in(jobs)
+    return [
+        (tokens, fan_in / j.tp, j.hidden, j.attention_layers),
+        (tokens, np.where(latent, j.q_rank + j.kv_rank, 0.0), j.hidden, j.attention_layers),
+        (tokens, queries / j.tp, j.q_rank, j.attention_layers),
+        (tokens, j.heads * (j.head_qk + j.head_v) / j.tp, j.kv_rank, j.attention_layers),
+        (tokens, j.hidden, j.heads * j.head_v / j.tp, j.attention_layers),
+        (tokens, j.ffn * (1 + j.gated) / j.tp, j.hidden, j.dense_layers),
+        (tokens, j.hidden, j.ffn / j.tp, j.dense_layers),
+        (tokens, j.shared_ffn * (1 + j.gated) / j.tp, j.hidden, j.moe_layers),
+        (tokens, j.hidden, j.shared_ffn / j.tp, j.moe_layers),
+        (tokens, 2 * j.latent / j.tp, j.hidden, j.moe_layers),
+        (tokens, (2 * j.mamba_inner + 2 * 8 * j.mamba_state) / j.tp, j.hidden, j.mamba_layers),
+        (tokens, j.hidden, j.mamba_inner / j.tp, j.mamba_layers),
+    ]
+
+
+def _parameters(jobs: Jobs) -> tuple[Floats, Floats]:
+    """Parameters of all layers but those of experts, and those of experts."""
+    j = jobs
+    queries = j.heads * j.head_qk
+    width = np.where(j.latent > 0, j.latent, j.hidden)
+    latent = j.hidden * (j.q_rank + j.kv_rank) + queries * j.q_rank + j.heads * (j.head_qk + j.head_v) * j.kv_rank
+    attention = j.hidden * _fan_in(jobs) + j.hidden * j.heads * j.head_v + np.where(j.q_rank > 0, latent, 0.0)
+    dense = (
+        j.attention_layers * attention
+        + j.dense_layers * (2 + j.gated) * j.hidden * j.ffn
+        + j.moe_layers * ((2 + j.gated) * j.hidden * j.shared_ffn + j.hidden * (j.experts + 2 * j.latent))
+        + j.mamba_layers * j.hidden * (3 * j.mamba_inner + 16 * j.mamba_state)
+        + 4 * j.hidden * (j.attention_layers + _feeds(jobs))
+        + j.parameters
+    )
+    return dense, j.moe_layers * (2 + j.gated) * width * j.expert_ffn * j.experts
+
+
+def _feeds(jobs: Jobs) -> Floats:
+    return jobs.dense_layers + jobs.moe_layers
+
+
+def _sum(
+    parts: list[tuple[Floats, Floats, Floats, Floats, Floats]], sheet: dict[str, Floats]
+) -> tuple[Product, Product]:
+    """Forward and backward of products (rows, columns, depth, how many at once), each times its layers."""
+    totals = [
+        tuple(passed * layers for passed in training(m, n, k, count, **sheet)) for m, n, k, count, layers in parts
+    ]
+    forward, backward = totals[0]
+    for ahead, back in totals[1:]:
+        forward, backward = forward + ahead, backward + back
+    return forward, backward

@@ -1,0 +1,1 @@
+"""comm: conversions between layouts as collectives, flat or hierarchical, and what the busiest rank sends."""

@@ -1,0 +1,446 @@
+r"""Boxing: how a tensor passes from one layout to another.
+
+On one placement, a conversion is a chain of steps. A step changes the layout along one mesh axis
+
+    from \\ to   S(j)             B            P
+    S(i)        all-to-all       all-gather   slice: own piece in a tensor of neutral elements
+    B           slice            -            slice: the first rank keeps it, the others hold neutral elements
+    P           reduce-scatter   all-reduce   -
+
+or along several, seen as one larger axis: all their terms reduced at once, or any layout without terms along them made
+into any other by an all-to-all of what ranks lack. The neutral element of sums is 0, of P(max) the least value of the
+dtype, of P(min) the greatest. A split becomes another rotation of itself by a rotation: every rank sends its piece to
+one rank and gets one.
+
+Splits nest (see `sbp`), so where later axes split a dim that a step splits or joins, they are part of that step. Terms
+nest too: an axis is reduced only when the later ones hold no terms of another reduction.
+
+Between any two placements, a tensor without partial terms moves by messages, each the overlap of what one rank holds
+with what another needs; chains convert before and after that transfer (`convert`).
+
+Bytes sent, over all p ranks of a group that holds a tensor of T bytes: all-gather T(p-1), reduce-scatter T(p-1),
+all-reduce 2T(p-1), all-to-all T(p-1)/p along one axis, slice 0 (OneFlow, Yuan et al. 2021, table 2); rotation T.
+
+Of a ragged tensor the same steps move the rows that there are, each with its place (`strategy.sbp.ragged`); the bytes
+stated are those expected.
+
+To boxing an owner, O(k), is the most uneven split, and the steps are those of S. Bytes, with the whole tensor at one
+rank: P -> O is a reduction to it, T(p-1); O -> B a broadcast from it, T(p-1); S -> O and O -> S gather and scatter,
+T(p-1)/p; O(k) -> O(l) a message, T; B -> O and O -> P are slices.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from strategy.base.errors import SbpError
+from strategy.comm.hierarchical import box_size, part_sizes
+from strategy.program.program import ActKind, BoxingTask, Message, TransferTask
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import (
+    B,
+    Broadcast,
+    NdSbp,
+    Owner,
+    P,
+    Partial,
+    Reduce,
+    Sbp,
+    Split,
+    balanced_split,
+    format_nd,
+    has_partial,
+    is_legal_layout,
+    local_boxes,
+    may_be_partial,
+    reductions,
+)
+from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect, is_empty
+
+LARGEST_REGROUP = 64
+"""Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxingStep:
+    """One step of a conversion: along `axes` (a transfer has none), after which the layout is `target`."""
+
+    kind: ActKind
+    axes: tuple[int, ...]
+    target: NdSbp
+
+
+Price = Callable[[TensorSpec, NdSbp, BoxingStep], float]
+"""(spec, source, step) -> seconds of one step on the placement that the price belongs to."""
+
+_ALONG_ONE: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
+    (Split, Split): ActKind.ALL_TO_ALL,
+    (Split, Broadcast): ActKind.ALL_GATHER,
+    (Split, Partial): ActKind.SLICE,
+    (Broadcast, Split): ActKind.SLICE,
+    (Broadcast, Partial): ActKind.SLICE,
+    (Partial, Split): ActKind.REDUCE_SCATTER,
+    (Partial, Broadcast): ActKind.ALL_REDUCE,
+}
+_ALONG_SEVERAL: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
+    (Split, Broadcast): ActKind.ALL_GATHER,
+    (Partial, Split): ActKind.REDUCE_SCATTER,
+    (Partial, Broadcast): ActKind.ALL_REDUCE,
+}
+
+
+def _form(sbp: Sbp) -> type[Sbp]:
+    """What a step depends on: an owner holds a piece, the others empty ones, as of a split."""
+    return Split if isinstance(sbp, Owner) else type(sbp)
+
+
+@lru_cache(maxsize=1 << 16)
+def step_between(source: NdSbp, target: NdSbp) -> BoxingStep | None:
+    """The one step that turns `source` into `target`; None where no single one does."""
+    changed = [axis for axis, (a, b) in enumerate(zip(source, target, strict=True)) if a != b]
+    if not changed:
+        return None
+    axes = _with_nested(changed, source, target)
+    pairs = {(_form(source[axis]), _form(target[axis])) for axis in axes}
+    if any(Partial in pair for pair in pairs):
+        if axes != changed or len(pairs) > 1 or not _may_reduce(changed, source):
+            return None
+        kinds = _ALONG_ONE if len(axes) == 1 else _ALONG_SEVERAL
+        kind = kinds.get(next(iter(pairs)))
+        return None if kind is None else BoxingStep(kind, tuple(axes), target)
+    if len(axes) == 1:
+        return BoxingStep(_without_terms(source[axes[0]], target[axes[0]]), tuple(axes), target)
+    if axes == changed and pairs == {(Broadcast, Split)}:
+        return None
+    kind = _ALONG_SEVERAL[Split, Broadcast] if pairs == {(Split, Broadcast)} else ActKind.ALL_TO_ALL
+    return BoxingStep(kind, tuple(axes), target)
+
+
+def _without_terms(source: Sbp, target: Sbp) -> ActKind:
+    """What changes one axis along which there are no terms."""
+    if isinstance(source, Split) and isinstance(target, Split) and source.dim == target.dim:
+        return ActKind.ROTATE
+    return _ALONG_ONE[_form(source), _form(target)]
+
+
+def _with_nested(changed: Sequence[int], source: NdSbp, target: NdSbp) -> list[int]:
+    """The axes that change, and later ones whose pieces lie elsewhere then, as they split the same dims."""
+    dims: set[int] = set()
+    axes = []
+    for axis, (before, after) in enumerate(zip(source, target, strict=True)):
+        split = {sbp.dim for sbp in (before, after) if isinstance(sbp, Split)}
+        if axis in changed or split & dims:
+            axes.append(axis)
+            dims |= split
+    return axes
+
+
+def _may_reduce(changed: Sequence[int], source: NdSbp) -> bool:
+    """Whether terms along `changed` combine in one way, and none of another way are nested in them."""
+    nested = reductions(source[changed[0] :])
+    return len(nested) <= 1 or not any(isinstance(source[axis], Partial) for axis in changed)
+
+
+def layouts_of(
+    spec: TensorSpec,
+    mesh: Shape,
+    *,
+    partial: bool = True,
+    reduces: Iterable[Reduce] = (Reduce.SUM,),
+    special: Sequence[Sequence[Sbp]] = (),
+) -> list[NdSbp]:
+    """Every legal layout of a tensor on a mesh; an axis of one rank is always B.
+
+    Terms of `reduces` are included, and along each axis what is `special` and named for it: rotated splits, owners.
+    """
+    options: list[Sbp] = [B, *(Split(d) for d in range(len(spec.shape)))]
+    if partial:
+        options += [Partial(reduce) for reduce in Reduce if reduce in reduces and may_be_partial(spec, reduce)]
+    more = special or [()] * len(mesh)
+    per_axis = [[*options, *splits] if parts > 1 else [B] for parts, splits in zip(mesh, more, strict=True)]
+    return [nd for nd in itertools.product(*per_axis) if is_legal_layout(spec.shape, nd, mesh)]
+
+
+@dataclass(slots=True)
+class Boxing:
+    """All conversions of tensors on one placement, priced: shortest paths over layouts (Floyd 1962, Warshall 1962).
+
+    A table knows sums and splits in order; where a conversion is about a maximum, a minimum, a rotated split or
+    an owner, a larger one is made for it.
+    """
+
+    placement: Placement
+    price: Price
+    tables: dict[tuple[TensorSpec, frozenset[Reduce], _Special], _Table] = field(default_factory=dict)
+    prices: dict[TensorSpec, dict[tuple[NdSbp, NdSbp], float]] = field(default_factory=dict)
+    """Of single steps, which all tables of a tensor share."""
+
+    def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
+        """Price of the cheapest chain; infinite where there is none.
+
+        Raises:
+            SbpError: a side is no legal layout.
+        """
+        table = self._table(spec, source, target)
+        return table.seconds[table.index[source]][table.index[target]]
+
+    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
+        """`seconds` from several layouts."""
+        usual = self._table_with(spec, _SUMS, ())
+        there = usual.index.get(target)
+        if there is None:
+            return [self.seconds(spec, source, target) for source in sources]
+        places = [usual.index.get(source) for source in sources]
+        return [
+            self.seconds(spec, source, target) if here is None else usual.seconds[here][there]
+            for source, here in zip(sources, places, strict=True)
+        ]
+
+    def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
+        """The cheapest chain of steps.
+
+        Raises:
+            SbpError: no chain leads there, or a side is no legal layout.
+        """
+        table = self._table(spec, source, target)
+        here, there = table.index[source], table.index[target]
+        if table.seconds[here][there] == math.inf:
+            raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
+        steps = []
+        while here != there:
+            following = table.following[here][there]
+            steps.append(table.steps[here, following])
+            here = following
+        return tuple(steps)
+
+    def _table(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> _Table:
+        found = self._table_with(spec, _SUMS, ())
+        if source in found.index and target in found.index:
+            return found
+        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target), _special(source, target))
+        for layout in (source, target):
+            if layout not in found.index:
+                got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
+                raise SbpError("not a legal layout", got=got)
+        return found
+
+    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], special: _Special) -> _Table:
+        found = self.tables.get((spec, reduces, special))
+        if found is None:
+            layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, special=special)
+            known = self.prices.setdefault(spec, {})
+            priced = _price_all(spec, tuple(layouts), self.placement.mesh, self.price, known)
+            found = self.tables[spec, reduces, special] = priced
+        return found
+
+
+_SUMS = frozenset({Reduce.SUM})
+_Special = tuple[tuple[Sbp, ...], ...]
+"""Rotated splits and owners, by axis; empty where there are none."""
+
+
+def _special(source: NdSbp, target: NdSbp) -> _Special:
+    found = tuple(
+        tuple(dict.fromkeys(sbp for sbp in pair if isinstance(sbp, Owner) or (isinstance(sbp, Split) and sbp.shift)))
+        for pair in zip(source, target, strict=True)
+    )
+    return found if any(found) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    index: dict[NdSbp, int]
+    steps: dict[tuple[int, int], BoxingStep]
+    seconds: list[list[float]]
+    following: list[list[int]]
+
+
+@lru_cache(maxsize=256)
+def _steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> tuple[tuple[int, int, BoxingStep], ...]:
+    """Every single step from one layout to another that a table prices."""
+    found = []
+    for (i, source), (j, target) in itertools.permutations(enumerate(layouts), 2):
+        step = step_between(source, target)
+        if step is not None and (len(step.axes) == 1 or _worth_pricing(step, mesh)):
+            found.append((i, j, step))
+    return tuple(found)
+
+
+def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
+    return step.kind is not ActKind.ALL_TO_ALL or math.prod(mesh[axis] for axis in step.axes) <= LARGEST_REGROUP
+
+
+def _price_all(
+    spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price: Price, known: dict[tuple[NdSbp, NdSbp], float]
+) -> _Table:
+    count = len(layouts)
+    seconds = np.full((count, count), np.inf)
+    np.fill_diagonal(seconds, 0.0)
+    following = np.tile(np.arange(count), (count, 1))
+    steps: dict[tuple[int, int], BoxingStep] = {}
+    for i, j, step in _steps_among(layouts, mesh):
+        pair = layouts[i], layouts[j]
+        if pair not in known:
+            known[pair] = price(spec, layouts[i], step)
+        seconds[i, j] = known[pair]
+        steps[i, j] = step
+    for via in range(count):
+        through = seconds[:, via, None] + seconds[None, via, :]
+        shorter = through < seconds
+        seconds[shorter] = through[shorter]
+        following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
+    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds.tolist(), following.tolist())
+
+
+def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:
+    """One rank's part of a step: its group, and who holds what before and after."""
+    positions = placement.positions(rank, *step.axes)
+    before = local_boxes(spec.shape, source, placement.mesh)
+    after = local_boxes(spec.shape, step.target, placement.mesh)
+    terms = next((sbp for a in step.axes for sbp in (source[a], step.target[a]) if isinstance(sbp, Partial)), P)
+    return BoxingTask(
+        tuple(placement.devices[position] for position in positions),
+        tuple(before[position] for position in positions),
+        tuple(after[position] for position in positions),
+        terms.reduce,
+    )
+
+
+def dealer(holders: Sequence[int], receiver: int, position: int) -> int:
+    """Who of the holders of equal pieces gives to a receiver: itself if it is one, else they take turns."""
+    return receiver if receiver in holders else holders[position % len(holders)]
+
+
+def outgoing(task: BoxingTask, me: int) -> list[Box | None]:
+    """What the `me`-th rank of an all-to-all gives to each rank of the group, itself included."""
+    own = task.source_boxes[me]
+    holders = [index for index, box in enumerate(task.source_boxes) if box == own]
+    return [
+        intersect(own, wanted) if dealer(holders, receiver, receiver) == me else None
+        for receiver, wanted in enumerate(task.target_boxes)
+    ]
+
+
+def incoming(task: BoxingTask, me: int) -> list[Box | None]:
+    """What the `me`-th rank of an all-to-all gets from each rank of the group, itself included."""
+    found: list[Box | None] = [None] * len(task.group)
+    for box, holders in replicas(enumerate(task.source_boxes)).items():
+        found[dealer(holders, me, me)] = intersect(box, task.target_boxes[me])
+    return found
+
+
+def replicas(held: Iterable[tuple[int, Box]]) -> dict[Box, list[int]]:
+    """Distinct pieces, each with who holds it."""
+    found: dict[Box, list[int]] = {}
+    for holder, box in held:
+        found.setdefault(box, []).append(holder)
+    return found
+
+
+def transfer_task(
+    spec: TensorSpec, source: NdSbp, source_placement: Placement, target: NdSbp, target_placement: Placement
+) -> TransferTask:
+    """The messages that move a tensor between any two placements.
+
+    Of several replicas, a receiver takes its own copy if it holds one, else the replica at its own position modulo
+    their number, so that every replica sends about alike.
+
+    Raises:
+        SbpError: a side is partial.
+    """
+    if has_partial(source) or has_partial(target):
+        raise SbpError("partial tensors do not travel", got=(format_nd(source), format_nd(target)))
+    sides = ((source, source_placement), (target, target_placement))
+    source_boxes, target_boxes = (
+        dict(zip(placement.devices, local_boxes(spec.shape, layout, placement.mesh), strict=True))
+        for layout, placement in sides
+    )
+    found = replicas(source_boxes.items())
+    holders = list(found.values())
+    messages = []
+    common = _common(tuple(found), tuple(target_boxes.values()))
+    for position, (receiver, pieces) in enumerate(zip(target_boxes, common, strict=True)):
+        for piece, box in pieces:
+            messages.append(Message(dealer(holders[piece], receiver, position), receiver, box))
+    return TransferTask(tuple(sorted(messages, key=lambda m: (m.source, m.target, m.box))), source_boxes, target_boxes)
+
+
+@lru_cache(maxsize=256)
+def _common(pieces: tuple[Box, ...], wanted: tuple[Box, ...]) -> tuple[tuple[tuple[int, Box], ...], ...]:
+    """For each wanted box the pieces that it meets, each with what they share: the same between all alike stages."""
+    pairs = (((piece, intersect(box, one)) for piece, box in enumerate(pieces)) for one in wanted)
+    return tuple(tuple((piece, shared) for piece, shared in found if shared is not None) for found in pairs)
+
+
+def meeting_ranks(messages: Sequence[Message]) -> list[tuple[int, ...]]:
+    """Ranks that must meet, as the connected components of the message graph: each is one rendezvous."""
+    parent: dict[int, int] = {}
+
+    def root(rank: int) -> int:
+        while parent.setdefault(rank, rank) != rank:
+            rank = parent[rank]
+        return rank
+
+    for message in messages:
+        parent[max(root(message.source), root(message.target))] = min(root(message.source), root(message.target))
+    components: dict[int, list[int]] = {}
+    for rank in sorted(parent):
+        components.setdefault(root(rank), []).append(rank)
+    return [tuple(ranks) for _, ranks in sorted(components.items())]
+
+
+def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> int:
+    """Bytes that `rank` sends to other ranks in one act; expected ones where the tensor is ragged."""
+    return sum(part_nbytes(kind, task, rank, spec))
+
+
+def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
+    """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
+    if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
+        return spec.sent_nbytes(_most_exchanged(task))
+    return spec.sent_nbytes(max(_sent_size(kind, task, rank) for rank in task.group))
+
+
+def _most_exchanged(task: BoxingTask) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once: arrays are [pieces, ranks, dims]."""
+    found = replicas(enumerate(task.source_boxes))
+    held, wanted = np.array(list(found))[:, None], np.array(task.target_boxes)[None]
+    lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
+    shared = np.maximum(lengths, 0).prod(axis=2)
+    holders = np.array(list(found.values()))
+    for piece, members in enumerate(holders):
+        shared[piece, members] = 0
+    senders = holders[:, np.arange(len(task.group)) % holders.shape[1]]
+    return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
+
+
+def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> tuple[int, ...]:
+    """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
+    if isinstance(task, BoxingTask) and task.nodes:
+        return tuple(spec.sent_nbytes(size) for size in part_sizes(kind, task)[rank])
+    return (spec.sent_nbytes(_sent_size(kind, task, rank)),)
+
+
+def _sent_size(kind: ActKind, task: BoxingTask | TransferTask, rank: int) -> int:
+    if isinstance(task, TransferTask):
+        return sum(box_size(m.box) for m in task.messages if m.source == rank != m.target)
+    me, others = task.group.index(rank), len(task.group) - 1
+    own = box_size(task.source_boxes[me])
+    if kind is ActKind.ALL_GATHER:
+        return own * others
+    if kind is ActKind.REDUCE_SCATTER:
+        return own - box_size(task.target_boxes[me])
+    if kind is ActKind.ALL_REDUCE:
+        begin, end = balanced_split(0, own, others + 1)[me]
+        return own - (end - begin) + (end - begin) * others
+    if kind is ActKind.ROTATE:
+        return own
+    if kind is ActKind.ALL_TO_ALL:
+        return sum(box_size(box) for i, box in enumerate(outgoing(task, me)) if box is not None and i != me)
+    return 0

@@ -1,0 +1,1 @@
+"""cost: seconds of an act, from data sheets or from measurements."""

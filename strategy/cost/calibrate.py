@@ -1,0 +1,245 @@
+"""Calibrate: constants of the cost model from measurements, with provenance, interval and range of validity.
+
+Per kind of act, `seconds = fixed + s_per_flop * FLOPs + s_per_byte * bytes` is fitted by non-negative least squares on
+relative errors, re-weighted after Huber (1964) so that a preempted sample does not decide. Non-negative constants are
+monotone by construction. Kinds without measurements keep the data sheet's constants, and sizes outside the measured
+range are flagged as extrapolated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.errors import InputError
+from strategy.base.files import read_json, write_atomic
+from strategy.cost.cost import CostModel, coefficient_key
+from strategy.cost.data_sheet import FLOP_BOUND, Coefficients
+from strategy.cost.measurement import Features, Measurement
+from strategy.hardware.cluster import Cluster
+
+FORMAT = 1
+HUBER_THRESHOLD = 0.1
+"""Relative error beyond which a row counts linearly, not quadratically."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Constants of one kind, where they come from and how far they hold.
+
+    `spread` is the 90th percentile of the relative residuals: the half-width of the prediction's interval. `points` are
+    the sizes that were fitted, by which a refinement remembers the shape of this fit.
+    """
+
+    coefficients: Coefficients
+    rows: int
+    samples: int
+    sources: tuple[str, ...]
+    spread: float
+    points: tuple[Features, ...]
+
+    @property
+    def flop_range(self) -> tuple[int, int]:
+        """Fewest and most FLOPs that were measured."""
+        return min(p.flop for p in self.points), max(p.flop for p in self.points)
+
+    @property
+    def nbytes_range(self) -> tuple[int, int]:
+        """Fewest and most bytes that were measured."""
+        return min(p.nbytes for p in self.points), max(p.nbytes for p in self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """All fitted kinds of one cluster, and the time that an act costs beyond its kernel."""
+
+    cluster: str
+    fitted: Mapping[str, Fitted]
+    act_overhead_s: float = 0.0
+
+    def cost_model(self, cluster: Cluster) -> CostModel:
+        """The cost model with these constants."""
+        return CostModel(cluster, {kind: f.coefficients for kind, f in self.fitted.items()}, self.act_overhead_s)
+
+    def extrapolates(self, features: Features) -> bool:
+        """Whether an act is of a kind or size that was not measured (a quarter beyond the range is allowed)."""
+        if features.parts:
+            return any(map(self.extrapolates, features.parts))
+        found = self.fitted.get(coefficient_key(features))
+        if found is None:
+            return True
+        pairs = ((features.flop, found.flop_range), (features.nbytes, found.nbytes_range))
+        return any(not low / 1.25 <= value <= high * 1.25 for value, (low, high) in pairs)
+
+
+def calibrate(measurements: Iterable[Measurement], cluster: Cluster, *, act_overhead_s: float = 0.0) -> Calibration:
+    """Fit every kind that was measured.
+
+    Raises:
+        InputError: a measurement has no positive, finite time.
+    """
+    by_kind: dict[str, list[Measurement]] = {}
+    for row in measurements:
+        if not (np.isfinite(row.seconds) and row.seconds > 0):
+            raise InputError("a measurement without a time", where=row.source, got=row.seconds, expected="seconds > 0")
+        by_kind.setdefault(coefficient_key(row.features), []).append(row)
+    fitted = {kind: _fit(rows) for kind, rows in sorted(by_kind.items())}
+    return Calibration(cluster.name, fitted, act_overhead_s)
+
+
+def _fit(rows: Sequence[Measurement]) -> Fitted:
+    from scipy.optimize import nnls
+
+    seconds = np.array([row.seconds for row in rows])
+    design = np.array([_terms(row.features) for row in rows]) / seconds[:, None]
+    scale = np.maximum(design.max(axis=0), 1e-300)  # columns of like size, or nnls loses the small ones
+    prior = np.sqrt([row.samples for row in rows])
+    prior = np.minimum(prior, 30.0)
+    weights = prior
+    solution = np.zeros(design.shape[1])
+    for _ in range(5):
+        solution, _ = nnls(design / scale * weights[:, None], weights)
+        residuals = np.abs(design / scale @ solution - 1.0)
+        weights = prior * np.sqrt(np.minimum(1.0, HUBER_THRESHOLD / np.maximum(residuals, 1e-12)))
+    fixed, per_flop, per_byte = (float(x) for x in solution / scale)
+    features = [row.features for row in rows]
+    return Fitted(
+        coefficients=Coefficients(fixed, per_flop, per_byte),
+        rows=len(rows),
+        samples=sum(row.samples for row in rows),
+        sources=tuple(sorted({row.source for row in rows})),
+        spread=float(np.quantile(np.abs(design / scale @ solution - 1.0), 0.9)),
+        points=_spread_points(features),
+    )
+
+
+def _spread_points(features: Sequence[Features]) -> tuple[Features, ...]:
+    """At most eight of the sizes, from the smallest to the largest."""
+    ordered = sorted(dict.fromkeys(features), key=lambda f: (f.nbytes, f.flop, f.hops))
+    picks = sorted({round(i * (len(ordered) - 1) / 7) for i in range(8)})
+    return tuple(ordered[pick] for pick in picks)
+
+
+def refine(
+    base: Calibration, measurements: Iterable[Measurement], cluster: Cluster, *, act_overhead_s: float
+) -> Calibration:
+    """A calibration corrected by the measurements of runs.
+
+    Runs say at what level a kind runs in its real surroundings, but often at one or two sizes only. So the shape of the
+    base fit is kept: its points, scaled by the median ratio of run to base, are fitted together with the run's rows.
+    Kinds that the runs lack stay as they are.
+    """
+    model = base.cost_model(cluster)
+    by_kind: dict[str, list[Measurement]] = {}
+    for row in measurements:
+        by_kind.setdefault(coefficient_key(row.features), []).append(row)
+    fitted = dict(base.fitted)
+    for kind, rows in sorted(by_kind.items()):
+        known = base.fitted.get(kind)
+        if known is None:
+            fitted[kind] = _fit(rows)
+            continue
+        bare = dataclasses.replace(model, act_overhead_s=0.0)
+        level = float(np.median([row.seconds / max(bare.seconds(row.features), 1e-12) for row in rows]))
+        shape = [Measurement(p, max(level * bare.seconds(p), 1e-9), 1, "shape of the base") for p in known.points]
+        corrected = _fit([*rows, *shape])
+        sources = tuple(sorted({*known.sources, *(row.source for row in rows)}))
+        fitted[kind] = dataclasses.replace(corrected, rows=known.rows + len(rows), sources=sources)
+    return Calibration(cluster.name, fitted, act_overhead_s)
+
+
+def scale(calibration: Calibration, factor: float) -> Calibration:
+    """All constants times `factor`: every act, and so every step, takes so many times as long."""
+
+    def scaled(found: Fitted) -> Fitted:
+        c = found.coefficients
+        return dataclasses.replace(
+            found, coefficients=Coefficients(c.fixed_s * factor, c.s_per_flop * factor, c.s_per_byte * factor)
+        )
+
+    fitted = {kind: scaled(found) for kind, found in calibration.fitted.items()}
+    return Calibration(calibration.cluster, fitted, calibration.act_overhead_s * factor)
+
+
+def _terms(features: Features) -> tuple[float, float, float]:
+    """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes."""
+    flop = float(features.flop) if features.kind in FLOP_BOUND else 0.0
+    return float(features.hops or 1), flop, float(features.nbytes)
+
+
+def _features(content: Mapping[str, Any]) -> Features:
+    product = content.get("product")
+    return Features(**{**content, "parts": (), "product": None if product is None else tuple(map(int, product))})
+
+
+def write_calibration(calibration: Calibration, path: Path) -> None:
+    """Write the JSON file, replacing it as one step."""
+    content = {"format": FORMAT, **dataclasses.asdict(calibration)}
+    write_atomic(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read a calibration file.
+
+    Raises:
+        InputError: missing, truncated, or not a calibration; the message names the key.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError("not a calibration file", where=str(path), expected=f'"format": {FORMAT}')
+    try:
+        fitted = {kind: _fitted_of(entry) for kind, entry in content["fitted"].items()}
+        return Calibration(str(content["cluster"]), fitted, float(content["act_overhead_s"]))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError("a key is missing or wrong", where=str(path), got=str(error)) from error
+
+
+def _fitted_of(entry: dict[str, Any]) -> Fitted:
+    coefficients = Coefficients(**{key: float(value) for key, value in entry["coefficients"].items()})
+    figures = (coefficients.fixed_s, coefficients.s_per_flop, coefficients.s_per_byte)
+    if not all(np.isfinite(figure) and figure >= 0 for figure in figures):
+        raise ValueError(f"constants must be finite and not negative: {figures}")
+    return Fitted(
+        coefficients,
+        int(entry["rows"]),
+        int(entry["samples"]),
+        tuple(entry["sources"]),
+        float(entry["spread"]),
+        tuple(map(_features, entry["points"])),
+    )
+
+
+def write_measurements(rows: Sequence[Measurement], path: Path) -> None:
+    """Write measurement rows as JSON."""
+    write_atomic(path, json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+
+
+def read_measurements(path: Path) -> list[Measurement]:
+    """Read measurement rows.
+
+    Raises:
+        InputError: missing, truncated, or a row is wrong; names the row.
+    """
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise InputError("not a list of measurements", where=str(path))
+    rows = []
+    for number, entry in enumerate(content):
+        try:
+            rows.append(
+                Measurement(
+                    _features(entry["features"]), float(entry["seconds"]), int(entry["samples"]), entry["source"]
+                )
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError("not a measurement", where=f"{path}: row {number}", got=str(error)) from error
+    return rows

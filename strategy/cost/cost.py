@@ -1,0 +1,280 @@
+"""Cost: seconds of an act from its features and a calibration.
+
+    seconds = fixed + s_per_flop * FLOPs + s_per_byte * bytes                 computation
+    seconds = latency * hops + s_per_byte * (most bytes that one rank sends)  communication
+
+A collective over several nodes with several ranks each goes inside the nodes and between them where that is cheaper
+(`levels`); it costs what its parts cost.
+
+Both are linear in their constants, so that measurements fix them by a least-squares fit (`calibrate`), and each
+constant is monotone: more bytes never cost less. Without measurements the constants come from the data sheet, and on
+GPUs from what published runs make of it (`data_sheet`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from strategy.base.errors import present
+from strategy.base.units import to_ns
+from strategy.comm.boxing import BoxingStep, Price, boxing_task, transfer_task
+from strategy.comm.busiest_rank import most_sent, most_transferred
+from strategy.comm.hierarchical import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
+from strategy.cost.data_sheet import ON_HOST, PRODUCTS, Coefficients, data_sheet
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Attr, Graph, Op
+from strategy.graph.ops import op_definition
+from strategy.graph.signature import Signature, piece_specs
+from strategy.hardware.cluster import Cluster
+from strategy.program.program import ActKind, TransferTask, Work, time_alone_ns
+from strategy.sbp.placement import MOVES, Placement, Space
+from strategy.sbp.sbp import B, NdSbp, has_partial, largest_position
+from strategy.sbp.tensor import Shape, TensorSpec
+
+Specs = tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Prices acts on one cluster. `coefficients` override the data sheet per kind (communication: `kind@level`)."""
+
+    cluster: Cluster
+    coefficients: Mapping[str, Coefficients]
+    act_overhead_s: float = 0.0
+
+    def seconds(self, features: Features) -> float:
+        """Price of one act."""
+        return sum(map(self._part_seconds, features.parts or (features,))) + self.act_overhead_s
+
+    def _part_seconds(self, features: Features) -> float:
+        found = self.coefficients_of(features)
+        fixed = found.fixed_s * (features.hops or 1)
+        return fixed + found.s_per_flop * features.flop + found.s_per_byte * features.nbytes
+
+    def coefficients_of(self, features: Features) -> Coefficients:
+        """The constants that price an act: measured ones, else those of the data sheet."""
+        return self.coefficients.get(coefficient_key(features)) or data_sheet(self.cluster, features)
+
+    def work(self, features: Features, rank: int, sent_nbytes: Sequence[int]) -> Work:
+        """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
+
+        The bytes demanded are those that the slowest port on the way carries, at its nominal rate, in the priced time.
+        Alone, the act takes what `seconds` says on the rank that sends the most (`features.nbytes`); beside another on
+        the same port, longer. A copy between a device and its host has one part, and every rank the largest piece.
+
+        Where computation slows down beside communication, both use the rank's device: computation for all its time,
+        communication for that share of the time in which it moves bytes.
+        """
+        price_ns = to_ns(self.seconds(features))
+        slowdown = self.cluster.device.slowdown
+        if not ports_on_the_way(self.cluster, features):
+            return (
+                Work(0, ((port_name(DEVICE, rank), price_ns),)) if slowdown and computes(features) else Work(price_ns)
+            )
+        most: dict[str, int] = {}
+        demands: dict[str, int] = {}
+        for part, nbytes in zip(features.parts or (features,), sent_nbytes or (features.nbytes,), strict=True):
+            ports = ports_on_the_way(self.cluster, part)
+            nominal = self.coefficients_of(part).s_per_byte * min(port_rate(self.cluster, port) for port in ports)
+            for port in ports:
+                most[port] = most.get(port, 0) + round(part.nbytes * nominal)
+                demands[port] = demands.get(port, 0) + round(nbytes * nominal)
+        longest_ns = max(time_alone_ns(n, port_rate(self.cluster, port)) for port, n in most.items())
+        if features.level and slowdown:
+            demands[DEVICE] = int(slowdown * longest_ns)
+        used = tuple((port_name(port, rank), nbytes) for port, nbytes in demands.items() if nbytes)
+        return Work(max(0, price_ns - longest_ns), used)
+
+    def op_seconds(self, graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> float:
+        """Price of one act of an op on the rank with the largest pieces."""
+        return self.seconds(op_features(graph, op, signature, mesh))
+
+    def step_price(self, placement: Placement) -> Price:
+        """The price function of boxing steps on `placement`."""
+
+        def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+            return self.seconds(self.step_features(spec, source, step, placement))
+
+        return price
+
+    def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
+        """Features of a boxing step, done on two levels where that may be and is cheaper."""
+        rank = _busiest(source, step, placement)
+        flat = step_features(self.cluster, spec, source, step, placement, rank)
+        if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
+            return flat
+        if not spans_alike(self.cluster, placement, step.axes):
+            return flat
+        parts = two_level_features(self.cluster, spec, source, step, placement, rank)
+        return min(flat, parts, key=self.seconds)
+
+    def transfer_seconds(
+        self, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
+    ) -> float:
+        """Price of moving a tensor between placements."""
+        return self.seconds(crossing_features(self.cluster, spec, source, sender, target, receiver))
+
+    def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
+        """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
+        return self.seconds(Features(f"to_{target}", 0, _largest_nbytes(spec, layout, mesh)))
+
+
+def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:
+    """A rank of the group that holds most: the first group, or that of the owners along the other axes."""
+    others = tuple(B if axis in step.axes else sbp for axis, sbp in enumerate(source))
+    return placement.devices[largest_position(others, placement.mesh)]
+
+
+PORTS = ("intra", "inter", *MOVES)
+"""What bytes of a rank pass through: the links of a level, to its host, and from it."""
+
+
+DEVICE = "device"
+"""What computes, as a resource: of a byte per nanosecond, so that its bytes are nanoseconds."""
+
+
+def computes(features: Features) -> bool:
+    """Whether an act occupies the device's processors."""
+    return features.kind not in (ActKind.SLICE, ActKind.LOAD) and not features.kind.endswith(ON_HOST)
+
+
+def ports_on_the_way(cluster: Cluster, features: Features) -> tuple[str, ...]:
+    """The ports that an act's bytes pass through at once, piece by piece; none of what computes."""
+    if features.level == "inter" and not cluster.gpu_direct:
+        return ("to_host", "inter", "to_device")
+    if features.level:
+        return (features.level,)
+    return (features.kind,) if features.kind in MOVES else ()
+
+
+def port_rate(cluster: Cluster, port: str) -> float:
+    """Bytes per second through a port of one rank."""
+    if port in MOVES:
+        return present(cluster.host, "a host that bytes are copied to").link_bytes_per_s
+    return cluster.link(port).bytes_per_s
+
+
+def port_name(port: str, rank: int) -> str:
+    """The resource that a port of a rank is."""
+    return f"{port}:{rank}"
+
+
+def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
+    """Bytes per second of the ports of all ranks, and of their devices where computation slows down."""
+    rates = {port: port_rate(cluster, port) for port in PORTS if cluster.host is not None or port not in MOVES}
+    if cluster.device.slowdown:
+        rates[DEVICE] = 1e9
+    return {port_name(port, rank): rate for port, rate in rates.items() for rank in range(ranks)}
+
+
+def coefficient_key(features: Features) -> str:
+    """The name under which the constants of an act's kind are kept."""
+    kind = f"{features.kind}:{features.half}" if features.half else features.kind
+    return f"{kind}@{features.level}" if features.level else kind
+
+
+def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
+    """Features of an op's act on the rank with the largest pieces, ragged ones as large as expected."""
+    values = tuple(graph.specs(names) for names in (op.inputs, op.outputs, op.updates))
+    return _op_features(op.kind, *values, tuple(op.attrs.items()), signature, mesh, on_host=graph.on_host(op))
+
+
+@lru_cache(maxsize=1 << 13)
+def _op_features(
+    kind: str,
+    read: Specs,
+    written: Specs,
+    updated: Specs,
+    attributes: tuple[tuple[str, Attr], ...],
+    signature: Signature,
+    mesh: Shape,
+    *,
+    on_host: bool,
+) -> Features:
+    """`op_features` of whatever the op is called: repeated layers have the same."""
+    definition, attrs = op_definition(kind), dict(attributes)
+    inputs = expected(piece_specs(read, signature.inputs, mesh))
+    outputs = expected(piece_specs(written, signature.outputs, mesh))
+    updates = piece_specs(updated, signature.updates, mesh)
+    if definition.nbytes is not None:
+        nbytes = definition.nbytes(inputs, outputs, attrs)
+    else:
+        nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
+    if kind in MOVES:
+        nbytes = inputs[0].nbytes
+    half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
+    flop = definition.flop(inputs, outputs, attrs)
+    product = product_of(kind, outputs[0].shape, flop) if kind in PRODUCTS else None
+    every_pair = kind.startswith("attention_block") or not attrs.get("causal", 1)
+    named = kind + ON_HOST if on_host else kind
+    return Features(named, flop, nbytes, half=half, product=product, every_pair=every_pair)
+
+
+def product_of(kind: str, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
+    """(rows, columns, depth, how many) of a product that writes `shape`; None of an empty one."""
+    many = len(shape) - 2 if kind in ("batch_matmul", "grouped_matmul_tn") else 0
+    count, rows = math.prod(shape[:many]), math.prod(shape[many:-1])
+    columns = shape[-1]
+    size = 2 * count * rows * columns
+    return (rows, columns, max(1, flop // size), count) if size and flop else None
+
+
+def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Specs as ops are priced by them: as many rows of ragged tensors as are expected."""
+    return tuple(spec.expected for spec in specs)
+
+
+def step_features(
+    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
+) -> Features:
+    """Features of a boxing step in the group of `rank`, which has the largest pieces."""
+    if step.kind is ActKind.SLICE:
+        local = [_largest_nbytes(spec, layout, placement.mesh) for layout in (source, step.target)]
+        return Features(step.kind, 0, min(local) + local[1])
+    most = most_sent(spec, source, step, placement, rank)
+    hops = 1 if step.kind is ActKind.ROTATE else math.prod(placement.mesh[axis] for axis in step.axes) - 1
+    return Features(step.kind, 0, most, hops, slowest_level(cluster, placement, step.axes))
+
+
+@lru_cache(maxsize=4096)
+def _largest_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
+    return piece_specs([spec], [layout], mesh)[0].expected.nbytes
+
+
+def two_level_features(
+    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
+) -> Features:
+    """Features of a collective that goes inside the nodes of its group and between them, by its busiest rank."""
+    task = boxing_task(spec, source, step, placement, rank)
+    task = replace(task, nodes=nodes_of(cluster, task.group))
+    most = [max(sizes) * spec.dtype.nbytes for sizes in zip(*part_sizes(step.kind, task).values(), strict=True)]
+    hops = {"intra": len(task.nodes[0]) - 1, "inter": len(task.nodes) - 1}
+    parts = tuple(
+        Features(kind, 0, nbytes, hops[level], level)
+        for (kind, level), nbytes in zip(PARTS[step.kind], most, strict=True)
+    )
+    return Features(step.kind, 0, sum(most), sum(part.hops for part in parts), "inter", parts)
+
+
+def transfer_features(cluster: Cluster, task: TransferTask, spec: TensorSpec) -> Features:
+    """Features of a transfer between placements: its busiest sender's bytes."""
+    ranks: set[int] = set()
+    sent: dict[int, int] = {}
+    for message in task.messages:
+        ranks.update((message.source, message.target))
+        if message.source != message.target:
+            sent[message.source] = sent.get(message.source, 0) + spec.sent_nbytes(box_size(message.box))
+    return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, cluster.level(tuple(ranks)))
+
+
+def crossing_features(
+    cluster: Cluster, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
+) -> Features:
+    """`transfer_features` of a tensor that moves between placements, found without listing its messages."""
+    if spec.ragged is not None or has_partial(source) or has_partial(target):
+        return transfer_features(cluster, transfer_task(spec, source, sender, target, receiver), spec)
+    size, ranks = most_transferred(spec, source, sender, target, receiver)
+    return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks))

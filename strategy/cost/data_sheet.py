@@ -1,0 +1,176 @@
+"""Data sheet: the constants of acts that nobody has measured here.
+
+A CPU's figures count at face value. A GPU reaches, of what its sheet says, the shares that published training runs of
+its generation reached (`strategy.closed_form`):
+
+    products        tile and wave quantisation by shape, and the share that large products reach
+    attention       the share that fused kernels reach; of what a causal mask hides they compute nothing
+    other kernels   the share of the memory's bandwidth
+    communication   what NCCL's cheapest algorithm makes of the links for large messages; without GPU-direct
+                    no faster than the link to the host, and twice its latency later
+
+A GPU whose generation is unknown takes the A100's shares. Latencies and launches are those of the cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+from strategy.base.errors import present
+from strategy.closed_form import collectives, gemm
+from strategy.closed_form.calibration import Calibration, shipped
+from strategy.closed_form.collectives import Group, family_of
+from strategy.closed_form.constants import Constants
+from strategy.closed_form.kernels import full_rate_flop
+from strategy.cost.measurement import Features
+from strategy.hardware.cluster import Cluster, Device, Host, Link
+from strategy.hardware.devices import DEVICES, DeviceSheet, named_sheet
+from strategy.program.program import ActKind
+from strategy.sbp.placement import MOVES
+from strategy.sbp.tensor import DType
+
+PRODUCTS = frozenset({"matmul", "matmul_nt", "matmul_tn", "batch_matmul", "grouped_matmul", "grouped_matmul_tn"})
+"""Kinds that are products of matrices of one shape."""
+_ATTENTION = frozenset({"attention", "attention_grad", "attention_block", "attention_block_grad"})
+_CONVOLUTIONS = frozenset({"conv2d", "conv2d_dx", "conv2d_dw"})
+FLOP_BOUND = PRODUCTS | _ATTENTION | _CONVOLUTIONS | {"muon_direction"}
+"""Kinds whose time counts FLOPs at the matrix rate; the others are bound by memory."""
+
+ON_HOST = "@host"
+"""What the kinds of ops that the host computes end with."""
+
+_LARGE = 2**30
+"""Bytes of a message whose time is that of its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Constants of one kind (and level): seconds fixed (per hop for communication), per FLOP, per byte."""
+
+    fixed_s: float
+    s_per_flop: float
+    s_per_byte: float
+
+
+def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
+    """Constants of an act without measurements."""
+    device = cluster.device
+    if features.kind in MOVES:
+        host = _host(cluster)
+        return Coefficients(host.link_latency_s, 0.0, 1 / host.link_bytes_per_s)
+    if features.kind.endswith(ON_HOST):
+        host, kind = _host(cluster), features.kind.removesuffix(ON_HOST)
+        s_per_flop = 1 / host.flop_per_s if kind in FLOP_BOUND else 0.0
+        return Coefficients(device.launch_s, s_per_flop, 1 / host.memory_bytes_per_s)
+    if features.level:
+        link = cluster.link(features.level)
+        s_per_byte = 1 / link.bytes_per_s
+        if device.backend != "numpy":
+            s_per_byte = _s_per_byte_sent(device, link, features.level, cluster.fabric, features.kind, features.hops)
+        if features.level == "intra" or cluster.gpu_direct:
+            return Coefficients(link.latency_s, 0.0, s_per_byte)
+        host = _host(cluster)
+        return Coefficients(link.latency_s + 2 * host.link_latency_s, 0.0, max(s_per_byte, 1 / host.link_bytes_per_s))
+    if device.backend == "numpy":
+        s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if features.kind in FLOP_BOUND else 0.0
+        return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
+    if features.kind not in FLOP_BOUND:
+        return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * _fitted().constants["bytes.rate"]))
+    s_per_flop = _s_per_flop(device, features.kind, features.half, features.product, every_pair=features.every_pair)
+    return Coefficients(device.launch_s, s_per_flop, 0.0)
+
+
+@cache
+def _fitted() -> Calibration:
+    """The shipped constants, read once."""
+    return shipped()
+
+
+def unpublished(cluster: Cluster) -> tuple[str, ...]:
+    """Parts of a cluster on which no published run was: what is said of them is its data sheet alone."""
+    if cluster.device.backend == "numpy":
+        return (f"device {cluster.device.name}", "links")
+    fitted = _fitted()
+    seen = named_sheet(cluster.device.name)
+    device = () if seen and seen.name in fitted.strata[""].devices else (f"device {cluster.device.name}",)
+    known = cluster.nodes == 1 or f"fabric.{cluster.fabric}" in fitted.constants
+    return device if known else (*device, f"fabric {cluster.fabric}")
+
+
+@lru_cache(maxsize=1 << 16)
+def _s_per_flop(
+    device: Device, kind: str, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
+) -> float:
+    """Seconds per counted FLOP on a GPU; where no shape is given, of one that loses nothing."""
+    constants, sheet = _fitted().constants, _sheet(device)
+    peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
+    rate = peak * _share(kind, half, sheet, constants)
+    if kind in _ATTENTION:
+        return (1.0 if every_pair else 0.5) / rate
+    if product is None or kind not in PRODUCTS:
+        return 1 / rate
+    m, n, k, count = (np.full(1, float(size)) for size in product)
+    lost = gemm.product(
+        m, n, k, count,
+        multiprocessors=np.full(1, float(sheet.multiprocessors)), peak=np.full(1, peak),
+        bandwidth=np.full(1, device.memory_bytes_per_s), nbytes=np.full(1, 2.0 if half else 4.0),
+    )  # fmt: skip
+    return float(full_rate_flop(lost, constants)[0]) / (2 * float(np.prod(product, dtype=float)) * rate)
+
+
+def _sheet(device: Device) -> DeviceSheet:
+    return named_sheet(device.name) or DEVICES["A100-80"]
+
+
+def _share(kind: str, half: str, sheet: DeviceSheet, constants: Constants) -> float:
+    """Share of the peak that a kind's kernels reach where nothing of their shape is lost."""
+    generation = sheet.generation.removesuffix("500")
+    clock = constants["rate.capped"] if sheet.generation.endswith("500") else 1.0
+    width = "single" if generation == "volta" and not half else "half"
+    if kind in _ATTENTION:
+        return clock * constants[f"flash.{'ampere' if generation == 'volta' else generation}"]
+    if kind in _CONVOLUTIONS:
+        return clock * constants[f"conv.{width}"]
+    of_weights = clock * constants[f"rate.{generation}.{width}"]
+    if kind == "batch_matmul":
+        return of_weights * constants["gemm.batched"]
+    return of_weights * (constants["gemm.grouped"] if kind.startswith("grouped") else 1.0)
+
+
+@cache
+def _s_per_byte_sent(device: Device, link: Link, level: str, fabric: str, kind: str, hops: int) -> float:
+    """Seconds per byte that the busiest rank of a group on one level sends in a large message."""
+    constants, sheet = _fitted().constants, _sheet(device)
+    ranks = hops + 1 if kind not in (ActKind.ROTATE, ActKind.TRANSFER) else 2
+    inside = level == "intra"
+    group = Group(
+        ranks=np.full(1, float(ranks)),
+        local=np.full(1, float(ranks if inside else 1)),
+        link=np.full(1, link.bytes_per_s),
+        nic=np.full(1, link.bytes_per_s),
+        family=np.full(1, family_of(sheet)),
+        switched=np.full(1, sheet.generation != "volta"),
+        efa=np.zeros(1, dtype=bool),
+    )
+    whole = np.full(1, float(_LARGE))
+    if kind == ActKind.ALL_REDUCE:
+        seconds, sent = collectives.all_reduce(whole, group, constants), 2 * _LARGE * hops / ranks
+    elif kind == ActKind.ALL_TO_ALL:
+        seconds, sent = collectives.all_to_all(whole, group, constants), _LARGE * hops / ranks
+    elif kind in (ActKind.ALL_GATHER, ActKind.REDUCE_SCATTER):
+        seconds, sent = collectives.reduce_scatter(whole, group, constants), _LARGE * hops / ranks
+    else:
+        seconds, sent = collectives.send(whole, group, constants), float(_LARGE)
+    over = 1.0 if inside else constants.get(f"fabric.{fabric}", 1.0)
+    return float(seconds[0]) / sent / over
+
+
+def _dtype(features: Features) -> DType:
+    return DType(features.half) if features.half else DType.FLOAT32
+
+
+def _host(cluster: Cluster) -> Host:
+    return present(cluster.host, "a host for what is offloaded")

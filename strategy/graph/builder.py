@@ -1,0 +1,101 @@
+"""GraphBuilder: grows a graph op by op, inferring shapes; the tracer, autodiff and the optimiser pass use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strategy.base.errors import GraphError, InputError, did_you_mean
+from strategy.graph.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph, written_space
+from strategy.graph.ops import REGISTRY
+from strategy.graph.ops.base import OpDef
+from strategy.sbp.tensor import Rate, TensorSpec
+
+
+def _check_ragged(kind: str, takes: bool, operands: Sequence[Value]) -> None:
+    if not takes and any(value.spec.ragged is not None for value in operands):
+        takers = ", ".join(sorted(name for name, definition in REGISTRY.items() if definition.ragged))
+        raise InputError(f"{kind} takes no ragged operands", got=[v.name for v in operands], expected=takers)
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """A graph under construction."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+
+    def declare(self, value: Value) -> str:
+        """Add an input or a variable."""
+        if value.name in self.values:
+            raise GraphError([f"value {value.name}: the name is used twice"])
+        self.values[value.name] = value
+        return value.name
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[str],
+        *,
+        labels: Sequence[str] = (),
+        updates: Sequence[str] = (),
+        attrs: Attrs | None = None,
+        phase: Phase = Phase.FORWARD,
+        layer: int | None = None,
+    ) -> tuple[str, ...]:
+        """Append an op and the values that it writes; the first output is called like the op, others `name.label`.
+
+        Raises:
+            GraphError: a tensor is unknown, or the shapes do not compose; names op, tensors, found and expected.
+        """
+        attrs = attrs or {}
+        problems = [
+            f"op {name}: reads {n}, which the graph does not hold" for n in (*inputs, *updates) if n not in self.values
+        ]
+        if kind not in REGISTRY:
+            problems.append(f"op {name}: unknown op kind (got {kind!r}); {did_you_mean(kind, REGISTRY)}")
+        if problems:
+            raise GraphError(problems)
+        definition = REGISTRY[kind]
+        operands = [self.values[n] for n in inputs]
+        where = f"op {name} ({', '.join((*inputs, *updates))})"
+        try:
+            _check_ragged(kind, definition.ragged, operands)
+            specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
+            space = written_space(kind, [*operands, *(self.values[n] for n in updates)])
+        except InputError as error:
+            told = error.problems if isinstance(error, GraphError) else (str(error),)
+            raise GraphError([f"{where}: {problem}" for problem in told]) from error
+        except (ValueError, KeyError) as error:
+            found = f"{len(inputs)} inputs, {len(updates)} updates, attrs {dict(attrs)}"
+            raise GraphError([f"{where}: {kind} takes other operands or attrs (got {found}): {error}"]) from error
+        outputs = (name, *(f"{name}.{label}" for label in labels))[: len(specs)]
+        twice = [output for output in outputs if output in self.values]
+        if twice:
+            raise GraphError([f"value {output}: the name is used twice" for output in twice])
+        rate = _rate_of(definition, operands)
+        for output, spec in zip(outputs, specs, strict=True):
+            self.declare(Value(output, spec, rate, space=space))
+        self.ops.append(Op(name, kind, tuple(inputs), outputs, tuple(updates), dict(attrs), phase, layer))
+        return outputs
+
+    def spec(self, name: str) -> TensorSpec:
+        """Shape and dtype of a value."""
+        return self.values[name].spec
+
+    def build(self, *, loss: str = "") -> Graph:
+        """The finished, checked graph."""
+        graph = Graph(dict(self.values), tuple(self.ops), loss)
+        check_graph(graph)
+        return graph
+
+    def variables(self) -> list[Value]:
+        """Variables declared so far, in order."""
+        return [value for value in self.values.values() if value.role is Role.VARIABLE]
+
+
+def _rate_of(definition: OpDef, operands: Sequence[Value]) -> Rate:
+    """The rate of what an op writes."""
+    micro = definition.repeats or any(v.rate is Rate.MICRO_BATCH for v in operands)
+    return Rate.MICRO_BATCH if micro and not definition.accumulates else Rate.STEP

@@ -1,0 +1,191 @@
+"""Attention over heads, packed or separate, grouped or not, causal or not; and its gradient.
+
+    attention       q[b, s, h, d], k[b, t, g, d], v[b, t, g, d]  or  qkv[b, s, g, h/g + 2, d];  (visible[b, t])
+                    -> out[b, s, h, d], lse[b, h, s]
+    attention_grad  the same, out, lse, dout -> dq, dk, dv  or  dqkv
+
+`heads` says what the operands are. The forward pass keeps only the log-sum-exp of every row; the backward pass
+recomputes the probabilities from it (Dao et al. 2022, arXiv:2205.14135, section 3.1), which lets it run on any piece
+of the queries, keys or heads. The keys of the forward pass may not be split; `attention_block` is for that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from strategy.graph.graph import Attrs
+from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, shapes
+from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.heads import (
+    SOME_HIDDEN,
+    Heads,
+    copied_keys,
+    copied_queries,
+    expect_heads,
+    head_splits,
+    heads_of,
+    is_packed,
+    key_split,
+    lse_of,
+    masked_scores,
+    packed_heads,
+    product_flop,
+    separate_examples,
+    separate_heads,
+    write_keys,
+    write_queries,
+)
+from strategy.sbp.sbp import B, P, Sbp
+from strategy.sbp.tensor import DType, TensorSpec
+
+
+def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
+    """The values that every query sees, weighted: [b, n, c s, d], and the log-sum-exp of its scores, [b, n, c s]."""
+    xp = call.xp
+    q = copied_queries(call, "q", heads.q)
+    k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
+    probs = masked_scores(call, heads, q, k)
+    top = probs.max(axis=-1, keepdims=True)
+    probs -= top
+    xp.exp(probs, out=probs)
+    total = probs.sum(axis=-1, keepdims=True)
+    mixed = call.workspace.get("mixed", q.shape, q.dtype)
+    xp.matmul(probs, v, out=mixed)
+    mixed /= total
+    return mixed, (xp.log(total) + top)[..., 0]
+
+
+def _run(call: Call) -> None:
+    out, lse = call.outputs
+    heads = heads_of(call, call.inputs)
+    mixed, sums = mixed_values(call, heads)
+    lse.reshape(sums.shape)[...] = sums
+    write_queries(out, heads, mixed)
+
+
+def backward(call: Call, heads: Heads, normaliser: Array, dout: Array, delta: Array, targets: Heads) -> None:
+    """Gradients of rows p v, where p = exp(scores - normaliser).
+
+    dv = p^T do; ds = p (do v^T - delta); dq = ds k / sqrt(d); dk = ds^T q / sqrt(d). `normaliser` and `delta` are
+    [b, n, c s], `dout` is [b, n, c s, d]; `targets` are views of the gradients.
+    """
+    xp = call.xp
+    q = copied_queries(call, "q", heads.q)
+    k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
+    probs = masked_scores(call, heads, q, k)
+    probs -= normaliser[..., None]
+    xp.exp(probs, out=probs)
+    by_key = call.workspace.get("by_key", k.shape, k.dtype)
+    xp.matmul(probs.transpose(0, 1, 3, 2), dout, out=by_key)
+    write_keys(targets.v, heads, by_key)
+    ds = call.workspace.get("ds", probs.shape, probs.dtype)
+    xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
+    ds -= delta[..., None]
+    ds *= probs
+    xp.matmul(ds.transpose(0, 1, 3, 2), q, out=by_key)  # q already carries 1 / sqrt(d)
+    write_keys(targets.k, heads, by_key)
+    by_query = call.workspace.get("by_query", q.shape, q.dtype)
+    xp.matmul(ds, k, out=by_query)
+    by_query *= 1.0 / math.sqrt(q.shape[-1])
+    write_queries(targets.q, heads, by_query)
+
+
+def gradient_heads(call: Call) -> Heads:
+    """Views of the gradients that a backward op writes, like those of its operands."""
+    if len(call.outputs) == 1:
+        return packed_heads(call, call.outputs[0], None)
+    dq, dk, dv = call.outputs
+    return separate_heads(call, dq, dk, dv, None)
+
+
+def _run_grad(call: Call) -> None:
+    *operands, out, lse, dout = call.inputs
+    heads = heads_of(call, tuple(operands))
+    b, s, n, c, d = heads.q.shape
+    delta = call.xp.einsum("bshd,bshd->bhs", dout, out)
+    do = copied_queries(call, "do", dout.reshape(b, s, n, c, d))
+    rows = (b, n, c * s)
+    backward(call, heads, lse.reshape(rows), do, delta.reshape(rows), gradient_heads(call))
+
+
+def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    out = expect_heads(inputs, attrs)
+    return (out, lse_of(out))
+
+
+def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    *operands, out, lse, dout = inputs
+    wanted = expect_heads(operands, attrs)
+    composes = out == dout == wanted and lse == lse_of(wanted)
+    expected = "what attention reads and gives, and a gradient like out"
+    expect(composes, "attention_grad shapes do not compose", got=shapes(inputs), expected=expected)
+    return tuple(operands[: 1 if is_packed(len(operands)) else 3])
+
+
+def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    found = [AxisSignature(s.operands, (s.rows, s.statistics)) for s in head_splits(inputs, attrs, parts)]
+    if not is_packed(len(inputs)):
+        linear_in_v = (B, B, P, B)[: len(inputs)]
+        found.append(AxisSignature(linear_in_v, (P, B)))
+    return found
+
+
+def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    operands = inputs[:-3]
+    whole: tuple[Sbp, ...] = (B,) * len(operands)
+    found = [
+        AxisSignature((*s.operands, s.rows, s.statistics, s.rows), s.gradients)
+        for s in head_splits(operands, attrs, parts)
+    ]
+    if not is_packed(len(operands)):
+        keys = key_split(len(operands))
+        found.append(AxisSignature((*keys.operands, B, B, B), keys.gradients))
+        linear_in_v_and_out = (B, B, P, B)[: len(operands)]
+        found.append(AxisSignature((*linear_in_v_and_out, P, B, B), (P, P, B)))
+    return [*found, AxisSignature((*whole, B, B, P), (P,) * len(outputs))]
+
+
+def _gradient(builder: GradientBuilder) -> None:
+    (out, lse), operands = builder.op.outputs, builder.op.inputs
+    inputs = (*operands, out, lse, builder.output_gradient())
+    if is_packed(len(operands)):
+        builder.give(0, builder.emit("dqkv", "attention_grad", inputs, builder.op.attrs))
+        return
+    gradients = builder.emit_many("grad", "attention_grad", inputs, builder.op.attrs, labels=("dq", "dk", "dv"))
+    for position, gradient in enumerate(gradients):
+        builder.give(position, gradient)
+
+
+def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return 2 * product_flop(inputs)
+
+
+def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return 5 * product_flop(inputs[:-3])
+
+
+def _examples() -> tuple[Example, ...]:
+    masked = (TensorSpec((5, 7, 4, 4, 2)), TensorSpec((5, 7), DType.INT32))
+    return (
+        Example((TensorSpec((4, 4, 5, 3, 2)),), attrs={"causal": 1}),
+        Example(masked, attrs={"causal": 0}, ranges={1: SOME_HIDDEN}),
+        Example((TensorSpec((4, 5, 7, 4, 2)),), attrs={"causal": 1}),
+        *separate_examples(),
+    )
+
+
+def _examples_grad() -> tuple[Example, ...]:
+    """The log-sum-exp lies above the scores, as it does in truth."""
+    found = []
+    for example in _examples():
+        operands, out = example.inputs, expect_heads(example.inputs, example.attrs)
+        above = {**example.ranges, len(operands) + 1: (1.0, 3.0)}
+        found.append(replace(example, inputs=(*operands, out, lse_of(out), out), ranges=above))
+    return tuple(found)
+
+
+OPS = (
+    OpDef("attention", _infer, _flop, _signatures, _run, _gradient, examples=_examples()),
+    OpDef("attention_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples_grad()),
+)

@@ -1,0 +1,63 @@
+"""Halves: what an op means on 16-bit floats, said once for all kinds.
+
+Operands are widened to single precision, the op runs on them, and every element of a result is rounded once. So a
+matrix product of halves accumulates in float32, as the matrix units of GPUs do, and no op's author thinks of rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from strategy.graph.ops.base import Array, Call, OpDef
+from strategy.sbp.ragged import Rows
+from strategy.sbp.tensor import DType
+
+_HALF_NBYTES = 2
+"""No other dtype has elements of this size."""
+
+
+def run_act(definition: OpDef, call: Call) -> None:
+    """Run one act of an op; figures beyond the range of a half become infinite, which is no error here."""
+    arrays = (*call.inputs, *call.outputs, *call.updates)
+    if all(array.dtype.itemsize != _HALF_NBYTES for array in arrays):
+        definition.run(call)
+        return
+    wide = "float64" if any(array.dtype == "float64" for array in arrays) else "float32"
+    with np.errstate(over="ignore", invalid="ignore"):
+        inputs = _widened(call, "input", call.inputs, wide, filled=True)
+        # An accumulator goes on with what its output holds.
+        outputs = _widened(call, "output", call.outputs, wide, filled=definition.accumulates)
+        updates = _widened(call, "update", call.updates, wide, filled=True)
+        definition.run(replace(call, inputs=inputs, outputs=outputs, updates=updates))
+        results = zip((*call.outputs, *call.updates), (*outputs, *updates), strict=True)
+        for narrow, result in results:
+            if narrow is not result:
+                _copy(result, narrow)
+
+
+def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, filled: bool) -> tuple[Array, ...]:
+    """The arrays, halves replaced by wider scratch."""
+    found = list(arrays)
+    for position, array in enumerate(arrays):
+        if array.dtype.itemsize == _HALF_NBYTES:
+            found[position] = _wide_like(call, f"wide {role} {position}", array, wide)
+            if filled:
+                _copy(array, found[position])
+    return tuple(found)
+
+
+def _wide_like(call: Call, name: str, array: Array, wide: str) -> Array:
+    if not isinstance(array, Rows):
+        return call.workspace.get(name, array.shape, wide)
+    spec = replace(array.spec, dtype=DType(wide))
+    return Rows(call.xp, call.workspace.get(name, (spec.nbytes,), "uint8"), spec, array.box)
+
+
+def _copy(source: Array, target: Array) -> None:
+    if isinstance(source, Rows):
+        target.hold(source.cells)[...] = source.rows
+    else:
+        target[...] = source

@@ -1,0 +1,249 @@
+"""Heads: the operands of attention, whichever way they come, and how they may be split.
+
+Separate, they are q[b, s, h, d], k[b, t, g, d] and v[b, t, g, d]; query head i reads key head i // group, h = g group
+(Ainslie et al. 2023, arXiv:2305.13245). Packed, they are one qkv[b, s, g, group + 2, d]: the queries of one group and
+their key and value lie together, so that splitting the groups splits the projection's columns. After either there may
+be integers visible[b, t]: a key is hidden where it is zero, and, if `causal`, from the queries before it. Every query
+is to see some key.
+
+Queries may be split while keys and values are whole: a rank finds its positions and key heads by its boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from strategy.graph.graph import Attrs
+from strategy.graph.ops.base import Array, Call, Example, Specs, expect, int_attr, shapes
+from strategy.sbp.sbp import B, P, Sbp, Split
+from strategy.sbp.tensor import DType, TensorSpec
+
+HIDDEN = -1e30
+"""Added to the score of a hidden key: finite, so that a piece of the keys that a query does not see has a maximum."""
+
+
+SOME_HIDDEN = (0, 5)
+"""Range of `visible` in examples, of which some are zero and hardly ever all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Views of the operands. The n runs of c query heads read one key head each; n c = h."""
+
+    q: Array
+    """[b, s, n, c, d]"""
+    k: Array
+    """[b, t, g, d]"""
+    v: Array
+    """[b, t, g, d]"""
+    key_heads: tuple[int, ...]
+    """Which of the g key heads each run reads."""
+    first_query: int
+    first_key: int
+    causal: bool
+    visible: Array | None
+    """[b, t]"""
+
+    @property
+    def one_to_one(self) -> bool:
+        """Whether run i reads key head i, and there are no others."""
+        return self.key_heads == tuple(range(self.k.shape[2]))
+
+
+def is_packed(operands: int) -> bool:
+    """Whether so many operands are (qkv) or (qkv, visible) rather than (q, k, v) or (q, k, v, visible)."""
+    return operands < 3
+
+
+def is_masked(operands: int) -> bool:
+    """Whether the last of so many operands is `visible`."""
+    return operands in (2, 4)
+
+
+def packed_heads(call: Call, qkv: Array, visible: Array | None) -> Heads:
+    """Query, key and value of a packed projection [b, s, g, r + 2, d], or of its gradient."""
+    r = qkv.shape[3] - 2
+    q, k, v = qkv[:, :, :, :r], qkv[:, :, :, r], qkv[:, :, :, r + 1]
+    return Heads(q, k, v, tuple(range(qkv.shape[2])), 0, 0, bool(int_attr(call.attrs, "causal")), visible)
+
+
+def separate_heads(call: Call, q: Array, k: Array, v: Array, visible: Array | None) -> Heads:
+    """The longest runs of this rank's query heads within one key head each."""
+    group = int_attr(call.attrs, "group")
+    query_box, key_box = call.input_boxes[0], call.input_boxes[1]
+    (begin, end), first_key_head = query_box[2], key_box[2][0]
+    c = math.gcd(begin, end, group)
+    b, s, _, d = q.shape
+    return Heads(
+        q.reshape(b, s, -1, c, d),
+        k,
+        v,
+        tuple(head // group - first_key_head for head in range(begin, end, c)),
+        query_box[1][0],
+        key_box[1][0],
+        bool(int_attr(call.attrs, "causal")),
+        visible,
+    )
+
+
+def heads_of(call: Call, operands: tuple[Array, ...]) -> Heads:
+    """The operands' views."""
+    visible = operands[-1] if is_masked(len(operands)) else None
+    if is_packed(len(operands)):
+        return packed_heads(call, operands[0], visible)
+    q, k, v = operands[:3]
+    return separate_heads(call, q, k, v, visible)
+
+
+def copied_queries(call: Call, name: str, x: Array) -> Array:
+    """[b, s, n, c, d] -> contiguous [b, n, c s, d], which matrix products want."""
+    b, s, n, c, d = x.shape
+    out = call.workspace.get(name, (b, n, c, s, d), x.dtype)
+    out[...] = x.transpose(0, 2, 3, 1, 4)
+    return out.reshape(b, n, c * s, d)
+
+
+def copied_keys(call: Call, name: str, heads: Heads, x: Array) -> Array:
+    """[b, t, g, d] -> contiguous [b, n, t, d]: the key head of every run."""
+    b, t, _, d = x.shape
+    out = call.workspace.get(name, (b, len(heads.key_heads), t, d), x.dtype)
+    head_first = x.transpose(0, 2, 1, 3)
+    out[...] = head_first if heads.one_to_one else head_first[:, list(heads.key_heads)]
+    return out
+
+
+def masked_scores(call: Call, heads: Heads, q: Array, k: Array) -> Array:
+    """q k^T / sqrt(d) with hidden keys far below: [b, n, c s, t]. Scales q in place."""
+    xp = call.xp
+    b, n, rows, d = q.shape
+    t = k.shape[2]
+    scores = call.workspace.get("scores", (b, n, rows, t), q.dtype)
+    q *= 1.0 / math.sqrt(d)
+    xp.matmul(q, k.transpose(0, 1, 3, 2), out=scores)
+    if heads.causal:
+        s = heads.q.shape[1]
+        by_query = scores.reshape(b, n, rows // s, s, t)
+        name = f"future {heads.first_query - heads.first_key}"
+        by_query += call.workspace.constant(name, (s, t), q.dtype, lambda: _future(call, heads, s, t))
+    if heads.visible is not None:
+        scores += xp.where(heads.visible == 0, HIDDEN, 0.0).astype(q.dtype)[:, None, None, :]
+    return scores
+
+
+def _future(call: Call, heads: Heads, s: int, t: int) -> Array:
+    """[s, t]: far below zero where the key comes after the query, zero elsewhere."""
+    xp = call.xp
+    queries = xp.arange(heads.first_query, heads.first_query + s)
+    keys = xp.arange(heads.first_key, heads.first_key + t)
+    return xp.where(keys[None, :] > queries[:, None], HIDDEN, 0.0).astype(heads.q.dtype)
+
+
+def write_queries(target: Array, heads: Heads, rows: Array) -> None:
+    """[b, n, c s, x] into an output [b, s, h, x] or a view [b, s, n, c, x] of one."""
+    b, s, n, c, _ = heads.q.shape
+    wide = rows.shape[-1]
+    view = target.reshape(b, s, n, c, wide) if target.ndim == 4 else target
+    view[...] = rows.reshape(b, n, c, s, wide).transpose(0, 3, 1, 2, 4)
+
+
+def write_keys(target: Array, heads: Heads, rows: Array) -> None:
+    """[b, n, t, d] into [b, t, g, d], runs of one key head added up; zero for key heads that this rank never reads."""
+    if heads.one_to_one:
+        target[...] = rows.transpose(0, 2, 1, 3)
+        return
+    target[...] = 0
+    for run, head in enumerate(heads.key_heads):
+        target[:, :, head] += rows[:, run]
+
+
+def expect_heads(inputs: Specs, attrs: Attrs) -> TensorSpec:
+    """The output spec of attention over these operands.
+
+    Raises:
+        InputError: they do not compose.
+    """
+    if is_packed(len(inputs)):
+        qkv = inputs[0]
+        composes = len(qkv.shape) == 5 and qkv.shape[3] > 2
+        expect(composes, "attention needs packed heads", got=shapes(inputs), expected="qkv[b, s, g, queries + 2, d]")
+        b, s, g, wide, d = qkv.shape
+        h, t = g * (wide - 2), s
+    else:
+        q, k, v = inputs[:3]
+        expected = "q[b, s, h, d], k and v[b, t, g, d] of one dtype, h = g * group; s = t if causal"
+        composes = len(q.shape) == len(k.shape) == 4 and k == v and q.dtype == k.dtype
+        composes = composes and (q.shape[0], q.shape[3]) == (k.shape[0], k.shape[3])
+        expect(composes, "attention shapes do not compose", got=shapes(inputs), expected=expected)
+        (b, s, h, d), (_, t, g, _) = q.shape, k.shape
+        fits = h == g * int_attr(attrs, "group") and (s == t or not int_attr(attrs, "causal"))
+        expect(fits, "attention shapes do not compose", got=(shapes(inputs), dict(attrs)), expected=expected)
+    if is_masked(len(inputs)):
+        visible = inputs[-1]
+        fits = visible.shape == (b, t) and not visible.dtype.is_float
+        expect(fits, "attention hides keys by an integer per key", got=shapes(inputs), expected=f"visible{(b, t)}")
+    return TensorSpec((b, s, h, d), inputs[0].dtype)
+
+
+def lse_of(out: TensorSpec) -> TensorSpec:
+    """[b, s, h, d] -> [b, h, s], never in halves."""
+    b, s, h, _ = out.shape
+    return TensorSpec((b, h, s), out.dtype.wide)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSplit:
+    """One legal split of attention: of the operands, of a tensor [b, s, h, d], of one [b, h, s], and of gradients."""
+
+    operands: tuple[Sbp, ...]
+    rows: Sbp
+    statistics: Sbp
+    gradients: tuple[Sbp, ...]
+
+
+def head_splits(operands: Specs, attrs: Attrs, parts: int) -> list[HeadSplit]:
+    """Batch, heads (with their key heads, or with all of these), queries. Each key head is to stay with its queries."""
+    mask: tuple[Sbp, ...] = (B,) if is_masked(len(operands)) else ()
+    batch, head, query = Split(0), Split(2), Split(1)
+    if is_packed(len(operands)):
+        g, r = operands[0].shape[2], operands[0].shape[3] - 2
+        found = [HeadSplit((batch,) * len(operands), batch, batch, (batch,))]
+        if r == 1 or g % parts == 0:
+            found.append(HeadSplit((head, *mask), head, Split(1), (head,)))
+        return found
+    h, g, group = operands[0].shape[2], operands[1].shape[2], int_attr(attrs, "group")
+    found = [HeadSplit((batch,) * len(operands), batch, batch, (batch,) * 3)]
+    if h == g * group and (group == 1 or g % parts == 0):
+        found.append(HeadSplit((head, head, head, *mask), head, Split(1), (head,) * 3))
+    found.append(HeadSplit((head, B, B, *mask), head, Split(1), (head, P, P)))
+    found.append(HeadSplit((query, B, B, *mask), query, Split(2), (query, P, P)))
+    return found
+
+
+def key_split(operands: int) -> HeadSplit:
+    """Keys and values split over their positions: what is summed over them is partial."""
+    key = Split(1)
+    return HeadSplit((B, key, key, key)[:operands], P, B, (P, key, key))
+
+
+def product_flop(operands: Specs) -> int:
+    """FLOPs of one product of queries and keys, hidden ones counted too."""
+    if is_packed(len(operands)):
+        b, s, g, wide, d = operands[0].shape
+        return 2 * b * g * (wide - 2) * s * s * d
+    b, s, h, d = operands[0].shape
+    return 2 * b * h * s * operands[1].shape[1] * d
+
+
+def separate_examples() -> tuple[Example, ...]:
+    """Separate operands: grouped and not, causal and not, with and without a mask."""
+    even, uneven = TensorSpec((4, 4, 4, 2)), TensorSpec((5, 7, 5, 2))
+    queries, grouped = TensorSpec((4, 5, 8, 2)), TensorSpec((4, 7, 4, 2))
+    odd, two = TensorSpec((4, 4, 6, 2)), TensorSpec((4, 4, 2, 2))
+    visible = TensorSpec((4, 7), DType.INT32)
+    return (
+        Example((even, even, even), attrs={"causal": 0, "group": 1}),
+        Example((uneven, uneven, uneven), attrs={"causal": 1, "group": 1}),
+        Example((queries, grouped, grouped, visible), attrs={"causal": 0, "group": 2}, ranges={3: SOME_HIDDEN}),
+        Example((odd, two, two), attrs={"causal": 1, "group": 3}),
+    )

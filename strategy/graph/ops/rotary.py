@@ -1,0 +1,85 @@
+"""Rotary positions: every pair of a head's dims turned by an angle that grows with the position.
+
+    rotary  x[b, s, h, d] -> [b, s, h, d]
+
+Su et al. 2021 (arXiv:2104.09864), section 3.2.2; dims i and i + d/2 are a pair, as in Llama's published weights. The
+gradient turns back (`reverse`). A rank finds its positions by its box.
+"""
+
+from __future__ import annotations
+
+from strategy.graph.graph import Attrs
+from strategy.graph.ops.base import (
+    Array,
+    AxisSignature,
+    Call,
+    Example,
+    OpDef,
+    Specs,
+    expect,
+    float_attr,
+    int_attr,
+    linear_in,
+    shapes,
+)
+from strategy.graph.ops.gradient import GradientBuilder
+from strategy.sbp.sbp import Split
+from strategy.sbp.tensor import TensorSpec
+
+
+def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    (x,) = inputs
+    fits = len(x.shape) == 4 and x.shape[3] % 2 == 0 and x.dtype.is_float
+    expect(fits, "rotary needs heads of even size", got=shapes(inputs), expected="x[b, s, h, d], d even")
+    expect(float_attr(attrs, "base") > 1, "not a base of angles", got=attrs["base"], expected="a figure above 1")
+    return (x,)
+
+
+def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    """Batch, positions, heads; a pair stays together."""
+    return [*(AxisSignature((Split(dim),), (Split(dim),)) for dim in range(3)), linear_in([0], 1)]
+
+
+def _turns(call: Call, x: Array) -> Array:
+    """[2, s, h, d]: what x is multiplied by, and what its halves swapped are: cosines, and sines of either sign.
+
+    Repeated for every head: a product with few long rows is faster than one with many short ones.
+    """
+    xp, half = call.xp, x.shape[3] // 2
+    begin, end = call.input_boxes[0][1]
+    frequency = float_attr(call.attrs, "base") ** (xp.arange(half) / -half)
+    angle = xp.arange(begin, end)[:, None, None] * frequency
+    cosine, sine = xp.cos(angle), xp.sin(angle)
+    if int_attr(call.attrs, "reverse"):
+        sine = -sine
+    rows = xp.stack([xp.concatenate([cosine, cosine], axis=-1), xp.concatenate([-sine, sine], axis=-1)])
+    return xp.repeat(rows, x.shape[2], axis=2).astype(x.dtype)
+
+
+def _run(call: Call) -> None:
+    xp, x, y = call.xp, call.inputs[0], call.outputs[0]
+    half = x.shape[3] // 2
+    straight, across = call.workspace.constant("turns", (2, *x.shape[1:]), x.dtype, lambda: _turns(call, x))
+    swapped = call.workspace.get("swapped", x.shape, x.dtype)
+    swapped[..., :half] = x[..., half:]
+    swapped[..., half:] = x[..., :half]
+    swapped *= across
+    xp.multiply(x, straight, out=y)
+    y += swapped
+
+
+def _gradient(builder: GradientBuilder) -> None:
+    attrs = {**builder.op.attrs, "reverse": int(not int_attr(builder.op.attrs, "reverse"))}
+    builder.give(0, builder.emit("dx", "rotary", (builder.output_gradient(),), attrs))
+
+
+def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return 3 * inputs[0].size
+
+
+_EXAMPLES = tuple(
+    Example((TensorSpec(shape),), attrs={"base": 10000.0, "reverse": reverse})
+    for shape, reverse in (((5, 7, 4, 4), 0), ((4, 4, 5, 2), 1))
+)
+
+OPS = (OpDef("rotary", _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES),)

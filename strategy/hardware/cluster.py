@@ -1,0 +1,335 @@
+"""Cluster: what the devices and the links between them can do, from a TOML file (or a preset, see `presets`).
+
+name = "two-boxes"
+nodes = 2
+devices_per_node = 8
+
+[device]
+name = "A100-SXM4-80GB"
+backend = "cupy"
+memory = "80 GiB"
+memory_bandwidth = "2039 GB/s"
+launch = "5 us"
+compute = "156 TFLOP/s"          # of float32; here by TF32
+bf16_speedup = 2.0               # of products in bfloat16, over `compute`; 1 if not given
+fp16_speedup = 2.0
+slowdown = 0.19                  # of what computes beside communication; 0 if not given
+
+[intra]                          # between devices of a node, per device and direction
+bandwidth = "300 GB/s"
+latency = "3 us"
+
+[inter]                          # between nodes, per device and direction
+bandwidth = "25 GB/s"
+latency = "5 us"
+fabric = "infiniband"            # omnipath, edr or tcp; infiniband if not given
+gpu_direct = true                # false: what leaves a node passes through the host, [host] bandwidth both ways
+
+[host]                           # a device's share of its node, for offloading; may be left out
+memory = "256 GiB"
+memory_bandwidth = "51 GB/s"
+compute = "1.1 TFLOP/s"
+bandwidth = "31.5 GB/s"          # between device and host, per direction
+latency = "10 us"
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strategy.base.errors import InputError, did_you_mean
+from strategy.base.units import parse_bandwidth, parse_bytes, parse_compute, parse_seconds
+from strategy.hardware.devices import FABRICS
+from strategy.sbp.tensor import DType
+
+NETWORKS = (*FABRICS, "tcp")
+"""Networks between nodes: those to which shares of the data sheet are fitted, and TCP, which counts at face value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device, by its data sheet. `backend` is the array module that runs on it; speed-ups are of products.
+
+    While a device communicates, computation loses the share `slowdown` of that time: the kernels of both share it.
+    """
+
+    name: str
+    backend: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flop_per_s: float
+    launch_s: float
+    bf16_speedup: float = 1.0
+    fp16_speedup: float = 1.0
+    slowdown: float = 0.0
+
+    def product_flop_per_s(self, dtype: DType) -> float:
+        """Rate of matrix products of a dtype."""
+        return self.flop_per_s * {DType.BFLOAT16: self.bf16_speedup, DType.FLOAT16: self.fp16_speedup}.get(dtype, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One level of the network, per device and direction."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A device's share of the memory and the processors of its node, and the link to them, per direction."""
+
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flop_per_s: float
+    link_bytes_per_s: float
+    link_latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of alike devices. Ranks count node by node. Without a host nothing can be offloaded.
+
+    With `gpu_direct` network cards read and write the devices' memory; without it bytes that leave a node are copied to
+    the host, sent, and copied from the host, piece by piece.
+    """
+
+    name: str
+    nodes: int
+    devices_per_node: int
+    device: Device
+    intra: Link
+    inter: Link
+    host: Host | None = None
+    fabric: str = "infiniband"
+    gpu_direct: bool = True
+
+    @property
+    def devices(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.devices_per_node
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether communication runs beside computation: GPUs have copy engines, a CPU core copies by itself."""
+        return self.device.backend != "numpy"
+
+    def crosses_nodes(self, ranks: tuple[int, ...]) -> bool:
+        """Whether a group of ranks spans nodes."""
+        return len({rank // self.devices_per_node for rank in ranks}) > 1
+
+    def level(self, ranks: tuple[int, ...]) -> str:
+        """The slowest level that a group of ranks crosses: `intra` or `inter`."""
+        return "inter" if self.crosses_nodes(ranks) else "intra"
+
+    def link(self, level: str) -> Link:
+        """The links of a level."""
+        return self.inter if level == "inter" else self.intra
+
+
+def host_memory_bytes(cluster: Cluster) -> int:
+    """Bytes that a device may offload."""
+    return 0 if cluster.host is None else cluster.host.memory_bytes
+
+
+_DEVICE_KEYS = (
+    "name",
+    "backend",
+    "memory",
+    "memory_bandwidth",
+    "compute",
+    "launch",
+    "bf16_speedup",
+    "fp16_speedup",
+    "slowdown",
+)
+_LINK_KEYS = ("bandwidth", "latency")
+_NETWORK_KEYS = (*_LINK_KEYS, "fabric", "gpu_direct")
+_HOST_KEYS = ("memory", "memory_bandwidth", "compute", *_LINK_KEYS)
+
+
+def read_cluster(path: Path) -> Cluster:
+    """A cluster file, every problem of it reported with its key.
+
+    Raises:
+        InputError: the file is missing, is no TOML, or has a wrong key or figure.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError("no such cluster file", where=str(path)) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
+    root = _Table(str(path), document, ("name", "nodes", "devices_per_node", "device", "intra", "inter", "host"))
+    network = root.table("inter", _NETWORK_KEYS) if "inter" in document else root.table("intra", _LINK_KEYS)
+    cluster = Cluster(
+        name=root.text("name"),
+        nodes=root.count("nodes"),
+        devices_per_node=root.count("devices_per_node"),
+        device=_device(root.table("device", _DEVICE_KEYS)),
+        intra=_link(root.table("intra", _LINK_KEYS)),
+        inter=_link(network),
+        host=_host(root.table("host", _HOST_KEYS)) if "host" in document else None,
+        fabric=network.one_of("fabric", NETWORKS),
+        gpu_direct=network.truth("gpu_direct"),
+    )
+    if not cluster.gpu_direct and cluster.host is None:
+        raise InputError("no host to pass through", where=network.at("gpu_direct"), got=False, hint="add a [host]")
+    return cluster
+
+
+def _device(table: _Table) -> Device:
+    device = Device(
+        name=table.text("name"),
+        backend=table.text("backend"),
+        memory_bytes=parse_bytes(table.take("memory"), where=table.at("memory")),
+        memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
+        flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
+        launch_s=parse_seconds(table.take("launch"), where=table.at("launch")),
+        bf16_speedup=table.ratio("bf16_speedup"),
+        fp16_speedup=table.ratio("fp16_speedup"),
+        slowdown=table.share("slowdown"),
+    )
+    if device.backend not in ("numpy", "cupy"):
+        raise InputError("unknown backend", where=table.at("backend"), got=device.backend, expected='"numpy" or "cupy"')
+    return device
+
+
+def _link(table: _Table) -> Link:
+    bandwidth = parse_bandwidth(table.take("bandwidth"), where=table.at("bandwidth"))
+    latency_s = parse_seconds(table.take("latency"), where=table.at("latency"))
+    return Link(bandwidth, latency_s)
+
+
+def _host(table: _Table) -> Host:
+    link = _link(table)
+    return Host(
+        memory_bytes=parse_bytes(table.take("memory"), where=table.at("memory")),
+        memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
+        flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
+        link_bytes_per_s=link.bytes_per_s,
+        link_latency_s=link.latency_s,
+    )
+
+
+class _Table:
+    """One TOML table, in which every key is a known one."""
+
+    def __init__(self, path: str, content: Any, known: tuple[str, ...]) -> None:
+        self._path = path
+        if not isinstance(content, dict):
+            raise InputError("not a table", where=path, got=content, expected="[section] with keys")
+        absent = [key for key in known if key not in content]
+        for key in content:
+            if key not in known:
+                raise InputError("unknown key", where=self.at(key), hint=did_you_mean(key, absent or known))
+        self._content = content
+
+    def at(self, key: str) -> str:
+        """Where a key stands, for messages."""
+        return f"{self._path}: {key}"
+
+    def take(self, key: str) -> Any:
+        """The value of a key that must be there."""
+        if key not in self._content:
+            raise InputError("the key is missing", where=self.at(key))
+        return self._content[key]
+
+    def text(self, key: str) -> str:
+        """A text that must be there."""
+        value = self.take(key)
+        if not isinstance(value, str) or not value:
+            raise InputError("not a text", where=self.at(key), got=value)
+        return value
+
+    def count(self, key: str) -> int:
+        """A whole number >= 1 that must be there."""
+        value = self.take(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError("not a count", where=self.at(key), got=value, expected="a whole number >= 1")
+        return value
+
+    def one_of(self, key: str, known: tuple[str, ...]) -> str:
+        """One of several words; the first where it is not given."""
+        value = self._content.get(key, known[0])
+        if value not in known:
+            raise InputError("not known", where=self.at(key), got=value, expected=" or ".join(known))
+        return str(value)
+
+    def truth(self, key: str) -> bool:
+        """true or false; true where it is not given."""
+        value = self._content.get(key, True)
+        if not isinstance(value, bool):
+            raise InputError("neither true nor false", where=self.at(key), got=value, expected="true or false")
+        return value
+
+    def ratio(self, key: str) -> float:
+        """A figure above zero; 1 where it is not given."""
+        value = self._content.get(key, 1.0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise InputError("not a ratio", where=self.at(key), got=value, expected="a finite figure above zero")
+        return float(value)
+
+    def share(self, key: str) -> float:
+        """A part of one, one not included; 0 where it is not given."""
+        value = self._content.get(key, 0.0)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+            raise InputError("not a share", where=self.at(key), got=value, expected="a figure from 0 to less than 1")
+        return float(value)
+
+    def table(self, key: str, known: tuple[str, ...]) -> _Table:
+        """A sub-table that must be there."""
+        return _Table(self.at(f"[{key}]"), self.take(key), known)
+
+
+def write_cluster(cluster: Cluster) -> str:
+    """The TOML text of a cluster; `read_cluster` reads it back to an equal value."""
+    device = cluster.device
+    lines = [
+        f"name = {_quoted(cluster.name)}",
+        f"nodes = {cluster.nodes}",
+        f"devices_per_node = {cluster.devices_per_node}",
+        "\n[device]",
+        f"name = {_quoted(device.name)}",
+        f"backend = {_quoted(device.backend)}",
+        f'memory = "{device.memory_bytes} B"',
+        f'memory_bandwidth = "{_exact(device.memory_bytes_per_s)} B/s"',
+        f'compute = "{_exact(device.flop_per_s)} FLOP/s"',
+        f'launch = "{_exact(device.launch_s)} s"',
+        f"bf16_speedup = {_exact(device.bf16_speedup)}",
+        f"fp16_speedup = {_exact(device.fp16_speedup)}",
+        f"slowdown = {_exact(device.slowdown)}",
+    ]
+    for name, link in (("intra", cluster.intra), ("inter", cluster.inter)):
+        lines += [
+            f"\n[{name}]",
+            f'bandwidth = "{_exact(link.bytes_per_s)} B/s"',
+            f'latency = "{_exact(link.latency_s)} s"',
+        ]
+    lines += [f"fabric = {_quoted(cluster.fabric)}", f"gpu_direct = {str(cluster.gpu_direct).lower()}"]
+    if cluster.host is not None:
+        host = cluster.host
+        lines += [
+            "\n[host]",
+            f'memory = "{host.memory_bytes} B"',
+            f'memory_bandwidth = "{_exact(host.memory_bytes_per_s)} B/s"',
+            f'compute = "{_exact(host.flop_per_s)} FLOP/s"',
+            f'bandwidth = "{_exact(host.link_bytes_per_s)} B/s"',
+            f'latency = "{_exact(host.link_latency_s)} s"',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML: that of JSON, except that TOML escapes DEL too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _exact(figure: float) -> str:
+    return repr(float(figure))

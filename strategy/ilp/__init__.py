@@ -1,0 +1,1 @@
+"""ilp: problems of one choice per node, their solver, certificates and baselines."""

@@ -1,0 +1,119 @@
+"""The solver: what the relaxation says, what local search finds, and a tree of cases that closes the gap between them.
+
+Every bound is in exact integers and comes with its derivation (`Solution.proof`), which
+`strategy.ilp.certificate.check` replays without this package.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from strategy.base.errors import InternalError
+from strategy.ilp.certificate.proof import Empty, Proof
+from strategy.ilp.problem import Problem
+from strategy.ilp.solve.branch_and_bound import Search
+from strategy.ilp.solve.build import build_core, validate
+from strategy.ilp.solve.core import NoChoiceError, OutOfTimeError
+from strategy.ilp.solve.memory_feasibility import find_legal
+from strategy.ilp.solve.packed_arrays import lifetime_rank
+from strategy.ilp.solve.progress import Progress, Report
+from strategy.ilp.solve.solution import Solution, SolveStatus
+
+
+def solve(
+    problem: Problem,
+    *,
+    time_limit_s: float | None = None,
+    work_limit: int | None = None,
+    cutoff: int | None = None,
+    starts: Sequence[Sequence[int]] = (),
+    progress: Report | None = None,
+) -> Solution:
+    """The cheapest legal choice, with a proof or with a bound.
+
+    Args:
+        problem: what to solve.
+        time_limit_s: wall time after which the best choice and bound so far are returned with status `limit`.
+        work_limit: the same for work, in millions of table entries read: such a stop is reproducible.
+        cutoff: only choices cheaper than this are wanted: once none is proved to exist, the status is `cutoff`.
+        starts: known choices; the answer is never worse than the legal ones among them.
+        progress: called whenever bound or cost move, with seconds, lower bound and cost (None: none yet).
+
+    Returns:
+        Status, choice, exact cost, lower bound and its proof. Without a time limit, the same problem has the same
+        answer. Interrupted (Ctrl-C), it is the best so far, with status `interrupted`.
+
+    Raises:
+        InputError: the problem is malformed.
+    """
+    started_s = time.perf_counter()
+    validate(problem)
+    deadline_s = math.inf if time_limit_s is None else started_s + time_limit_s
+    known = Progress(problem, started_s, deadline_s, cutoff, work_limit, progress)
+    stopped: SolveStatus | None = None
+    search = None
+    try:
+        for choice in starts:
+            known.offer(choice)
+        core = build_core(problem, deadline_s=deadline_s)
+        search = Search(core, lifetime_rank(problem), known)
+        known.raise_bound(core.constant, "reductions")
+        search.run()
+    except OutOfTimeError:
+        stopped = SolveStatus.LIMIT
+    except KeyboardInterrupt:
+        stopped = SolveStatus.INTERRUPTED
+    except NoChoiceError:
+        return _nothing_left(known, Proof((), Empty()))
+    if search is None:
+        known.raise_bound(_sum_of_least(problem), known.method)
+        return _solution(known, stopped, None)
+    bound = search.root.proved()
+    proof = search.root.proof()
+    if (bound is None or bound > core.most) and stopped is None:
+        return _nothing_left(known, proof)
+    if bound is not None:
+        known.raise_bound(bound, known.method)
+    return _solution(known, stopped, proof)
+
+
+def _sum_of_least(problem: Problem) -> int:
+    """What no choice is cheaper than: the least entry of every node and every table."""
+    own = sum(min(node.costs) for node in problem.nodes)
+    return own + sum(min(edge.costs) for edge in problem.edges)
+
+
+def _nothing_left(known: Progress, proof: Proof) -> Solution:
+    """Nothing is cheaper than what is known; if nothing is known, nothing is legal, which is asked again."""
+    if known.below is None:
+        answer = find_legal(known.problem, time_limit_s=known.deadline_s - time.perf_counter())
+        if answer.choice is not None:
+            raise InternalError(f"problem {known.problem.name!r}: CP-SAT found a choice where there is none")
+        if answer.infeasible:
+            return _solution(known, SolveStatus.INFEASIBLE, proof)
+        return _solution(known, SolveStatus.LIMIT, None)
+    known.lower_bound = known.below
+    return _solution(known, None, proof)
+
+
+def _solution(known: Progress, stopped: SolveStatus | None, proof: Proof | None) -> Solution:
+    closed = known.below is not None and known.below == known.lower_bound
+    if known.cost is not None and known.cost == known.lower_bound:
+        status = SolveStatus.OPTIMAL
+    elif closed:
+        status = SolveStatus.CUTOFF
+    else:
+        status = SolveStatus.FEASIBLE if stopped is None else stopped
+    return Solution(
+        status=status,
+        choice=known.choice,
+        cost=known.cost,
+        lower_bound=known.lower_bound or 0,
+        peak=known.peak,
+        solve_time_s=time.perf_counter() - known.started_s,
+        first_feasible_s=known.first_feasible_s,
+        method=known.method,
+        proof=proof,
+    )

@@ -1,0 +1,139 @@
+"""PlanConfig: the degrees of parallelism and the memory techniques that people talk about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from strategy.base.errors import InputError
+from strategy.layout.schedule import Schedule
+from strategy.sbp.tensor import Shape
+
+
+class Context(StrEnum):
+    """How attention works where ranks share out the positions of a sequence."""
+
+    RING = "ring"
+    """Keys and values go round a ring of the ranks (see `passes.ring_attention`)."""
+    ALL_TO_ALL = "all_to_all"
+    """Positions are exchanged for heads before attention, and back after it (Jacobs et al. 2023, arXiv:2309.14509)."""
+
+
+SMALLEST_SHARED = 1024
+"""Elements below which sharing a tensor out is not worth the calls; OneFlow's figure too."""
+
+
+class Recompute(StrEnum):
+    """Which activations of the repeated layers the backward pass computes again."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """What lies inside of attention (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+    FULL = "full"
+    """All but the inputs of every layer."""
+
+
+class Offload(StrEnum):
+    """What waits in the host's memory while the device does not need it (see `passes.offload`)."""
+
+    NONE = "none"
+    ACTIVATIONS = "activations"
+    OPTIMIZER = "optimizer"
+    ALL = "all"
+
+    @property
+    def of_activations(self) -> bool:
+        """Whether activations do."""
+        return self in (Offload.ACTIVATIONS, Offload.ALL)
+
+    @property
+    def of_optimizer(self) -> bool:
+        """Whether parameters, their state and their updates do."""
+        return self in (Offload.OPTIMIZER, Offload.ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanConfig:
+    """How a step is spread over devices and time. The degrees' product is the number of devices.
+
+    Attributes:
+        dp: data-parallel degree.
+        tp: tensor-parallel degree.
+        pp: pipeline stages.
+        micro_batch: samples of a micro-batch on one data-parallel rank.
+        num_micro_batches: of a step.
+        schedule: in which order a stage runs its chunks.
+        cp: context-parallel degree: ranks among which every sequence is split.
+        context: how attention works then.
+        ep: expert-parallel degree.
+        virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
+        recompute: which activations the backward pass computes again.
+        recompute_values: patterns of names of activations that it computes again besides.
+        offload: what waits in the host's memory.
+        offload_values: patterns of names of the activations that do, if `offload` names activations; else all do.
+        zero_stage: what data-parallel ranks share out between them instead of repeating it (Rajbhandari et al. 2020,
+            arXiv:1910.02054): 1 optimiser state, 2 gradients too, 3 parameters too. 0 demands nothing: a search may
+            still find that sharing pays.
+        zero_owner: whether what is shared out stays in one piece, each tensor with one rank, the ranks about equally
+            full; for rules that look at whole tensors. OneFlow's `non_distributed` mode.
+        zero_min_size: elements below which a tensor is not shared out.
+        tiles: of columns into which linear maps are cut, one run after the other.
+        tiled: patterns of names of the linear maps (`*.fc1.matmul`) that are cut.
+    """
+
+    dp: int
+    tp: int
+    pp: int
+    micro_batch: int
+    num_micro_batches: int
+    schedule: Schedule
+    cp: int = 1
+    ep: int = 1
+    virtual_stages: int = 1
+    recompute: Recompute = Recompute.NONE
+    recompute_values: tuple[str, ...] = ()
+    offload: Offload = Offload.NONE
+    offload_values: tuple[str, ...] = ()
+    zero_stage: int = 0
+    zero_owner: bool = False
+    zero_min_size: int = SMALLEST_SHARED
+    tiles: int = 1
+    tiled: tuple[str, ...] = ("*",)
+    context: Context = Context.RING
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "num_micro_batches", "tiles"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    "not possible", where=f"config: {name}", got=getattr(self, name), expected="at least 1"
+                )
+        if not 0 <= self.zero_stage <= 3:
+            raise InputError(
+                "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"
+            )
+        if self.zero_stage and self.dp == 1:
+            got, hint = f"zero_stage {self.zero_stage} with dp 1", "raise dp, or leave zero_stage out"
+            raise InputError("nobody to share with", where="config: zero_stage", got=got, hint=hint)
+        if self.zero_owner and not self.zero_stage:
+            hint = "set zero_stage too"
+            raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
+        if self.tiled != ("*",) and self.tiles == 1:
+            raise InputError("nothing is cut", where="config: tiled", got="tiles 1", hint="set tiles too")
+        if self.zero_min_size < 1:
+            where, expected = "config: zero_min_size", "a number of elements >= 1"
+            raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the axes of a stage's mesh, outermost first."""
+        return mesh_axes(self.cp)
+
+    @property
+    def mesh(self) -> Shape:
+        """Sizes of those axes."""
+        return (self.dp, self.cp, self.tp) if self.cp > 1 else (self.dp, self.tp)
+
+
+def mesh_axes(cp: int) -> tuple[str, ...]:
+    """Names of the axes of a mesh: there is one for positions only where they are split."""
+    return ("data", "context", "tensor") if cp > 1 else ("data", "tensor")

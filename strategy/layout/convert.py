@@ -1,0 +1,231 @@
+"""Convert: the cheapest way of a value from its home to a copy, on one placement or between any two."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from strategy.base.errors import SbpError
+from strategy.base.units import to_ns
+from strategy.comm.boxing import Boxing, BoxingStep, Price
+from strategy.comm.hierarchical import by_node
+from strategy.cost.cost import CostModel
+from strategy.graph.graph import Graph
+from strategy.layout.layout import Assignment, Conversion, Home, Layout, Stages, home_of, wanted_copies
+from strategy.program.program import ActKind
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, Broadcast, NdSbp, Partial, Sbp, Split, format_nd, is_legal_layout
+from strategy.sbp.tensor import Shape, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """A conversion between placements: its price at home, what moves it included, and away; infinite if there is none.
+
+    Ranks exchange messages; from one memory of a rank to its other, pieces are copied.
+    """
+
+    leaving: float
+    arriving: float
+    steps: tuple[BoxingStep, ...]
+
+
+def cross(
+    spec: TensorSpec,
+    source: NdSbp,
+    home: Boxing,
+    target: NdSbp,
+    away: Boxing,
+    moving: Callable[[NdSbp, NdSbp], float],
+    copying: Callable[[NdSbp, Placement], float],
+) -> Crossing:
+    """The cheapest conversion that boxes at home, moves, and boxes away, over a few obvious meeting layouts.
+
+    Terms are reduced before and made after messages; a rank may copy them to its other memory as they are. What is B
+    may be cut before and put together after the move, so that the move carries every piece once.
+
+    Args:
+        spec: the tensor.
+        source: its layout on the placement of `home`.
+        home: conversions where it is.
+        target: the layout wanted on the placement of `away`.
+        away: conversions where it goes.
+        moving: price of the messages from one layout without terms to another.
+        copying: price of a copy to the other memory of every rank of a placement, of the pieces of a layout.
+    """
+    best = Crossing(float("inf"), 0.0, ())
+    here, there = home.placement, away.placement
+    for left, right in _meetings(spec, source, here, target, there):
+        before, after = home.seconds(spec, source, left), away.seconds(spec, right, target)
+        if before + after >= best.leaving + best.arriving:
+            continue
+        moves = _moves(left, here, right, there, copying)
+        leaving = before + sum(moving(left, right) if seconds is None else seconds for _, seconds in moves)
+        if leaving + after < best.leaving + best.arriving:
+            between = (step for step, _ in moves)
+            steps = (*home.chain(spec, source, left), *between, *away.chain(spec, right, target))
+            best = Crossing(leaving, after, steps)
+    return best
+
+
+def _meetings(
+    spec: TensorSpec, source: NdSbp, here: Placement, target: NdSbp, there: Placement
+) -> Iterator[tuple[NdSbp, NdSbp]]:
+    """The layouts that a tensor leaves in and arrives in; one and the same where every rank keeps its piece."""
+    departures, arrivals = meeting_layouts(spec, source, here.mesh), meeting_layouts(spec, target, there.mesh)
+    if _twins(here, there):
+        yield from ((layout, layout) for layout in dict.fromkeys((source, target, *departures, *arrivals)))
+        return
+    for left in departures:
+        for right in dict.fromkeys([*arrivals, *([left] if here.mesh == there.mesh else [])]):
+            yield left, right
+
+
+def _twins(here: Placement, there: Placement) -> bool:
+    """Whether two placements are the two memories of the same ranks."""
+    return here.space is not there.space and (here.devices, here.mesh) == (there.devices, there.mesh)
+
+
+def _moves(
+    left: NdSbp, here: Placement, right: NdSbp, there: Placement, copying: Callable[[NdSbp, Placement], float]
+) -> list[tuple[BoxingStep, float | None]]:
+    """The steps between two placements; a copy, with its price, before the messages or after them, as is cheaper."""
+    transfer = BoxingStep(ActKind.TRANSFER, (), right)
+    if here.space is there.space:
+        return [(transfer, None)]
+    before = copying(left, here)
+    if _twins(here, there):
+        return [(BoxingStep(ActKind.COPY, (), left), before)]
+    after = copying(right, there)
+    if before <= after:
+        return [(BoxingStep(ActKind.COPY, (), left), before), (transfer, None)]
+    return [(transfer, None), (BoxingStep(ActKind.COPY, (), right), after)]
+
+
+def meeting_layouts(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[NdSbp]:
+    """Layouts in which a tensor may travel: `layout` with its terms made B or split, and with its copies cut."""
+    splits = [Split(d) for d in range(len(spec.shape))]
+    whole: list[list[Sbp]] = [[B, *splits] if isinstance(sbp, Partial) else [sbp] for sbp in layout]
+    found = [nd for nd in itertools.product(*whole) if is_legal_layout(spec.shape, nd, mesh)]
+    return list(dict.fromkeys([*found, *(_cut(spec, nd, mesh) for nd in found)]))
+
+
+def _cut(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> NdSbp:
+    """The layout with every B made the first split that is legal, where there is one."""
+    for axis, parts in enumerate(mesh):
+        if isinstance(layout[axis], Broadcast) and parts > 1:
+            cuts = ((*layout[:axis], Split(d), *layout[axis + 1 :]) for d in range(len(spec.shape)))
+            layout = next((nd for nd in cuts if is_legal_layout(spec.shape, nd, mesh)), layout)
+    return layout
+
+
+@dataclass(slots=True)
+class Converter:
+    """Prices and chains of conversions between the stages of one pipeline, in whole nanoseconds.
+
+    Placements whose ranks share nodes alike share one table of prices.
+    """
+
+    cost: CostModel
+    placements: tuple[Placement, ...]
+    boxings: list[Boxing] = field(init=False, default_factory=list)
+    found: dict[object, Crossing] = field(default_factory=dict)
+    pairs: dict[tuple[int, int], int] = field(default_factory=dict)
+    distances: dict[object, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known: dict[object, Boxing] = {}
+        for placement in self.placements:
+            alike = placement.mesh, by_node(self.cost.cluster, placement)
+            known.setdefault(alike, Boxing(placement, self._step_price(placement)))
+            self.boxings.append(replace(known[alike], placement=placement))
+
+    def _step_price(self, placement: Placement) -> Price:
+        seconds = self.cost.step_price(placement)
+
+        def price_ns(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
+            return float(to_ns(seconds(spec, source, step)))
+
+        return price_ns
+
+    def prices_ns(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[float, float]:
+        """Nanoseconds that the cheapest conversion takes at home and, after a transfer, on `stage`.
+
+        Infinite where there is no conversion.
+        """
+        if home.stage == stage:
+            return self.boxings[stage].seconds(spec, home.layout, layout), 0.0
+        crossing = self._across(spec, home, stage, layout)
+        return crossing.leaving, crossing.arriving
+
+    def way(self, home: int, stage: int) -> tuple[int, int]:
+        """What all conversions from one stage to another cost alike: the first such stage, or the number of a pair."""
+        if home == stage:
+            tables = self.boxings[stage].tables
+            return -1, next(i for i, boxing in enumerate(self.boxings) if boxing.tables is tables)
+        return self._number(home, stage), -1
+
+    def all_prices_ns(
+        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layout: NdSbp
+    ) -> list[tuple[float, float]]:
+        """`prices_ns` from several layouts on one stage."""
+        if home == stage:
+            return [(seconds, 0.0) for seconds in self.boxings[stage].all_seconds(spec, sources, layout)]
+        return [self.prices_ns(spec, Home(home, source), stage, layout) for source in sources]
+
+    def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:
+        """The cheapest conversion.
+
+        Raises:
+            SbpError: there is none.
+        """
+        if home.stage == stage:
+            return self.boxings[stage].chain(spec, home.layout, layout)
+        crossing = self._across(spec, home, stage, layout)
+        if crossing.leaving == float("inf"):
+            got = f"{format_nd(home.layout)} on stage {home.stage} to {format_nd(layout)} on stage {stage}"
+            raise SbpError("no conversion leads to another stage", got=got)
+        return crossing.steps
+
+    def _across(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> Crossing:
+        pair = self._number(home.stage, stage)
+        key = (spec, home.layout, layout, pair)
+        found = self.found.get(key)
+        if found is None:
+            sender, receiver = self.placements[home.stage], self.placements[stage]
+
+            def moving_ns(left: NdSbp, right: NdSbp) -> float:
+                return float(to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver)))
+
+            def copying_ns(pieces: NdSbp, placement: Placement) -> float:
+                return float(to_ns(self.cost.copy_seconds(spec, pieces, placement.mesh, receiver.space)))
+
+            leaves, arrives = self.boxings[home.stage], self.boxings[stage]
+            found = self.found[key] = cross(spec, home.layout, leaves, layout, arrives, moving_ns, copying_ns)
+        return found
+
+    def _number(self, home: int, stage: int) -> int:
+        if (home, stage) not in self.pairs:
+            self.pairs[home, stage] = self._pair(home, stage)
+        return self.pairs[home, stage]
+
+    def _pair(self, home: int, stage: int) -> int:
+        """One number for the pairs of stages between which every conversion is alike: disjoint, at one distance."""
+        sender, receiver = self.placements[home], self.placements[stage]
+        key: object = (home, stage)
+        if not set(sender.devices) & set(receiver.devices):
+            nodes = by_node(self.cost.cluster, sender, receiver)
+            key = sender.mesh, sender.space, receiver.mesh, receiver.space, nodes
+        return self.distances.setdefault(key, len(self.distances))
+
+
+def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Converter) -> Layout:
+    """The layout that an assignment of signatures makes, with the cheapest conversions."""
+    conversions = []
+    for copy in wanted_copies(graph, stages, signatures):
+        home = home_of(graph, stages, signatures, copy.value)
+        if home is not None and (home.stage, home.layout) != (copy.stage, copy.layout):
+            steps = converter.steps(graph.values[copy.value].spec, home, copy.stage, copy.layout)
+            conversions.append(Conversion(copy, home, steps))
+    return Layout(stages, signatures, tuple(conversions))

@@ -1,0 +1,219 @@
+"""Layout: where and how every tensor of a graph lives, and every conversion between.
+
+Stages are placements, one per pipeline stage. An op runs on the stage that it is assigned to, under one signature, and
+on one lap of the pipeline where micro-batches pass the stages several times (see `schedule`); a
+value lives where its producer wrote it (a variable where its updater updates it, a frozen one where it is read first);
+consumers that want another layout or are on another stage read a converted copy, and all who want the same copy share
+it. Graph inputs are loaded in whatever layouts are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from strategy.base.errors import InputError, did_you_mean, report
+from strategy.comm.boxing import BoxingStep
+from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
+from strategy.graph.signature import Signature
+from strategy.layout.schedule import Schedule, at_position
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import NdSbp
+
+Assignment = Mapping[str, Signature]
+"""Op name -> signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Which placement each op runs on, and on which lap; disjoint placements in pipeline order.
+
+    `homes` are those of frozen variables that are held already, by whoever trains them; the others live where they are
+    read first. Ops that `laps` does not name run on the first lap.
+    """
+
+    placements: tuple[Placement, ...]
+    stage_of: Mapping[str, int]
+    homes: Mapping[str, Home] = field(default_factory=dict)
+    laps: Mapping[str, int] = field(default_factory=dict)
+
+    def lap_of(self, op: str) -> int:
+        """The lap that an op runs on."""
+        return self.laps.get(op, 0)
+
+    def placement(self, op: str) -> Placement:
+        """The placement that an op runs on."""
+        return self.placements[self.stage_of[op]]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a value is before any conversion."""
+
+    stage: int
+    layout: NdSbp
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A value in the layout that consumers of one stage want."""
+
+    value: str
+    stage: int
+    layout: NdSbp
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A chain of boxing steps from a value's home to one copy."""
+
+    copy: Copy
+    source: Home
+    steps: tuple[BoxingStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Everything about where and how: what the search decides and the plan records."""
+
+    stages: Stages
+    signatures: Assignment
+    conversions: tuple[Conversion, ...]
+
+
+def assign_stages(
+    graph: Graph,
+    placements: tuple[Placement, ...],
+    *,
+    pins: Mapping[str, int] | None = None,
+    schedule: Schedule = Schedule.ONE_F_ONE_B,
+    laps: int = 1,
+) -> Stages:
+    """Repeated layers in equal runs along the pipeline; what precedes them first, what follows them last.
+
+    A backward op runs where its forward op does; an update where the variable is first used; a repeat where it is read.
+
+    Args:
+        graph: the training graph.
+        placements: one per stage, in pipeline order.
+        pins: pattern of op names -> virtual stage, which is the stage where there is one lap; where several match, the
+            last one counts. Backward and update ops follow the ops that they belong to, unless they are pinned
+            themselves.
+        schedule: says on which stage the places along the pipeline are.
+        laps: how often a micro-batch passes all stages.
+
+    Raises:
+        InputError: a pin matches no op, names no stage, or makes the forward pass go backwards.
+    """
+    places = _places(graph, len(placements) * laps, pins or {})
+    at = {name: at_position(schedule, len(placements), place) for name, place in places.items()}
+    on_lap = {name: lap for name, (_, lap) in at.items()} if laps > 1 else {}
+    return Stages(placements, {name: stage for name, (stage, _) in at.items()}, laps=on_lap)
+
+
+def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]:
+    """Op -> its place along the pipeline, from 0."""
+    layers = max(graph.num_layers, 1)
+    pinned = _pinned_stages(graph, pins, count)
+    stage_of: dict[str, int] = {}
+    seen_layer = False
+    for op in graph.ops:
+        if op.kind == "repeat":
+            continue
+        if op.phase is not Phase.FORWARD:
+            stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
+        elif op.layer is not None:
+            stage_of[op.name] = op.layer * count // layers
+            seen_layer = True
+        else:
+            stage_of[op.name] = count - 1 if seen_layer else 0
+        stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
+        repeats = (graph.producer[name] for name in op.inputs if name in graph.producer)
+        stage_of.update({r.name: stage_of[op.name] for r in repeats if r.kind == "repeat" and r.name not in stage_of})
+    for op in reversed(graph.ops):
+        if op.name not in stage_of:  # a repeat that a repeat reads, or nobody
+            around = (*graph.consumers[op.outputs[0]], *(graph.producer[n] for n in op.inputs if n in graph.producer))
+            stage_of[op.name] = next((stage_of[other.name] for other in around if other.name in stage_of), 0)
+    if pinned:
+        _check_order(graph, stage_of)
+    return stage_of
+
+
+def _pinned_stages(graph: Graph, pins: Mapping[str, int], count: int) -> dict[str, int]:
+    found: dict[str, int] = {}
+    problems: list[InputError] = []
+    for pattern, stage in pins.items():
+        where = f"[stage] {pattern!r}"
+        if not 0 <= stage < count:
+            problems.append(InputError("no such stage", where=where, got=stage, expected=f"0 to {count - 1}"))
+        matches = [op.name for op in graph.ops if fnmatchcase(op.name, pattern)]
+        if not matches:
+            hint = did_you_mean(pattern, graph.by_name)
+            problems.append(InputError("a pin matches no op", where=where, hint=hint))
+        found.update(dict.fromkeys(matches, stage))
+    report(problems, where="pins")
+    return found
+
+
+def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
+    """Forward, data flows to the same or a later stage: the order of chunks on a stage relies on it."""
+    problems = []
+    for op in graph.ops:
+        for name in op.inputs:
+            producer = graph.producer.get(name)
+            if producer is None or producer.phase is not op.phase or op.phase is Phase.UPDATE:
+                continue
+            before, after = stage_of[producer.name], stage_of[op.name]
+            if after != before and (after < before) is (op.phase is Phase.FORWARD):
+                problem = InputError(
+                    "the pins make a pass go against the pipeline",
+                    where=f"[stage] op {op.name}",
+                    got=f"stage {after}, reading {name} of stage {before}",
+                    hint="pin both, or neither",
+                )
+                problems.append(problem)
+    report(problems, where="pins")
+
+
+def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
+    """Stage of the forward op, value or variable that a backward or update op is named after.
+
+    Else, for an op of a layer or an update, that of what it reads; else the first.
+    """
+    origin = op.name.split(":", 1)[0]
+    if origin in graph.values and graph.values[origin].role is Role.VARIABLE and graph.consumers[origin]:
+        return stage_of[graph.consumers[origin][0].name]
+    producer = graph.producer.get(origin)
+    follows = op.layer is not None or (op.updates and op.inputs)
+    if producer is None and origin not in stage_of and follows:
+        producer = graph.producer.get(op.inputs[0])
+    return stage_of.get(producer.name if producer is not None else origin, 0)
+
+
+def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:
+    """Where `value` lives; None for graph inputs, which are loaded wherever they are wanted."""
+    if value in stages.homes:
+        return stages.homes[value]
+    op = deciding_op(graph, value)
+    return None if op is None else Home(stages.stage_of[op.name], signatures[op.name].layouts[home_position(op, value)])
+
+
+def home_position(op: Op, value: str) -> int:
+    """Which of the layouts of a signature of `op` is the home of a value that it decides."""
+    if value in op.outputs:
+        return len(op.inputs) + op.outputs.index(value)
+    if value in op.updates:
+        return len(op.inputs) + len(op.outputs) + op.updates.index(value)
+    return op.inputs.index(value)
+
+
+def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[Copy, tuple[Op, ...]]:
+    """Every (value, stage, layout) that some op reads, with its readers, in canonical order."""
+    found: dict[Copy, list[Op]] = {}
+    for op in graph.ops:
+        for name, layout in zip(op.inputs, signatures[op.name].inputs, strict=True):
+            readers = found.setdefault(Copy(name, stages.stage_of[op.name], layout), [])
+            if op not in readers:
+                readers.append(op)
+    return {copy: tuple(readers) for copy, readers in found.items()}

@@ -1,0 +1,118 @@
+"""Objective: the linear estimate of a step that the search minimises.
+
+    stage_ns = (micro-batches + bubble) * (its micro-batch acts) + (its step acts)
+    objective_ns = the largest stage_ns
+
+The bubble is stages - 1 under GPipe and 1F1B, and a part of that under others (`BUBBLE_PARTS`), rounded up.
+
+An act is priced on the rank with the largest pieces; a transfer counts on the stage that sends. What runs beside
+other work counts in full: the simulator knows about overlap, the objective does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from strategy.base.units import to_ns
+from strategy.cost.cost import CostModel, crossing_features, op_features
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Graph
+from strategy.graph.signature import piece_specs
+from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
+from strategy.layout.layout import Layout
+from strategy.layout.schedule import Schedule
+from strategy.program.program import ActKind
+from strategy.sbp.sbp import NdSbp
+from strategy.sbp.tensor import Rate, TensorSpec
+
+BUBBLE_PARTS = {Schedule.ZB_H1: 3, Schedule.ZBV: 6}
+"""Into how many parts a schedule cuts 1F1B's bubble; interleaved, as many as there are laps.
+
+ZB-H1's is (p - 1)(F + B - W) (Qi et al. 2024, table 2) and ZBV's the start alone, (p - 1) F / 2, which are these parts
+where the three passes take equally long.
+"""
+
+
+def rate_weight(rate: Rate, pipeline: Pipeline, stages: int) -> int:
+    """How many times an act counts: once per step, or once per micro-batch slot of the pipeline."""
+    return 1 if rate is Rate.STEP else slots(pipeline, stages)
+
+
+def slots(pipeline: Pipeline, stages: int) -> int:
+    """Micro-batches that the time of a step would do for, the bubble counted as such."""
+    parts = BUBBLE_PARTS.get(pipeline.schedule, pipeline.laps)
+    return pipeline.num_micro_batches + -(-(stages - 1) // parts)
+
+
+def load_features(spec: TensorSpec, layout: NdSbp, mesh: tuple[int, ...]) -> Features:
+    """Features of loading a graph input."""
+    return Features(ActKind.LOAD, 0, piece_specs([spec], [layout], mesh)[0].nbytes)
+
+
+def action_features(
+    graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, action: Action
+) -> Features:
+    """What the cost model knows of an action, on the rank with the largest pieces."""
+    placement = layout.stages.placements[action.stage]
+    if action.op:
+        op = graph.by_name[action.op]
+        return op_features(graph, op, layout.signatures[op.name], placement.mesh)
+    written = arrangement.tensors[action.writes[0]]
+    spec = graph.values[written.value].spec
+    if action.step is None:
+        return load_features(spec, written.layout, placement.mesh)
+    source = arrangement.tensors[action.reads[0]]
+    if action.kind is ActKind.TRANSFER:
+        receiver = layout.stages.placements[written.stage]
+        return crossing_features(cost.cluster, spec, source.layout, placement, written.layout, receiver)
+    return cost.step_features(spec, source.layout, action.step, placement)
+
+
+def all_features(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> list[Features]:
+    """What the cost model knows of every action, in order."""
+    return [action_features(graph, layout, arrangement, cost, action) for action in arrangement.actions]
+
+
+def stage_times_ns(
+    graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
+) -> tuple[int, ...]:
+    """The objective's time of every stage."""
+    features = all_features(graph, layout, arrangement, cost)
+    return _stage_times_ns(arrangement, features, cost, pipeline, len(layout.stages.placements))
+
+
+def _stage_times_ns(
+    arrangement: Arrangement, features: Sequence[Features], cost: CostModel, pipeline: Pipeline, stages: int
+) -> tuple[int, ...]:
+    totals = [0] * stages
+    for action, found in zip(arrangement.actions, features, strict=True):
+        totals[action.stage] += rate_weight(action.rate, pipeline, stages) * to_ns(cost.seconds(found))
+    return tuple(totals)
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A laid-out graph with what follows from its prices; worked out once, for all who want it."""
+
+    graph: Graph
+    layout: Layout
+    pipeline: Pipeline
+    cost: CostModel
+
+    @cached_property
+    def arrangement(self) -> Arrangement:
+        """All tensors and all actions."""
+        return arrange(self.graph, self.layout, self.pipeline)
+
+    @cached_property
+    def features(self) -> Sequence[Features]:
+        """What the cost model knows of every action, in order."""
+        return all_features(self.graph, self.layout, self.arrangement, self.cost)
+
+    @property
+    def stage_times_ns(self) -> tuple[int, ...]:
+        """The objective's time of every stage."""
+        count = len(self.layout.stages.placements)
+        return _stage_times_ns(self.arrangement, self.features, self.cost, self.pipeline, count)

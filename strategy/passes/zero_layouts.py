@@ -1,0 +1,220 @@
+"""Sharing: what data-parallel ranks hold once between them instead of once each, as SBP along the data axis.
+
+ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no runtime knows of it:
+
+    stage 1   optimiser state and parameters S(d) where they are updated, gathered once per step;
+              gradients accumulated as P, reduce-scattered once per step
+    stage 2   gradients accumulated S(d): those of every micro-batch are reduce-scattered
+    stage 3   parameters S(d) up to where they are used: gathered per micro-batch and pass, by way of a `repeat`
+
+With owners, S(d) is O(k) everywhere: rank k holds a tensor whole, gradients are reduced to it, parameters broadcast.
+Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again. The weights of experts
+are shared out by expert, and may be used so: where tokens go to the experts' ranks, nothing is gathered.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
+from strategy.graph.signature import Signature, op_signatures
+from strategy.layout.config import PlanConfig
+from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
+from strategy.sbp.tensor import Rate, Shape
+
+DATA = 0
+"""The mesh axis along which is shared."""
+PIECEWISE = frozenset({"repeat", "slice"})
+"""Kinds that pass a parameter on shared out as it is: what they write is gathered, not what they read."""
+BY_EXPERT = frozenset({"grouped_matmul"})
+"""Kinds that read a weight per expert, second; experts are its first dim."""
+
+
+def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None) -> int | None:
+    """The dim in which ranks share out a tensor: the largest of those that divide evenly, else the largest.
+
+    Args:
+        shape: of the logical tensor.
+        config: degrees and the least number of elements.
+        among: the dims that may be taken; without it, all.
+
+    Returns:
+        None where the tensor stays whole: it is small, or no dim is long enough to be cut by the tensor axis as well.
+    """
+    if math.prod(shape) < config.zero_min_size:
+        return None
+    dims = [d for d, rows in enumerate(shape) if rows >= config.dp * config.tp and (among is None or d in among)]
+    return max(dims, key=lambda d: (shape[d] % config.dp == 0, shape[d], -d), default=None)
+
+
+def is_shared(shape: Shape, config: PlanConfig) -> bool:
+    """Whether ranks share out a tensor at all."""
+    if config.zero_owner:
+        return bool(shape) and math.prod(shape) >= config.zero_min_size
+    return shared_dim(shape, config) is not None
+
+
+def persistent(graph: Graph, *, frozen: bool) -> frozenset[str]:
+    """Parameters, and what is made of one of them alone once per step before the passes (a cast, say)."""
+    variables = (value for value in graph.with_role(Role.VARIABLE) if frozen or value.name in graph.updater)
+    found = {value.name for value in variables if value.spec.dtype.is_float}
+    for op in graph.ops:
+        if _is_derived(graph, op) and op.inputs[0] in found:
+            found.update(op.outputs)
+    return frozenset(found)
+
+
+def _is_derived(graph: Graph, op: Op) -> bool:
+    alone = len(op.inputs) == 1 and not op.updates
+    return alone and op.phase is not Phase.UPDATE and act_rate(graph, op) is Rate.STEP
+
+
+def sharing(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> Callable[[Op, Signature], bool]:
+    """Whether the ZeRO stage of a config leaves a signature to an op; `stage_of` are the pipeline stages of ops."""
+    demands = _Demands(graph, config, owners_of(graph, config, stage_of)) if config.zero_stage else None
+
+    def keep(op: Op, signature: Signature) -> bool:
+        return demands is None or demands.met(op, signature.layouts)
+
+    return keep
+
+
+def owners_of(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> dict[str, Owner]:
+    """The owner of every parameter with its state, where tensors stay in one piece.
+
+    On every pipeline stage the largest goes first, to the rank that holds least (greedy bin packing, as OneFlow).
+    """
+    if not config.zero_owner:
+        return {}
+    sizes: dict[tuple[int, str], int] = {}
+    for name, op in graph.updater.items():
+        if is_shared(graph.values[name].spec.shape, config):
+            key = stage_of[op.name], _parameter(name)
+            sizes[key] = sizes.get(key, 0) + graph.values[name].spec.nbytes
+    held = {stage: [0] * config.dp for stage, _ in sizes}
+    found: dict[str, Owner] = {}
+    for stage, name in sorted(sizes, key=lambda key: -sizes[key]):
+        least = held[stage].index(min(held[stage]))
+        held[stage][least] += sizes[stage, name]
+        found[name] = Owner(least)
+    return found
+
+
+def _parameter(name: str) -> str:
+    """The parameter that state or a gradient is named after."""
+    return name.split(":", 1)[0]
+
+
+@dataclass(frozen=True)
+class _Demands:
+    """What a stage demands of the layouts of ops along the data axis."""
+
+    graph: Graph
+    config: PlanConfig
+    owners: Mapping[str, Owner]
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Parameters in whatever form the passes read them."""
+        found = set(persistent(self.graph, frozen=self.config.zero_stage == 3))
+        for op in self.graph.ops:
+            if op.kind in PIECEWISE and op.inputs[0] in found:
+                found.update(op.outputs)
+        return frozenset(found)
+
+    @cached_property
+    def of_op(self) -> dict[str, tuple[tuple[int, tuple[Sbp, ...]], ...]]:
+        """Op name -> (position among its layouts, the SBPs that will do there)."""
+        return {
+            op.name: tuple(
+                (position, (sbp, *self._by_expert(op, position)))
+                for position, sbp in (*self._of_state(op), *self._of_passes(op))
+            )
+            for op in self.graph.ops
+        }
+
+    def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
+        """Whether layouts are as demanded, and nothing is owned by others than its owner."""
+        owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
+        if owned and op.phase is not Phase.UPDATE:
+            owned -= {sbp for _, sbps in self.of_op[op.name] for sbp in sbps}
+        elif owned:
+            owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
+        return not owned and all(layouts[position][DATA] in sbps for position, sbps in self.of_op[op.name])
+
+    def _by_expert(self, op: Op, position: int) -> Iterator[Sbp]:
+        """What else will do where an op reads weights of experts, or adds up their gradients: its rank's own."""
+        if op.kind in BY_EXPERT and position == 1:
+            name = op.inputs[1]
+        elif op.kind == "accumulate":
+            name = op.outputs[0]
+        else:
+            return
+        if self._parameter_of(name) in self.of_experts and self._shared(name) == Split(0):
+            yield Split(0)
+
+    @cached_property
+    def of_experts(self) -> frozenset[str]:
+        """Parameters with a weight per expert."""
+        read = (op.inputs[1] for op in self.graph.ops if op.kind in BY_EXPERT)
+        return frozenset(_parameter(name) for name in read if name in self.used)
+
+    def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+        if not op.updates:
+            return
+        options = op_signatures(self.graph, op, (self.config.dp,))
+        for position, name in enumerate(op.updates, len(op.inputs) + len(op.outputs)):
+            possible = [option.layouts[position][DATA] for option in options]
+            among = {sbp.dim for sbp in possible if isinstance(sbp, Split)}
+            yield position, self._shared(name, among)
+
+    def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
+        """Of what uses parameters or adds up gradients."""
+        if op.kind == "accumulate" and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
+            sbp = self._shared(op.outputs[0])
+            if sbp != B:
+                yield 1, sbp if self.config.zero_stage > 1 else P
+        elif op.inputs and op.inputs[0] in self.used and (op.kind in PIECEWISE or _is_derived(self.graph, op)):
+            yield 1, self._shared(op.outputs[0])
+        elif op.phase is not Phase.UPDATE:
+            yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
+
+    @cached_property
+    def cut(self) -> dict[str, frozenset[int]]:
+        """The dims in which parameters are sliced before use: cut there, ranks would lack most slices."""
+        found: dict[str, set[int]] = {}
+        for op in self.graph.ops:
+            if op.kind == "slice" and op.inputs[0] in self.used:
+                (whole,), (piece,) = self.graph.specs(op.inputs), self.graph.specs(op.outputs)
+                dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
+                found.setdefault(_parameter(op.inputs[0]), set()).update(dims)
+        return {name: frozenset(dims) for name, dims in found.items()}
+
+    def _shared(self, name: str, among: Collection[int] | None = None) -> Sbp:
+        shape, parameter = self.graph.values[name].spec.shape, self._parameter_of(name)
+        if self.config.zero_owner:
+            return self._owner(name) or B
+        free = set(range(len(shape)) if among is None else among) - self.cut.get(parameter or "", frozenset())
+        dim = shared_dim(shape, self.config, among=free & {0}) if parameter in self.of_experts else None
+        dim = shared_dim(shape, self.config, among=free) if dim is None else dim
+        return B if dim is None else Split(dim)
+
+    def _owner(self, name: str) -> Owner | None:
+        if not is_shared(self.graph.values[name].spec.shape, self.config):
+            return None
+        return self.owners.get(self._parameter_of(name) or "")
+
+    def _parameter_of(self, name: str) -> str | None:
+        """Whose form, state or gradient on its way to the update a value is."""
+        parameter = _parameter(name)
+        if parameter in self.graph.values and self.graph.values[parameter].role is Role.VARIABLE:
+            return parameter
+        for op in self.graph.consumers[name]:
+            if op.updates:
+                return _parameter(op.updates[0])
+            if op.phase is Phase.UPDATE and self.graph.values[op.outputs[0]].spec.shape:
+                return self._parameter_of(op.outputs[0])
+        return None

@@ -1,0 +1,1 @@
+"""plan: the one artefact of a search, its file, and what verifies it."""

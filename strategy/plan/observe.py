@@ -1,0 +1,74 @@
+"""Observe: what a measured timeline says about the cost of its acts.
+
+A computation takes from its start to its end. A rendezvous takes from the moment when its last member was there: what
+earlier members spent waiting is not its cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
+from statistics import fmean, median
+
+from strategy.cost.measurement import Features, Measurement
+from strategy.layout.arrangement import arrange
+from strategy.layout.objective import action_features
+from strategy.plan.plan import Plan
+from strategy.program.program import Program
+from strategy.program.timeline import ActRecord, Timeline, by_stream, step_of
+
+
+def features_by_action(plan: Plan) -> dict[str, Features]:
+    """Actor name -> what the cost model knows of its acts."""
+    arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
+    return {
+        action.name: action_features(plan.graph, plan.layout, arrangement, plan.cost, action)
+        for action in arrangement.actions
+    }
+
+
+def observe(
+    timeline: Timeline, program: Program, features: Mapping[str, Features], *, source: str, steps: Collection[int]
+) -> list[Measurement]:
+    """One row per distinct features, over all acts of the given steps (the first ones warm caches and pages).
+
+    Acts of several parts give none: their times do not say what each part took.
+
+    The row is the mean, not the median: a step is the sum of its acts, interruptions included, and so is its mean.
+    """
+    seconds: dict[Features, list[float]] = {}
+    for actor, elapsed_ns in _durations(timeline, program, steps):
+        found = features[program.actors[actor].name]
+        if not found.parts:
+            seconds.setdefault(found, []).append(elapsed_ns / 1e9)
+    rows = [Measurement(found, max(fmean(times), 1e-9), len(times), source) for found, times in seconds.items()]
+    return sorted(rows, key=lambda row: (row.features.kind, row.features.nbytes, row.features.flop))
+
+
+def _durations(timeline: Timeline, program: Program, steps: Collection[int]) -> Iterable[tuple[int, int]]:
+    meetings: dict[tuple[int, int], list[ActRecord]] = {}
+    for record in timeline.records:
+        if step_of(timeline, record) not in steps:
+            continue
+        number = program.actors[record.actor].rendezvous
+        if number is None:
+            yield record.actor, record.end_ns - record.start_ns
+        else:
+            meetings.setdefault((number, record.number), []).append(record)
+    for members in meetings.values():
+        begun = max(record.start_ns for record in members)
+        yield members[0].actor, max(record.end_ns for record in members) - begun
+
+
+def act_overhead_s(timeline: Timeline, *, longest_s: float = 100e-6) -> float:
+    """Median pause between two acts of one stream that follow at once: what the runtime spends per act.
+
+    Pauses beyond `longest_s` are waiting, not overhead.
+    """
+    pauses = []
+    for records in by_stream(timeline):
+        for before, after in pairwise(records):
+            pause = (after.start_ns - before.end_ns) / 1e9
+            if 0 <= pause <= longest_s:
+                pauses.append(pause)
+    return median(pauses) if pauses else 0.0

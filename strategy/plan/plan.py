@@ -1,0 +1,411 @@
+"""Plan: the file that says how to train one model on one cluster.
+
+One JSON document. It holds the inputs in full (model, training, cluster, constants of the cost model), the answer
+(stages, the signature of every op, every boxing step), what is claimed of it (memory, objective, bound, simulated time)
+and the hash of all that. The same inputs give the same bytes; no wall-clock time is in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from strategy.base.errors import InputError, PlanError, SbplanError
+from strategy.base.files import read_json, write_atomic
+from strategy.comm.boxing import BoxingStep
+from strategy.cost.cost import CostModel
+from strategy.cost.data_sheet import Coefficients
+from strategy.graph.graph import Graph
+from strategy.graph.ops.learning_rate import Decay
+from strategy.graph.signature import Signature
+from strategy.hardware.cluster import NETWORKS, Cluster, Device, Host, Link
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.config import Context, Offload, PlanConfig, Recompute
+from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages
+from strategy.layout.objective import Priced
+from strategy.layout.schedule import Schedule
+from strategy.models import FAMILIES, Model, family_of
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.planned import planned_graph
+from strategy.passes.training import Training
+from strategy.passes.updates import Optimizer
+from strategy.program.program import ActKind
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import NdSbp, format_nd, parse_nd
+from strategy.sbp.tensor import DType
+
+FORMAT = 3
+INPUTS = ("model", "training", "cluster", "calibration")
+LARGEST = 2**63 - 1
+LONGEST_S = 1e6
+"""No latency, and no time per FLOP or byte, is longer: sums of them stay finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a plan says of itself; `verify` recomputes what can be recomputed without a search."""
+
+    status: str
+    objective_s: float
+    lower_bound_s: float
+    gap: float
+    step_time_s: float
+    simulated_lower_bound_s: float
+    peak_memory_bytes: tuple[int, ...]
+    peak_host_memory_bytes: tuple[int, ...]
+    memory_limit_bytes: int
+    sent_bytes_per_step: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Inputs, answer and claims."""
+
+    model_name: str
+    model: Model
+    training: Training
+    cluster: Cluster
+    cost: CostModel
+    config: PlanConfig
+    layout: Layout
+    claims: Claims
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The training graph that the plan lays out."""
+        return planned_graph(self.model, self.training, self.config)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Micro-batches and schedule."""
+        config, count = self.config, self.training.num_micro_batches
+        return Pipeline(count, config.schedule, self.cluster.overlaps, config.virtual_stages)
+
+    @cached_property
+    def priced(self) -> Priced:
+        """What the plan lays out, at the prices that it was made with."""
+        return Priced(self.graph, self.layout, self.pipeline, self.cost)
+
+    @property
+    def ranks(self) -> int:
+        """Processes that run the plan."""
+        return sum(len(placement.devices) for placement in self.layout.stages.placements)
+
+    @property
+    def peak_flop_per_s(self) -> float:
+        """Of one device, by its data sheet, for products in the training's precision."""
+        return self.cluster.device.product_flop_per_s(self.training.product_dtype)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of the global batch."""
+        return self.training.global_batch * self.model.tokens_per_sample
+
+    @cached_property
+    def plan_hash(self) -> str:
+        """Digest of everything else in the document."""
+        return digest(document(self, with_hash=False))
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON of a value."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
+    """The plan as JSON values."""
+    claims = dataclasses.asdict(plan.claims)
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "model": _model_document(plan),
+        "training": dataclasses.asdict(plan.training),
+        "cluster": dataclasses.asdict(plan.cluster),
+        "calibration": {
+            "act_overhead_s": plan.cost.act_overhead_s,
+            "coefficients": {kind: dataclasses.asdict(c) for kind, c in sorted(plan.cost.coefficients.items())},
+        },
+        "config": dataclasses.asdict(plan.config),
+        **claims,
+        "stages": [
+            {"devices": stage.devices, "mesh": stage.mesh, "axes": stage.axes}
+            for stage in plan.layout.stages.placements
+        ],
+        "ops": {
+            name: {
+                "stage": plan.layout.stages.stage_of[name],
+                "lap": plan.layout.stages.lap_of(name),
+                "inputs": [format_nd(nd) for nd in signature.inputs],
+                "outputs": [format_nd(nd) for nd in signature.outputs],
+                "updates": [format_nd(nd) for nd in signature.updates],
+            }
+            for name, signature in plan.layout.signatures.items()
+        },
+        "boxing": [_conversion_document(conversion) for conversion in plan.layout.conversions],
+    }
+    found["inputs_hash"] = digest({key: found[key] for key in INPUTS})
+    if with_hash:
+        found["plan_hash"] = plan.plan_hash
+    return found
+
+
+def _model_document(plan: Plan) -> dict[str, Any]:
+    dimensions = dataclasses.asdict(plan.model)  # type: ignore[call-overload]
+    return {"name": plan.model_name, "family": family_of(plan.model).name, **dimensions}
+
+
+def _conversion_document(conversion: Conversion) -> dict[str, Any]:
+    return {
+        "value": conversion.copy.value,
+        "from": {"stage": conversion.source.stage, "layout": format_nd(conversion.source.layout)},
+        "to": {"stage": conversion.copy.stage, "layout": format_nd(conversion.copy.layout)},
+        "steps": [
+            {"kind": str(step.kind), "axes": step.axes, "layout": format_nd(step.target)} for step in conversion.steps
+        ],
+    }
+
+
+def write_plan(plan: Plan, path: Path) -> None:
+    """Write the document, replacing the file as one step; an op or a boxing per line, so that plans can be diffed."""
+    write_atomic(path, plan_text(plan))
+
+
+def plan_text(plan: Plan) -> str:
+    """The bytes of the plan file."""
+    parts = []
+    for key, value in document(plan).items():
+        if key == "ops":
+            lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in value.items())
+            parts.append(f'"{key}": {{\n{lines}\n}}')
+        elif key == "boxing":
+            lines = ",\n".join(f"  {json.dumps(entry)}" for entry in value)
+            parts.append(f'"{key}": [\n{lines}\n]' if value else f'"{key}": []')
+        else:
+            parts.append(f'"{key}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file and check its hash; what it claims is checked by `verify`.
+
+    Raises:
+        InputError: the file is missing, truncated, or no plan; the message names the key.
+        PlanError: a hash is not that of the content, or a value is of a wrong type or out of range.
+    """
+    content = read_json(path)
+    reader = _Reader(str(path))
+    found = reader.mapping(content, "plan")
+    if found.get("format") != FORMAT:
+        raise PlanError("not a plan of this format", where=str(path), got=found.get("format"), expected=str(FORMAT))
+    try:
+        for key, hashed in (("plan_hash", [k for k in found if k != "plan_hash"]), ("inputs_hash", INPUTS)):
+            stated, actual = found.get(key), digest({k: found[k] for k in hashed})
+            if stated != actual:
+                where = f"{path}: {key}"
+                raise PlanError("the content is not what was written", where=where, got=stated, expected=actual)
+        return _plan_of(reader, found)
+    except InputError:
+        raise
+    except (SbplanError, TypeError, KeyError, ValueError, ArithmeticError, RecursionError) as error:
+        raise PlanError("not a well-formed plan", where=str(path), got=f"{type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    """Typed access to parsed JSON; every refusal names the key."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def mapping(self, value: Any, key: str) -> dict[str, Any]:
+        """A JSON object."""
+        if not isinstance(value, dict):
+            raise PlanError("not an object", where=f"{self.path}: {key}", got=value)
+        return value
+
+    def record(self, kind: type[Any], value: Any, key: str, **converted: Any) -> Any:
+        """A dataclass from a JSON object with exactly its fields; scalars must have the annotated type."""
+        content = self.mapping(value, key)
+        fields = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+        unknown = [name for name in content if name not in fields]
+        missing = [name for name in fields if name not in content and name not in converted]
+        if unknown or missing:
+            raise PlanError("keys differ", where=f"{self.path}: {key}", got=unknown, expected=f"also {missing}")
+        arguments = {name: self._scalar(content[name], fields[name], f"{key}.{name}") for name in content}
+        return kind(**{**arguments, **converted})
+
+    def _scalar(self, value: Any, annotation: str, key: str) -> Any:
+        if annotation == "tuple[int, ...]":
+            return self.integers(value, key)
+        kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+        wanted = kinds.get(annotation)
+        boolean = isinstance(value, bool) and annotation != "bool"
+        if wanted is not None and (boolean or not isinstance(value, wanted)):
+            raise PlanError("a wrong type", where=f"{self.path}: {key}", got=value, expected=annotation)
+        if wanted == (int,) and abs(value) > LARGEST:
+            raise PlanError("a number out of range", where=f"{self.path}: {key}", expected="64 bits")
+        return float(value) if annotation == "float" else value
+
+    def integer(self, value: Any, key: str) -> int:
+        """A whole number of 64 bits."""
+        found: int = self._scalar(value, "int", key)
+        return found
+
+    def integers(self, value: Any, key: str) -> tuple[int, ...]:
+        """A list of whole numbers."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
+        return tuple(self.integer(item, key) for item in value)
+
+    def texts(self, value: Any, key: str) -> tuple[str, ...]:
+        """A list of texts."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise PlanError("not a list of texts", where=f"{self.path}: {key}", got=value)
+        return tuple(value)
+
+    def rates_and_times(self, record: Any, key: str) -> None:
+        """Refuse rates below one per second, ratios that are not above zero, shares of one and times that cannot be."""
+        for name in (field.name for field in dataclasses.fields(record)):
+            value = getattr(record, name)
+            if name.endswith("_per_s"):
+                legal = 1.0 <= value <= LARGEST
+            elif name.endswith("_s") or name.startswith("s_per_"):
+                legal = 0.0 <= value <= LONGEST_S
+            elif name.endswith("_speedup"):
+                legal = 1 / LARGEST <= value <= LARGEST
+            elif name == "slowdown":
+                legal = 0.0 <= value < 1.0
+            else:
+                continue
+            if not legal:
+                raise PlanError("a rate or time out of range", where=f"{self.path}: {key}.{name}", got=value)
+
+    def seconds(self, value: Any, key: str) -> float:
+        """A time that is neither negative nor endless."""
+        found: float = self._scalar(value, "float", key)
+        if not 0.0 <= found <= LONGEST_S:
+            raise PlanError("a time out of range", where=f"{self.path}: {key}", got=value)
+        return found
+
+    def layout(self, value: Any, key: str) -> NdSbp:
+        """One NdSbp."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of SBPs", where=f"{self.path}: {key}", got=value)
+        return parse_nd(value, where=f"{self.path}: {key}")
+
+    def layouts(self, value: Any, key: str) -> tuple[NdSbp, ...]:
+        """Several NdSbps."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of layouts", where=f"{self.path}: {key}", got=value)
+        return tuple(self.layout(item, key) for item in value)
+
+
+def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
+    model = dict(reader.mapping(found["model"], "model"))
+    name, family = model.pop("name"), FAMILIES.get(model.pop("family"))
+    if family is None:
+        where, known = f"{reader.path}: model.family", ", ".join(FAMILIES)
+        raise PlanError("unknown family of models", where=where, got=found["model"]["family"], expected=known)
+    cluster = reader.mapping(found["cluster"], "cluster")
+    parts = {
+        "device": reader.record(Device, cluster["device"], "cluster.device"),
+        "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
+        "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
+    }
+    if cluster["host"] is not None:
+        parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
+    for key, part in parts.items():
+        reader.rates_and_times(part, f"cluster.{key}")
+    where = reader.record(Cluster, cluster, "cluster", **parts)
+    if where.fabric not in NETWORKS:
+        at, known = f"{reader.path}: cluster.fabric", ", ".join(NETWORKS)
+        raise PlanError("unknown network", where=at, got=where.fabric, expected=known)
+    if not where.gpu_direct and where.host is None:
+        raise PlanError("no host to pass through", where=f"{reader.path}: cluster.gpu_direct", got=False)
+    calibration = reader.mapping(found["calibration"], "calibration")
+    coefficients = {
+        kind: reader.record(Coefficients, value, f"calibration.{kind}")
+        for kind, value in reader.mapping(calibration["coefficients"], "calibration.coefficients").items()
+    }
+    for kind, constants in coefficients.items():
+        reader.rates_and_times(constants, f"calibration.{kind}")
+    cost = CostModel(where, coefficients, reader.seconds(calibration["act_overhead_s"], "calibration.act_overhead_s"))
+    dimensions = reader.record(family.model, model, "model")
+    if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
+        raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
+    training = reader.mapping(found["training"], "training")
+    config = reader.mapping(found["config"], "config")
+    claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
+    return Plan(
+        model_name=str(name),
+        model=dimensions,
+        training=reader.record(
+            Training,
+            training,
+            "training",
+            dtype=DType(training["dtype"]),
+            optimizer=Optimizer(training["optimizer"]),
+            decay=Decay(training["decay"]),
+            precision=Precision(training["precision"]),
+            frozen=reader.texts(training["frozen"], "training.frozen"),
+        ),
+        cluster=where,
+        cost=cost,
+        config=reader.record(
+            PlanConfig,
+            config,
+            "config",
+            schedule=Schedule(config["schedule"]),
+            recompute=Recompute(config["recompute"]),
+            tiled=reader.texts(config["tiled"], "config.tiled"),
+            recompute_values=reader.texts(config["recompute_values"], "config.recompute_values"),
+            offload=Offload(config["offload"]),
+            offload_values=reader.texts(config["offload_values"], "config.offload_values"),
+            context=Context(config["context"]),
+        ),
+        layout=_layout_of(reader, found),
+        claims=reader.record(
+            Claims,
+            claims,
+            "plan",
+            peak_memory_bytes=reader.integers(claims["peak_memory_bytes"], "peak_memory_bytes"),
+            peak_host_memory_bytes=reader.integers(claims["peak_host_memory_bytes"], "peak_host_memory_bytes"),
+            sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
+        ),
+    )
+
+
+def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:
+    placements = []
+    for index, entry in enumerate(found["stages"]):
+        where = f"stages.{index}"
+        content = reader.mapping(entry, where)
+        devices, mesh = (reader.integers(content[key], f"{where}.{key}") for key in ("devices", "mesh"))
+        placements.append(Placement(devices, mesh, tuple(map(str, content["axes"]))))
+    stage_of: dict[str, int] = {}
+    laps: dict[str, int] = {}
+    signatures: dict[str, Signature] = {}
+    for name, entry in reader.mapping(found["ops"], "ops").items():
+        stage_of[name] = reader.integer(entry["stage"], f"ops.{name}.stage")
+        laps[name] = reader.integer(entry["lap"], f"ops.{name}.lap")
+        parts = (reader.layouts(entry[key], f"ops.{name}.{key}") for key in ("inputs", "outputs", "updates"))
+        signatures[name] = Signature(*parts)
+    conversions = []
+    for entry in found["boxing"]:
+        key = f"boxing of {entry['value']}"
+        steps = tuple(
+            BoxingStep(ActKind(step["kind"]), reader.integers(step["axes"], key), reader.layout(step["layout"], key))
+            for step in entry["steps"]
+        )
+        source = Home(reader.integer(entry["from"]["stage"], key), reader.layout(entry["from"]["layout"], key))
+        copy = Copy(
+            str(entry["value"]), reader.integer(entry["to"]["stage"], key), reader.layout(entry["to"]["layout"], key)
+        )
+        conversions.append(Conversion(copy, source, steps))
+    laps = laps if any(laps.values()) else {}
+    return Layout(Stages(tuple(placements), stage_of, laps=laps), signatures, tuple(conversions))

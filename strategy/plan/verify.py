@@ -1,0 +1,208 @@
+"""Verify: whether a plan is legal and is what it claims, found out without any search.
+
+The graph is traced anew from the plan's model and training, and then: stages are disjoint meshes of the plan's degrees;
+every op has one of its listed signatures; every tensor that an op reads is at home in the layout that it wants or is
+converted there by legal steps; memory, traffic and objective are those claimed; the lowered program is admitted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from strategy.base.errors import SbplanError
+from strategy.base.units import format_bytes
+from strategy.comm.boxing import BoxingStep, step_between
+from strategy.graph.signature import op_signatures
+from strategy.hardware.cluster import host_memory_bytes
+from strategy.layout.layout import Conversion, Copy, home_of, wanted_copies
+from strategy.layout.schedule import schedule_problem
+from strategy.lowering.lower import lower_priced
+from strategy.lowering.memory import fullest, memory_nbytes
+from strategy.lowering.traffic import sent_bytes_per_step
+from strategy.passes.zero_layouts import sharing
+from strategy.plan.plan import Plan
+from strategy.program.program import ActKind, Program
+from strategy.program.protocol import admit
+from strategy.sbp.placement import Space
+from strategy.sbp.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
+
+RELATIVE_TOLERANCE = 1e-9
+ALIKE = ("ep",)
+"""What is the same in the configs of all plans."""
+STATUSES = ("optimal", "feasible", "limit")
+
+
+def verify(plan: Plan, program: Program | None = None, *, admits: Callable[[Program], object] = admit) -> list[str]:
+    """Every problem of a plan, one line each, naming op or value; an empty list accepts it.
+
+    `program` is what the plan is lowered to, where the caller has it already; `admits` raises if it would hang.
+    """
+    for check in (_stages, _signatures, _conversions, _figures):
+        problems = list(check(plan))
+        if problems:
+            return problems
+    return list(_program(plan, program, admits))
+
+
+def _stages(plan: Plan) -> Iterator[str]:
+    config, placements = plan.config, plan.layout.stages.placements
+    if len(placements) != config.pp:
+        yield f"stages: {len(placements)} placements, but config.pp is {config.pp}"
+    devices = [device for placement in placements for device in placement.devices]
+    if sorted(devices) != list(range(len(devices))):
+        yield f"stages: devices are not 0 to {len(devices) - 1}, each once: {devices}"
+    if len(devices) > plan.cluster.devices:
+        yield f"stages: {len(devices)} devices of a cluster of {plan.cluster.devices}"
+    for index, placement in enumerate(placements):
+        if placement.mesh != config.mesh:
+            meant = f"dp {config.dp}, cp {config.cp} and tp {config.tp}"
+            yield f"stage {index}: mesh {placement.mesh}, but config has {meant}"
+        if placement.axes != config.axes:
+            yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
+    problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
+    if problem is not None:
+        yield f"config.schedule: {problem}"
+    values = dataclasses.asdict(config)
+    for field in dataclasses.fields(config):
+        if field.name in ALIKE and values[field.name] != field.default:
+            yield f"config.{field.name}: {values[field.name]!r}, but plans have {field.default!r} there"
+    training = plan.training
+    if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
+        yield (
+            f"config: {config.num_micro_batches} micro-batches of {config.micro_batch} x dp {config.dp}, "
+            f"but training has {training.num_micro_batches} of {training.micro_batch}"
+        )
+
+
+def _signatures(plan: Plan) -> Iterator[str]:
+    stages = plan.layout.stages
+    keep = sharing(plan.graph, plan.config, stages.stage_of)
+    for op in plan.graph.ops:
+        if op.name not in plan.layout.signatures:
+            yield f"op {op.name}: the plan gives it no signature"
+            continue
+        if not 0 <= stages.stage_of[op.name] < len(stages.placements):
+            yield f"op {op.name}: stage {stages.stage_of[op.name]} of {len(stages.placements)}"
+            continue
+        if not 0 <= stages.lap_of(op.name) < plan.config.virtual_stages:
+            yield f"op {op.name}: lap {stages.lap_of(op.name)} of {plan.config.virtual_stages}"
+            continue
+        found = plan.layout.signatures[op.name]
+        if found not in op_signatures(plan.graph, op, stages.placement(op.name).mesh, owned=plan.config.zero_owner):
+            written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
+            yield f"op {op.name} ({op.kind}): {written} is no legal signature on mesh {stages.placement(op.name).mesh}"
+        elif not keep(op, found):
+            written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
+            yield f"op {op.name}: {written} is not how stage {plan.config.zero_stage} of ZeRO shares out"
+    known = {op.name for op in plan.graph.ops}
+    yield from (f"op {name}: the model has no such op" for name in plan.layout.signatures if name not in known)
+
+
+def _conversions(plan: Plan) -> Iterator[str]:
+    graph, stages, signatures = plan.graph, plan.layout.stages, plan.layout.signatures
+    given: dict[Copy, Conversion] = {}
+    for conversion in plan.layout.conversions:
+        if conversion.copy in given:
+            yield f"boxing of {conversion.copy.value}: the same copy is made twice"
+        given[conversion.copy] = conversion
+    unread = dict(given)
+    wanted = wanted_copies(graph, stages, signatures)
+    for copy, readers in wanted.items():
+        home = home_of(graph, stages, signatures, copy.value)
+        needed = home is not None and (home.stage, home.layout) != (copy.stage, copy.layout)
+        what = f"op {readers[0].name}: reads {copy.value} as {format_nd(copy.layout)} on stage {copy.stage}"
+        made = unread.pop(copy, None)
+        if home is None or not needed:
+            if made is not None:
+                yield f"{what}, where it is already; its boxing is superfluous"
+        elif made is None:
+            yield f"{what}, but it is {format_nd(home.layout)} on stage {home.stage} and no boxing leads there"
+        elif made.source != home:
+            yield f"{what}, by boxing from {made.source}, but it is at {home}"
+        else:
+            yield from (f"{what}: {problem}" for problem in _steps(plan, made))
+    yield from (f"boxing of {copy.value}: no op reads it as {format_nd(copy.layout)}" for copy in unread)
+
+
+def _steps(plan: Plan, conversion: Conversion) -> Iterator[str]:
+    """Whether each step of a chain is legal and the last one arrives."""
+    spec = plan.graph.values[conversion.copy.value].spec
+    placements = plan.layout.stages.placements
+    stage, layout = conversion.source.stage, conversion.source.layout
+    for number, step in enumerate(conversion.steps):
+        if step.kind is ActKind.TRANSFER:
+            moves = stage != conversion.copy.stage and step.axes == ()
+            if not moves or has_partial(layout) or has_partial(step.target):
+                yield f"step {number} is a transfer of {_change(layout, step.target)}: not legal here"
+                return
+            stage = conversion.copy.stage
+        elif not _legal(layout, step):
+            yield f"step {number}, {step.kind} along axes {step.axes}, does not turn {_change(layout, step.target)}"
+            return
+        layout = step.target
+        terms = all(may_be_partial(spec, reduce) for reduce in reductions(layout))
+        if not terms or not is_legal_layout(spec.shape, layout, placements[stage].mesh):
+            yield f"step {number} leaves {format_nd(layout)}, which {spec.dtype} {spec.shape} does not allow"
+            return
+    if (stage, layout) != (conversion.copy.stage, conversion.copy.layout):
+        yield f"its boxing ends at {format_nd(layout)} on stage {stage}"
+
+
+def _legal(source: NdSbp, step: BoxingStep) -> bool:
+    return len(source) == len(step.target) and step_between(source, step.target) == step
+
+
+def _change(source: NdSbp, target: NdSbp) -> str:
+    return f"{format_nd(source)} into {format_nd(target)}"
+
+
+def _figures(plan: Plan) -> Iterator[str]:
+    """What follows from the layout without lowering it: the objective, and the words about it."""
+    claims = plan.claims
+    if claims.memory_limit_bytes > plan.cluster.device.memory_bytes:
+        yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.device.memory_bytes}"
+    objective_s = max(plan.priced.stage_times_ns) / 1e9
+    if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
+        yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
+        return
+    if not 0 <= claims.lower_bound_s <= claims.objective_s * (1 + RELATIVE_TOLERANCE):
+        yield f"lower_bound_s: {claims.lower_bound_s} claimed, which is no bound on {claims.objective_s}"
+    gap = max(0.0, (claims.objective_s - claims.lower_bound_s) / claims.objective_s)
+    if abs(gap - claims.gap) > RELATIVE_TOLERANCE:
+        yield f"gap: {claims.gap} claimed, {gap} follows from objective and bound"
+    if claims.status not in STATUSES or (claims.status == "optimal" and gap > RELATIVE_TOLERANCE):
+        yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
+
+
+def _program(plan: Plan, program: Program | None, admits: Callable[[Program], object]) -> Iterator[str]:
+    """Whether the lowered program can finish, what it holds, and what it sends."""
+    try:
+        if program is None:
+            program = lower_priced(plan.priced, tokens_per_step=plan.tokens_per_step, folds=True)
+        admits(program)
+    except SbplanError as error:
+        yield str(error)
+        return
+    yield from _memory(plan, program)
+    traffic = sent_bytes_per_step(program)
+    if traffic != plan.claims.sent_bytes_per_step:
+        yield f"sent_bytes_per_step: {plan.claims.sent_bytes_per_step} claimed, {traffic} found"
+
+
+def _memory(plan: Plan, program: Program) -> Iterator[str]:
+    claims, peaks = plan.claims, memory_nbytes(program)
+    for rank, (found, claimed) in enumerate(zip(peaks, claims.peak_memory_bytes, strict=False)):
+        if found != claimed:
+            name, nbytes = fullest(program, rank).tensors[0]
+            largest = f"the largest tensor of its peak is {name} with {nbytes} bytes"
+            yield f"peak_memory_bytes of rank {rank}: {claimed} claimed, {found} found; {largest}"
+    if len(peaks) != len(claims.peak_memory_bytes):
+        yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
+    if max(peaks) > claims.memory_limit_bytes:
+        yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
+    on_host, there = memory_nbytes(program, Space.HOST), host_memory_bytes(plan.cluster)
+    if on_host != claims.peak_host_memory_bytes:
+        yield f"peak_host_memory_bytes: {claims.peak_host_memory_bytes} claimed, {on_host} found"
+    if max(on_host) > there:
+        yield f"host memory: {format_bytes(max(on_host))} needed, a device's share is {format_bytes(there)}"

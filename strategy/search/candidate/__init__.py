@@ -1,0 +1,1 @@
+"""candidate: one configuration of degrees, solved, fitted to the memory and simulated."""

@@ -1,0 +1,231 @@
+"""Verdict: what solving one candidate exactly says: its best layout, and a bound on all of them.
+
+Bounds are statements about the objective, for a candidate's layouts x:
+
+    a candidate's objective   max over stages of stage_ns(x)
+    its bound                 max over weights w >= 0 of  min over x of sum_s w_s stage_ns(x) / sum_s w_s
+
+with w all ones, and w the slowest stage alone. Where memory is scarce, the slowest stage counts as much as all others
+together, so that its time is small and theirs stay so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from strategy.base.errors import InfeasibleError
+from strategy.graph.signature import Signature
+from strategy.layout.arrangement import arrange
+from strategy.layout.config import PlanConfig
+from strategy.layout.convert import lay_out
+from strategy.layout.layout import Layout
+from strategy.layout.objective import stage_times_ns
+from strategy.lowering.lifetime_peak import lifetime_peaks
+from strategy.search.candidate.candidates import Request, space_of
+from strategy.search.candidate.quick_bound import quick_bound_ns
+from strategy.search.candidate.weighted_problem import OutOfTimeError, Weighted
+from strategy.search.layouts.deduce import Deduction, deduce
+from strategy.search.layouts.space import SearchSpace
+
+NEGLIGIBLE = 1e-3
+"""A part of the objective that it is not worth looking at a second layout for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
+
+    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`); `slowest`
+    is the stage whose time the objective is.
+    """
+
+    config: PlanConfig
+    layout: Layout
+    objective_ns: int
+    bound_ns: int
+    peaks: tuple[int, ...]
+    slowest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of a candidate: bounds without and with the memory limit, and its best layout, if one is known.
+
+    `bound_ns` is None where no layout fits. Bounds end at the cutoff.
+    """
+
+    free_bound_ns: int
+    bound_ns: int | None
+    solved: Solved | None
+
+
+def solve_candidate(
+    request: Request,
+    config: PlanConfig,
+    *,
+    rules: Sequence[str],
+    time_limit_s: float | None = None,
+    cutoff_ns: int | None = None,
+) -> Solved | None:
+    """The best layout of one candidate under one rule per axis; None if none fits the memory limit.
+
+    With a cutoff, layouts that are no better are of no interest: None, or one of them, if none is better.
+
+    Raises:
+        InfeasibleError: the pins leave some op without signature.
+        OutOfTimeError: the time ran out before there was any layout.
+    """
+    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+    return examine(request, config, rules, deadline, cutoff_ns).solved
+
+
+def examine(
+    request: Request, config: PlanConfig, rules: Sequence[str], deadline: float, cutoff_ns: int | None
+) -> Verdict:
+    """Solve without the memory limit; with it if that does not fit; then see what the slowest stage alone says.
+
+    Raises:
+        InfeasibleError: the pins leave some op without signature.
+        OutOfTimeError: `deadline` (time.monotonic) passed before there was any layout.
+    """
+    space = space_of(request, config, rules)
+    if request.deduction is not None:
+        quick_ns = quick_bound_ns(request, config)
+        deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
+        return Verdict(quick_ns, deduced.bound_ns, deduced)
+    return _Examination(config, space, request.memory_limit_bytes, deadline, cutoff_ns).verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    """A candidate that is being solved."""
+
+    config: PlanConfig
+    space: SearchSpace
+    memory_limit_bytes: int
+    deadline: float
+    cutoff_ns: int | None
+
+    def verdict(self) -> Verdict:
+        """What can be said by the deadline.
+
+        Raises:
+            OutOfTimeError: there is no layout by then.
+        """
+        free = Weighted.of(self.space, None, self.deadline, self.cutoff_ns)
+        by_hand = free.by_hand()
+        bound, signatures = free.solve(*([] if by_hand is None else [by_hand]))
+        found = None if signatures is None else self._evaluated(signatures, bound)
+        if found is not None and self.config.pp > 1 and not self._is_beaten(bound):
+            found = self._focus_on_slowest(found, None)
+            bound = found.bound_ns
+        if found is not None and self._fits(found):
+            return Verdict(bound, found.bound_ns, self._no_worse_than_deduced(found))
+        if self._is_beaten(bound):
+            return Verdict(bound, bound, None)
+        limited_bound, best = self._within_memory(bound, by_hand, found)
+        if best is None:
+            return Verdict(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
+        if self.config.pp > 1 and not self._is_beaten(best.bound_ns):
+            best = best if _is_close(best) else self._focus_on_slowest(best, self.memory_limit_bytes, found)
+        best = self._no_worse_than_deduced(best)
+        return Verdict(bound, best.bound_ns, best)
+
+    def _evaluated(self, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
+        return _evaluate(self.config, self.space, signatures, bound_ns)
+
+    def _is_beaten(self, bound_ns: int) -> bool:
+        return self.cutoff_ns is not None and bound_ns >= self.cutoff_ns
+
+    def _fits(self, found: Solved) -> bool:
+        return max(found.peaks) <= self.memory_limit_bytes
+
+    def _focus_on_slowest(self, found: Solved, limit: int | None, *others: Solved | None) -> Solved:
+        """Weigh the slowest stage alone: a second bound, and perhaps a better layout that holds no more than may be."""
+        alone = replace(self.space, weights=tuple(int(stage == found.slowest) for stage in range(self.config.pp)))
+        known = [one.layout.signatures for one in (found, *others) if one is not None]
+        try:
+            bound, signatures = Weighted.of(alone, limit, self.deadline, self.cutoff_ns).solve(*known)
+        except OutOfTimeError:
+            return found
+        bound = min(max(bound, found.bound_ns), found.objective_ns)
+        found = replace(found, bound_ns=bound)
+        if signatures is not None and not _is_close(found):
+            other = self._evaluated(signatures, bound)
+            if other.objective_ns < found.objective_ns and (self._fits(other) or not self._fits(found)):
+                return other
+        return found
+
+    def _within_memory(
+        self, bound_ns: int, by_hand: Mapping[str, Signature] | None, found: Solved | None
+    ) -> tuple[int, Solved | None]:
+        """(bound, best layout) under the memory limit, from what is known without it, and from there on.
+
+        Where that by hand fits, there is an answer however little time there is.
+
+        Raises:
+            OutOfTimeError: the time ran out, and nothing that is known fits.
+        """
+        space = self.space
+        known = [] if by_hand is None else [by_hand]
+        if found is not None:
+            known.append(found.layout.signatures)
+            weights = (self.config.pp if stage == found.slowest else 1 for stage in range(self.config.pp))
+            space = replace(space, weights=tuple(weights))
+        try:
+            limited = Weighted.of(space, self.memory_limit_bytes, self.deadline, self.cutoff_ns)
+            bound, signatures = limited.solve(*known)
+        except OutOfTimeError:
+            best = None if by_hand is None else self._evaluated(by_hand, bound_ns)
+            if best is None or not self._fits(best):
+                raise
+            return bound_ns, best
+        bound = max(bound, bound_ns)
+        best = None if signatures is None else self._evaluated(signatures, bound)
+        return bound, best if best is not None and self._fits(best) else None
+
+    def _no_worse_than_deduced(self, found: Solved) -> Solved:
+        """Several stages are weighed against one another, which is no proof; so look at what no search would give.
+
+        Not where it could gain next to nothing, nor when the time is up.
+        """
+        if self.config.pp == 1 or self._is_beaten(found.bound_ns) or _is_close(found):
+            return found
+        if time.monotonic() > self.deadline:
+            return found
+        try:
+            deduced = _deduced(self.config, self.space, Deduction.MATCH_ALL, self.memory_limit_bytes, found.bound_ns)
+        except InfeasibleError:
+            return found
+        return deduced if deduced.objective_ns < found.objective_ns else found
+
+
+def _is_close(found: Solved) -> bool:
+    """Whether next to nothing could be gained."""
+    return found.objective_ns - found.bound_ns <= NEGLIGIBLE * found.objective_ns
+
+
+def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_limit_bytes: int, bound_ns: int) -> Solved:
+    """The layout that a rule deduces.
+
+    Raises:
+        InfeasibleError: the pins leave an op without signature, or the layout needs more memory than there is.
+    """
+    signatures = deduce(space.graph, space.stages, space.converter, space.keep, rule=rule, owned=space.owned)
+    found = _evaluate(config, space, signatures, bound_ns)
+    if max(found.peaks) > memory_limit_bytes:
+        needed = f"{max(found.peaks)} bytes per device needed, {memory_limit_bytes} are there"
+        raise InfeasibleError(f"the deduced layout does not fit: {needed}", hint="pin splits, or search")
+    return found
+
+
+def _evaluate(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
+    layout = lay_out(space.graph, space.stages, signatures, space.converter)
+    arrangement = arrange(space.graph, layout, space.pipeline)
+    times = stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline)
+    objective = max(times)
+    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
+    return Solved(config, layout, objective, min(bound_ns, objective), peaks, times.index(objective))

@@ -1,0 +1,98 @@
+"""Infeasibility: where the search finds no plan for the memory limit, the layouts that hold least are looked at.
+
+One of them may fit although its lifetimes do not, for blocks share memory better than those say. If none does, the
+smallest of their limits is named, and what fills it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strategy.base.errors import InfeasibleError
+from strategy.ilp.solve.memory_feasibility import least_peak
+from strategy.layout.arrangement import arrange
+from strategy.layout.config import PlanConfig
+from strategy.layout.convert import lay_out
+from strategy.layout.objective import stage_times_ns
+from strategy.lowering.lifetime_peak import lifetime_peaks
+from strategy.lowering.lower import lower
+from strategy.lowering.memory import fullest, memory_nbytes
+from strategy.program.program import Program
+from strategy.search.candidate.candidate_solve import Solved
+from strategy.search.candidate.candidates import Request, free_rules, space_of
+from strategy.search.candidate.quick_bound import quick_bound_ns
+from strategy.search.layouts.layout_problem import layout_problem
+
+
+@dataclass(frozen=True, slots=True)
+class Tightest:
+    """A layout that holds least, of one candidate: as a plan would have it, and what its ranks hold."""
+
+    solved: Solved
+    program: Program
+    nbytes: int
+
+
+def tightest(
+    request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf, *, rules: Sequence[str] = ()
+) -> tuple[Tightest | None, bool]:
+    """The first layout of least memory that fits the limit, or the one that comes nearest; and whether all were tried.
+
+    Args:
+        request: what is searched for.
+        candidates: none of which the search has found a plan for.
+        deadline: when to stop, by time.monotonic; every candidate that is begun has a second at least.
+        rules: one per axis; without them, layouts are as free as in a search.
+    """
+    nearest: Tightest | None = None
+    complete = True
+    for config in candidates:
+        left_s = math.inf if deadline == math.inf else max(1.0, deadline - time.monotonic())
+        found, proved = _of_candidate(request, config, rules or free_rules(config), left_s)
+        complete = complete and proved
+        if found is not None and (nearest is None or found.nbytes < nearest.nbytes):
+            nearest = found
+            if found.nbytes <= request.memory_limit_bytes:
+                break
+        if time.monotonic() >= deadline:
+            complete = False
+            break
+    return nearest, complete
+
+
+def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) -> InfeasibleError:
+    """No layout was found that fits. Names the smallest limit that would do, and its biggest item."""
+    problem_text = f"no plan fits {request.memory_limit_bytes} bytes per device"
+    if nearest is None:
+        return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
+    config = nearest.solved.config
+    degrees = (
+        f"dp {config.dp}, cp {config.cp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+    )
+    peaks = memory_nbytes(nearest.program)
+    name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]
+    word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
+    item = f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
+    hint = f"{word} {nearest.nbytes} bytes, with {item}"
+    return InfeasibleError(problem_text, smallest_limit=nearest.nbytes, hint=hint)
+
+
+def _of_candidate(
+    request: Request, config: PlanConfig, rules: Sequence[str], time_limit_s: float
+) -> tuple[Tightest | None, bool]:
+    """The layout of one candidate whose lifetimes hold least, and whether that is proved."""
+    space = space_of(request, config, rules)
+    limited = layout_problem(space, limit=request.memory_limit_bytes)
+    answer = least_peak(limited.problem, time_limit_s=time_limit_s)
+    if answer.choice is None:
+        return None, answer.infeasible
+    layout = lay_out(space.graph, space.stages, limited.signatures(answer.choice), space.converter)
+    arrangement = arrange(space.graph, layout, space.pipeline)
+    objective = max(stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline))
+    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
+    solved = Solved(config, layout, objective, min(quick_bound_ns(request, config), objective), peaks)
+    program = lower(space.graph, layout, space.pipeline, space.cost)
+    return Tightest(solved, program, max(memory_nbytes(program))), answer.peak_bound >= max(peaks)

@@ -1,0 +1,78 @@
+"""By hand: candidates laid out by one rule per axis, as a person would.
+
+They are solved quickly, for a rule leaves little to choose; they are the plans that a search is compared with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from strategy.base.errors import InfeasibleError
+from strategy.layout.config import PlanConfig
+from strategy.plan.plan import Plan
+from strategy.search.candidate.candidate_solve import Solved, solve_candidate
+from strategy.search.candidate.candidates import Request, state_bytes
+from strategy.search.candidate.fitted_plan import fitted_plan
+from strategy.search.candidate.infeasibility import nothing_fits, tightest
+from strategy.search.candidate.simulated_plan import Simulate
+from strategy.search.candidate.weighted_problem import OutOfTimeError
+
+FILLED = 0.7
+"""Part of the memory that parameters may fill in a plan by hand that is likely to fit."""
+
+
+def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], simulate: Simulate) -> Plan:
+    """The best plan of one candidate under named rules: how hand-written competitors are made.
+
+    Raises:
+        InfeasibleError: it does not fit the memory limit.
+    """
+    solved = solve_candidate(request, config, rules=rules)
+    if solved is not None:
+        try:
+            return fitted_plan(request, solved, simulate, rules=rules)
+        except InfeasibleError:
+            pass
+    nearest, complete = tightest(request, [config], rules=rules)
+    if nearest is None or nearest.nbytes > request.memory_limit_bytes:
+        raise nothing_fits(request, nearest, complete=complete)
+    return fitted_plan(request, nearest.solved, simulate, rules=rules)
+
+
+def solved_by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
+    """The first `wanted` candidates that fit the way a person would lay them out; at most one per mesh.
+
+    `deadline` (time.monotonic) ends it early, with what was found.
+    """
+    found: dict[tuple[int, int, int], Solved] = {}
+    for config in candidates:
+        if len(found) >= wanted or time.monotonic() >= deadline:
+            break
+        shape = (config.pp, config.dp, config.tp)
+        if shape in found:
+            continue
+        try:
+            solved = solve_candidate(request, config, rules=config.axes, time_limit_s=deadline - time.monotonic())
+        except (InfeasibleError, OutOfTimeError):
+            continue
+        if solved is not None:
+            found[shape] = solved
+    return list(found.values())
+
+
+def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
+    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, few copies."""
+    inside = request.cost.cluster.devices_per_node
+    return sorted(
+        candidates,
+        key=lambda c: (
+            state_bytes(request)
+            > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.dp if c.zero_stage == 3 else 1),
+            c.tp > inside,
+            c.micro_batch,
+            c.dp,
+            -c.tp,
+            c.num_micro_batches,
+        ),
+    )

@@ -1,0 +1,104 @@
+"""Weighted: one layout problem whose stages' times are weighted and added up, solved from what is known.
+
+Far from any good choice, a bound says little about which choices are worse; near one, it rules nearly all of them out.
+So solving begins with the best of what a person would choose from, and with what was found for other weights or limits.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strategy.base.errors import SbplanError
+from strategy.graph.signature import Signature
+from strategy.ilp.problem import FORBIDDEN, evaluate
+from strategy.ilp.solve import SolveStatus, solve
+from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
+from strategy.search.layouts.restriction import restrict
+from strategy.search.layouts.space import SearchSpace
+
+START_SHARE = 0.5
+"""Share of the time that is left for the choice that solving begins with."""
+
+
+class OutOfTimeError(SbplanError):
+    """The time limit was reached before there was any plan."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """The layout problem of a space, when solving it ends (time.monotonic), and below which cost answers are wanted."""
+
+    space: SearchSpace
+    problem: LayoutProblem
+    deadline: float
+    cutoff: int | None
+
+    @staticmethod
+    def of(space: SearchSpace, limit: int | None, deadline: float, cutoff_ns: int | None) -> Weighted:
+        """The problem, built.
+
+        Raises:
+            OutOfTimeError: the time ran out before.
+        """
+        if time.monotonic() > deadline:
+            raise OutOfTimeError("the time is up; raise the time limit")
+        try:
+            problem = layout_problem(space, limit=limit, deadline=deadline)
+        except TimeoutError as error:
+            raise OutOfTimeError(f"{error}; raise the time limit") from error
+        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(space.weights) + 1
+        return Weighted(space, problem, deadline, cutoff)
+
+    def by_hand(self) -> dict[str, Signature] | None:
+        """The best of the signatures that a person would choose from, if some are found in a part of the time."""
+        if self.space.by_hand is None:
+            return None
+        choice = self._among(self.problem.kept_by(self.space.by_hand, self.space.graph))
+        return None if choice is None else self.problem.signatures(choice)
+
+    def _is_legal(self, choice: Sequence[int]) -> bool:
+        value, limit = evaluate(self.problem.problem, choice), self.problem.problem.limit
+        return value.cost < FORBIDDEN and (limit is None or value.peak <= limit)
+
+    def _among(self, few: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+        """The best choice among few of every class, if one is found in a part of the time."""
+        restricted = restrict(self.problem.problem, few)
+        left_s = _left_s(self.deadline)
+        share_s = None if left_s is None else START_SHARE * left_s
+        found = solve(restricted.problem, time_limit_s=share_s, cutoff=self.cutoff)
+        return None if found.choice is None else restricted.choice(found.choice)
+
+    def solve(self, *known: Mapping[str, Signature]) -> tuple[int, dict[str, Signature] | None]:
+        """(bound on the objective in ns, signatures), no worse than what is known as far as that is legal.
+
+        Solving begins with the best choice that takes every signature from one of several known answers, or with one
+        by hand where memory forbids all that. No signatures if there are none, or if nothing beats the cutoff; then the
+        bound is at least that.
+
+        Raises:
+            OutOfTimeError: neither a choice nor the proof that there is none was found in time.
+        """
+        starts = [self.problem.choice_of(signatures) for signatures in known]
+        mixed = self._among(self.problem.choices_in(known)) if len(known) > 1 else None
+        starts += [] if mixed is None else [mixed]
+        if self.problem.problem.limit is not None and not any(map(self._is_legal, starts)):
+            by_hand = self.by_hand()
+            starts += [] if by_hand is None else [self.problem.choice_of(by_hand)]
+        left_s = _left_s(self.deadline)
+        solution = solve(self.problem.problem, time_limit_s=left_s, cutoff=self.cutoff, starts=starts)
+        bound = -(-solution.lower_bound // sum(self.space.weights))
+        if solution.choice is not None:
+            return bound, self.problem.signatures(solution.choice)
+        if solution.status in (SolveStatus.INFEASIBLE, SolveStatus.CUTOFF):
+            return bound, None
+        raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
+
+
+def _left_s(deadline: float) -> float | None:
+    """Seconds until `deadline` (time.monotonic); None where there is none."""
+    return None if deadline == math.inf else max(0.0, deadline - time.monotonic())

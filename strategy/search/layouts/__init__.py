@@ -1,0 +1,1 @@
+"""layouts: which signatures an op may have, and the integer problem of choosing one for each."""

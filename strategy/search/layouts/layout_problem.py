@@ -1,0 +1,229 @@
+"""The search for signatures as a `Problem`: which signature for each op, so that acts and conversions cost least.
+
+Every class of ops is a node whose choices are its signatures, and whose costs are summed over its ops. A conversion is
+paid once however many readers share the copy, so a copy is a node of its own:
+
+    op that writes x --- copy of x in layout b --- ops that read x
+
+Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one class alone
+can want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it
+comes from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice
+is the weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_peak`, but for what owners hold
+(`layout_memory`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.units import to_ns
+from strategy.graph.graph import Graph, act_rate, template_name
+from strategy.graph.signature import Signature
+from strategy.ilp.problem import FORBIDDEN, Problem
+from strategy.layout.objective import load_features
+from strategy.sbp.sbp import NdSbp
+from strategy.sbp.tensor import Rate
+from strategy.search.layouts.bundles import Bundle, bundles
+from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
+from strategy.search.layouts.layout_memory import LayoutMemory
+from strategy.search.layouts.problem_builder import Draft, IntArray
+from strategy.search.layouts.restriction import complete
+from strategy.search.layouts.space import Keep, SearchSpace
+
+BoolArray = npt.NDArray[np.bool_]
+
+_USED = np.array([0, 1])
+"""How often the price of a copy is paid where it is unused, and where it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutProblem:
+    """A problem, and how to read its answer: `classes[i]` are the ops that node i decides, with their signatures."""
+
+    problem: Problem
+    classes: tuple[tuple[tuple[str, ...], tuple[Signature, ...]], ...]
+
+    def signatures(self, choice: Sequence[int]) -> dict[str, Signature]:
+        """Op name -> chosen signature."""
+        return {
+            name: options[pick] for (names, options), pick in zip(self.classes, choice, strict=False) for name in names
+        }
+
+    def kept_by(self, keep: Keep, graph: Graph) -> list[list[int]]:
+        """The choices of every class that a rule keeps, by what it says of the first op; all where it keeps none."""
+        found = []
+        for names, options in self.classes:
+            op = graph.by_name[names[0]]
+            few = [choice for choice, option in enumerate(options) if keep(op, option)]
+            found.append(few or list(range(len(options))))
+        return found
+
+    def choice_of(self, signatures: Mapping[str, Signature]) -> tuple[int, ...]:
+        """The choice in which every class has the signature of its first op, and copies are made as these want."""
+        return complete(self.problem, [few[0] for few in self.choices_in([signatures])])
+
+    def choices_in(self, known: Sequence[Mapping[str, Signature]]) -> list[list[int]]:
+        """The choices of every class that are the signature of its first op in one of several answers."""
+        return [
+            sorted({options.index(signatures[names[0]]) for signatures in known}) for names, options in self.classes
+        ]
+
+
+def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: float = math.inf) -> LayoutProblem:
+    """The problem of a search space; with `limit`, memory per rank is bounded at every time.
+
+    Raises:
+        InfeasibleError: `keep` leaves an op without signature.
+        TimeoutError: `deadline` (time.monotonic) has passed.
+    """
+    classes, draft = classify(space), Draft()
+    _add_classes(draft, classes)
+    found = bundles(classes)
+    memory = None if limit is None else LayoutMemory.of(classes, found)
+    if memory is not None:
+        for name, stage, writer in classes.homes():
+            for usage in memory.of_home(name, stage, writer):
+                draft.add_usage(writer.found.index, usage)
+    copies = _Copies(space, draft, memory)
+    for bundle in found:
+        copies.add(bundle, deadline)
+    known = (*classes.of_ops, *classes.held.values())
+    answers = tuple((tuple(op.name for op in one.ops), one.options) for one in known)
+    return LayoutProblem(draft.problem("layout", limit), answers)
+
+
+def _add_classes(draft: Draft, classes: Classes) -> None:
+    """The node of every class has its index; all that it costs here is the acts of its ops."""
+    space, op_ns = classes.space, dict[int, list[int]]()
+    for found in classes.of_ops:
+        first = found.ops[0]
+        if found.kind not in op_ns:
+            seconds = [space.cost.op_seconds(space.graph, first, option, space.mesh) for option in found.options]
+            op_ns[found.kind] = [to_ns(s) for s in seconds]
+        weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op)) for op in found.ops)
+        name = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
+        draft.add_node(name, [weight * ns for ns in op_ns[found.kind]])
+    for name in classes.held:
+        draft.add_node(f"{name}@home", [0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """Adds the copies of bundles; what alike classes want and pay is found once, and then told by its identity."""
+
+    space: SearchSpace
+    draft: Draft
+    memory: LayoutMemory | None
+    reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, BoolArray]] = field(default_factory=dict)
+    prices: dict[object, dict[NdSbp, IntArray]] = field(default_factory=dict)
+    nobody: dict[int, BoolArray] = field(default_factory=dict)
+
+    def add(self, bundle: Bundle, deadline: float) -> None:
+        """Add a copy for every layout that some reader may want."""
+        reads = [self._reads(reader, positions) for reader, positions in bundle.readers]
+        for layout in dict.fromkeys(layout for found in reads for layout in found):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the layout problem was not built in time")
+            if self.memory is None and bundle.writer is not None and len(bundle.readers) == 1:
+                self._link(bundle, bundle.writer, layout, reads[0][layout])
+            else:
+                self._share(bundle, layout, reads)
+
+    def _reads(self, reader: OpClass, positions: tuple[int, ...]) -> dict[NdSbp, BoolArray]:
+        """Layout that some choice of a reader wants at its positions -> which of its choices do."""
+        found = self.reads.get((reader.kind, positions))
+        if found is None:
+            found = self.reads[reader.kind, positions] = {}
+            for choice, option in enumerate(reader.options):
+                for position in positions:
+                    layout = option.inputs[position]
+                    if layout not in found:
+                        found[layout] = np.zeros(len(reader.options), bool)
+                    found[layout][choice] = True
+        return found
+
+    def _link(self, bundle: Bundle, writer: Writer, layout: NdSbp, reads: BoolArray) -> None:
+        """A copy that one class alone can want: an edge from its writer."""
+        reader, _ = bundle.readers[0]
+        prices = self._prices(bundle, writer, layout)
+        self.draft.add_edge(writer.found.index, reader.index, self.draft.once(np.outer, prices, reads))
+
+    def _share(self, bundle: Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, BoolArray]]) -> None:
+        """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
+        name = f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
+        if bundle.writer is None:
+            node = self._loaded(bundle, layout, name)
+        elif self.memory is None:
+            node = self.draft.add_node(name, [0, 0])
+            prices = self._prices(bundle, bundle.writer, layout)
+            self.draft.add_edge(bundle.writer.found.index, node, self.draft.once(np.outer, prices, _USED))
+        else:
+            node = self._converted(bundle, bundle.writer, self.memory, layout, name)
+        width = self.draft.width(node)
+        for (reader, _), found in zip(bundle.readers, reads, strict=True):
+            wants = found.get(layout)
+            if wants is None:
+                wants = self.nobody.setdefault(len(reader.options), np.zeros(len(reader.options), bool))
+            self.draft.add_edge(reader.index, node, self.draft.once(_needs, wants, width))
+
+    def _loaded(self, bundle: Bundle, layout: NdSbp, name: str) -> int:
+        """A copy that nobody writes: it is loaded where it is used."""
+        ns = to_ns(self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh)))
+        cost = ns * sum(self.space.weight(stage, Rate.MICRO_BATCH) for _, _, stage in bundle.instances)
+        usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
+        return self.draft.add_node(name, [0, cost], usages)
+
+    def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp, name: str) -> int:
+        """A copy whose choices are the layouts that it may come from, at what it costs and holds."""
+        homes = writer.homes
+        sources = list(dict.fromkeys(homes))
+        prices = _prices_ns(self.space, bundle, sources, layout)
+        legal = [source for source, price in zip(sources, prices, strict=True) if price < FORBIDDEN]
+        usages = memory.of_copies(bundle, legal, layout)
+        node = self.draft.add_node(name, [0, *(price for price in prices if price < FORBIDDEN)], usages)
+        place = {source: i for i, source in enumerate(legal, 1)}
+        origins, homes_at = np.arange(len(legal) + 1), np.array([place.get(home, -1) for home in homes])
+        matches = (origins[None, :] == 0) | (origins[None, :] == homes_at[:, None])
+        self.draft.add_edge(writer.found.index, node, np.where(matches, 0, FORBIDDEN))
+        return node
+
+    def _prices(self, bundle: Bundle, writer: Writer, layout: NdSbp) -> IntArray:
+        """What a copy costs under each choice of its writer."""
+        key = (*writer.kind, bundle.spec, tuple(bundle.moves.items()))
+        by_layout = self.prices.setdefault(key, {})
+        if layout not in by_layout:
+            homes = writer.homes
+            sources = list(dict.fromkeys(homes))
+            known = dict(zip(sources, _prices_ns(self.space, bundle, sources, layout), strict=True))
+            by_layout[layout] = np.array([known[source] for source in homes], np.int64)
+        return by_layout[layout]
+
+
+def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+    """What copies cost by the layout that they come from: the weighted times of their conversions."""
+    totals, weights, converter = [0] * len(sources), space.weights, space.converter
+    ways: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+    for (home, stage), times in bundle.moves.items():
+        way = converter.way(home, stage)
+        *_, leaves, arrives = ways.get(way, (0, 0, 0, 0))
+        ways[way] = home, stage, leaves + times * weights[home], arrives + times * weights[stage]
+    for home, stage, leaves, arrives in ways.values():
+        for i, (leaving, arriving) in enumerate(converter.all_prices_ns(bundle.spec, home, sources, stage, layout)):
+            if totals[i] == FORBIDDEN or leaving + arriving == math.inf:
+                totals[i] = FORBIDDEN
+            else:
+                totals[i] += leaves * int(leaving) + arrives * int(arriving)
+    return totals
+
+
+def _needs(wants: BoolArray, width: int) -> IntArray:
+    """Who wants a copy may not leave it unused, its choice 0."""
+    table = np.zeros((wants.size, width), np.int64)
+    table[wants, 0] = FORBIDDEN
+    return table

@@ -1,0 +1,169 @@
+"""Rules: restrictions on the choice of signatures, axis by axis.
+
+They make the plans that people write by hand. Every search starts from those, so its answer is never worse than they
+are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.ops.base import int_attr
+from strategy.graph.signature import Signature
+from strategy.sbp.sbp import B, NdSbp, Sbp, Split
+from strategy.sbp.tensor import Rate, Shape
+from strategy.search.layouts.space import Keep
+
+AxisRule = Callable[[Op, str, Sbp], bool]
+"""(op, value that it reads, writes or updates, SBP of that along the axis) -> whether the rule allows it."""
+
+_FIRST_MAPS = ("qkv", "q", "k", "v", "fc1", "gate", "up")
+_SECOND_MAPS = ("proj", "fc2", "down")
+_COLUMN_SPLIT = tuple(f"*.{first}.{part}" for first in _FIRST_MAPS for part in ("weight", "bias"))
+_ROW_SPLIT = tuple(f"*.{second}.weight" for second in _SECOND_MAPS)
+
+
+def data_parallel(graph: Graph) -> AxisRule:
+    """Every rank of the axis has its own samples and all parameters."""
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        role = graph.values[name].role
+        if role is Role.INPUT:
+            return sbp == Split(0)
+        return sbp == B if role is Role.VARIABLE else True
+
+    return rule
+
+
+def tensor_parallel(graph: Graph) -> AxisRule:
+    """Megatron: columns, then rows; every rank sees all samples (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
+    wanted = dict(_megatron(graph))
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        if graph.values[name].role is Role.INPUT:
+            return sbp == B
+        return sbp == wanted[name] if name in wanted else True
+
+    return rule
+
+
+def _megatron(graph: Graph) -> Iterator[tuple[str, Sbp]]:
+    for value in graph.with_role(Role.VARIABLE):
+        name = value.name.split(":", 1)[0]
+        if value.spec.shape != graph.values[name].spec.shape:
+            continue  # the state of stacked parameters, which follows none of them
+        if any(fnmatchcase(name, pattern) for pattern in _COLUMN_SPLIT):
+            yield value.name, Split(len(value.spec.shape) - 1)
+        elif any(fnmatchcase(name, pattern) for pattern in _ROW_SPLIT):
+            yield value.name, Split(0)
+        else:
+            yield value.name, B
+
+
+def half_and_half(graph: Graph) -> AxisRule:
+    """Attention data-parallel, MLP tensor-parallel, on the same axis: signatures mixed op by op."""
+    megatron = dict(_megatron(graph))
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        value = graph.values[name]
+        if value.role is Role.INPUT:
+            return sbp == Split(0)
+        if value.role is Role.VARIABLE:
+            return sbp == (megatron.get(name, B) if ".mlp." in name else B)
+        return True
+
+    return rule
+
+
+def sample_axis(graph: Graph) -> AxisRule:
+    """Samples are split along the axis; everything else is free. This is what makes an axis a data axis."""
+    return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == Split(0)
+
+
+def shared_samples_axis(graph: Graph) -> AxisRule:
+    """Every rank of the axis sees all samples; everything else is free. This is what makes an axis a tensor axis."""
+    return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == B
+
+
+def position_axis(graph: Graph) -> AxisRule:
+    """Positions are split along the axis; everything else is free. This is what makes an axis a context axis.
+
+    Where the graph has attention in blocks, keys and values go round a ring, and what arrives for a
+    block has been on its way since the one before; else positions are exchanged for heads.
+    """
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        value = graph.values[name]
+        if value.role is Role.INPUT and len(value.spec.shape) > 1:
+            return isinstance(sbp, Split) and sbp.dim == 1
+        if value.role is Role.INPUT:
+            return sbp == B
+        if op.kind in _BLOCKS and name in op.inputs[:2]:
+            return isinstance(sbp, Split) and sbp.dim == 1
+        if op.kind == "copy" and "shift" in op.attrs:
+            return sbp == Split(1, int_attr(op.attrs, "shift"))
+        return op.kind not in _WHOLE_ATTENTION or name != op.inputs[0] or sbp == Split(2)
+
+    return rule
+
+
+def context_parallel(graph: Graph) -> AxisRule:
+    """Every rank of the axis has its own positions of all that flows between the layers, and all parameters."""
+    free, split = position_axis(graph), frozenset(_by_position(graph))
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        if name in op.updates:
+            return sbp == B
+        if name in split and op.kind not in _WHOLE_ATTENTION and not (isinstance(sbp, Split) and sbp.dim == 1):
+            return False
+        return free(op, name, sbp)
+
+    return rule
+
+
+_WHOLE_ATTENTION = ("attention", "attention_grad")
+_BLOCKS = ("attention_block", "attention_block_grad")
+
+
+def _by_position(graph: Graph) -> Iterator[str]:
+    """Values [samples, positions, ...], as long as some input."""
+    leading = {value.spec.shape[:2] for value in graph.with_role(Role.INPUT)}
+    statistics = {op.outputs[1] for op in graph.ops if op.kind in ("attention", "attention_block")}
+    for value in graph.with_role(Role.COMPUTED):
+        shape = value.spec.shape
+        flows = value.rate is Rate.MICRO_BATCH and len(shape) > 2 and shape[:2] in leading
+        if flows and value.name not in statistics:
+            yield value.name
+
+
+RULES: Mapping[str, Callable[[Graph], AxisRule]] = {
+    "data": data_parallel,
+    "tensor": tensor_parallel,
+    "mixed": half_and_half,
+    "samples split": sample_axis,
+    "samples shared": shared_samples_axis,
+    "context": context_parallel,
+    "positions split": position_axis,
+}
+
+
+def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
+    """Keep the signatures that satisfy one named rule per mesh axis; an axis of one rank has nothing to rule."""
+    found = [(axis, RULES[name](graph)) for axis, name in enumerate(rules) if mesh[axis] > 1]
+
+    def keep(op: Op, signature: Signature) -> bool:
+        names, layouts = (*op.inputs, *op.outputs, *op.updates), signature.layouts
+        for axis, rule in found:
+            for name, nd_sbp in zip(names, layouts, strict=True):
+                if not rule(op, name, nd_sbp[axis]):
+                    return False
+        return True
+
+    return keep
+
+
+def named_layouts(op: Op, signature: Signature) -> Iterator[tuple[str, NdSbp]]:
+    """Every value that an op reads, writes or updates, with its layout under a signature."""
+    return zip((*op.inputs, *op.outputs, *op.updates), signature.layouts, strict=True)

@@ -1,0 +1,32 @@
+"""Random programs under random timing: every measured trace is one that the credit monitor accepts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from executor.runtime.measured import measured_timeline
+from executor.runtime.worker import Hooks
+from executor.threads import run_loopback
+from strategy.graph.graph import Graph
+from strategy.program.program import Program
+from strategy.program.timeline import by_stream
+from tests.executor.programs import load
+from tests.support.monitor import check_trace
+from tests.support.random_programs import live_programs
+
+STEPS = 3
+PROGRAMS = list(live_programs(30, seed=500, resources=False))
+
+
+@pytest.mark.parametrize(("seed", "program"), PROGRAMS, ids=[str(seed) for seed, _ in PROGRAMS])
+def test_every_trace_is_accepted(seed: int, program: Program) -> None:
+    rng = random.Random(seed)
+    hooks = Hooks(delay=lambda actor, number: rng.choice((0.0, 0.0, 0.0001, 0.001)))
+    workers = run_loopback(program, Graph({}, ()), {}, load, steps=STEPS, hooks=lambda rank: hooks, stall_s=10)
+    timeline = measured_timeline(program, [row for worker in workers for row in worker.records], steps=STEPS)
+    assert check_trace(program, timeline.records) == []
+    for stream, rows in zip(program.streams, by_stream(timeline), strict=True):
+        if not stream.dynamic:
+            assert [row.actor for row in rows] == list(stream.sequence) * STEPS

@@ -1,0 +1,65 @@
+"""What launchers leave in the environment, and where mpiexec is found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from executor.supervision.environment import find_mpiexec, find_rank
+from strategy.base.errors import EnvironmentLacks
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}, (3, 4, 1, 2)),
+        (
+            {
+                "OMPI_COMM_WORLD_RANK": "5",
+                "OMPI_COMM_WORLD_SIZE": "8",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+                "SLURM_PROCID": "0",
+                "SLURM_LOCALID": "0",
+                "SLURM_STEP_NUM_TASKS": "2",
+            },
+            (5, 8, 1, 4),
+        ),
+        (
+            {
+                "SLURM_PROCID": "6",
+                "SLURM_STEP_NUM_TASKS": "7",
+                "SLURM_LOCALID": "0",
+                "SLURM_NODEID": "3",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+            },
+            (6, 7, 0, 1),
+        ),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "8"}, None),
+    ],
+)
+def test_the_launcher_is_told_by_what_it_leaves_in_the_environment(
+    environment: Mapping[str, str], expected: tuple[int, int, int, int] | None
+) -> None:
+    found = find_rank(environment)
+    assert (found and (found.rank, found.size, found.local_rank, found.local_size)) == expected
+
+
+def test_mpiexec_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside, on_path = tmp_path / "bin", tmp_path / "path"
+    for folder in (beside, on_path):
+        folder.mkdir()
+        (folder / "mpiexec").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    monkeypatch.setenv("PATH", str(on_path))
+    assert find_mpiexec() == beside / "mpiexec"
+    (beside / "mpiexec").unlink()
+    assert find_mpiexec() == on_path / "mpiexec"
+    (on_path / "mpiexec").unlink()
+    with pytest.raises(EnvironmentLacks, match=r"pip install \"sbplan\[mpich\]\"") as caught:
+        find_mpiexec()
+    assert caught.value.exit_code == 5

@@ -1,0 +1,51 @@
+"""A rank without a launcher: its run folder, its exit code, what an earlier job left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_a_rank_alone_needs_no_launcher(tmp_path: Path) -> None:
+    code = (
+        "import sys; from executor.supervision.environment import run_folder; "
+        "from executor.supervision.rank import run_rank\n"
+        "run_rank(lambda: print(run_folder()) or 'numpy' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=20)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    folder = Path(ended.stdout.strip())
+    assert folder.parent == tmp_path
+    deadline_s = time.monotonic() + 5
+    while folder.exists() and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(("leave", "code"), [("sys.exit(4)", 4), ("sys.exit('why')", 1), ("sys.exit()", 0), ("3", 3)])
+def test_the_exit_code_is_the_rank_s(tmp_path: Path, leave: str, code: int) -> None:
+    script = f"import sys; from executor.supervision.rank import run_rank; run_rank(lambda: {leave})"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", script], env=environment, timeout=20).returncode == code
+
+
+def test_the_cause_of_an_earlier_job_is_forgotten(tmp_path: Path) -> None:
+    old = tmp_path / "failure.json"
+    old.write_text("{}")
+    os.utime(old, (1, 1))
+    script = (
+        "import sys; from pathlib import Path; from executor.supervision.rank import run_rank;"
+        "run_rank(lambda: 0, folder=Path(sys.argv[1]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    assert subprocess.run(command, env=environment, timeout=20).returncode == 0
+    assert not old.exists()

@@ -1,0 +1,103 @@
+"""Estimates: each moves the right way when the machine or the plan does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.base.errors import InputError
+from strategy.closed_form.calibration import shipped
+from strategy.closed_form.estimate import estimate
+from strategy.closed_form.job import Job
+from strategy.hardware.devices import DEVICES, device
+from tests.strategy.closed_form.conftest import BASE, Make
+
+
+def seconds(*jobs: Job) -> list[float]:
+    return [float(value) for value in estimate(jobs, shipped()).seconds]
+
+
+def test_the_achieved_rate_is_that_of_large_models_on_a100() -> None:
+    """39 B with full recompute: between 120 and 190 TFLOP/s counted as executed."""
+    flop = 8 * 39.1e9 * BASE.global_batch * BASE.seq
+    assert 120e12 < flop / BASE.gpus / seconds(BASE)[0] < 190e12
+
+
+def test_recompute_costs_a_forward_pass(job: Make) -> None:
+    full, none = seconds(job(), job(recompute="none"))
+    assert 1.15 < full / none < 1.45
+
+
+def test_interleaving_shortens_the_bubble(job: Make) -> None:
+    plain, interleaved = seconds(job(pp=8, global_batch=64), job(pp=8, global_batch=64, virtual=3))
+    assert interleaved < plain
+
+
+def test_a_pipeline_of_few_micro_batches_is_mostly_bubble(job: Make) -> None:
+    short, long = seconds(job(gpus=64, pp=8, global_batch=2), job(gpus=64, pp=8, global_batch=128))
+    assert long / short < 16
+
+
+def test_tensor_parallelism_over_nodes_pays_for_the_network(job: Make) -> None:
+    near, far = seconds(job(tp=8), job(tp=16, pp=2))
+    assert far > 1.3 * near
+
+
+def test_half_the_network_hurts_what_is_bound_by_it_alone(job: Make) -> None:
+    bound = job(tp=1, pp=1, zero=3, framework="deepspeed-zero", global_batch=64, micro_batch=1)
+    slow, fast = seconds(replace(bound, nic_bytes_per_s=12.5e9), bound)
+    assert slow / fast >= 1.6
+    alone = job(gpus=8, tp=8, pp=1, global_batch=64)
+    slow, fast = seconds(replace(alone, nic_bytes_per_s=12.5e9), alone)
+    assert slow / fast <= 1.02
+
+
+def test_newer_gpus_are_faster_and_memory_of_one_kind_does_not_matter(job: Make) -> None:
+    names = ["V100-32", "A100-80", "H100", "B200"]
+    times = seconds(*(job(device=DEVICES[name]) for name in names))
+    assert times == sorted(times, reverse=True)
+
+
+def test_an_unknown_gpu_works_from_its_data_sheet_and_is_flagged(job: Make) -> None:
+    other = replace(device("H100"), name="X1", half=1500e12)
+    found = estimate([job(), job(device=other)], shipped())
+    assert list(found.extrapolated) == [False, True]
+    width = found.high / found.low
+    assert width[1] == pytest.approx(width[0] ** 1.5)
+    assert found.seconds[1] < found.seconds[0]
+
+
+def test_what_no_run_was_like_is_flagged(job: Make) -> None:
+    found = estimate([job(), job(seq=2**17), job(framework="oneflow", gpus=512, global_batch=1024)], shipped())
+    assert list(found.extrapolated) == [False, True, True]
+
+
+def test_zero_stages_hold_less(job: Make) -> None:
+    held = estimate([job(zero=stage, gpus=256, global_batch=2048) for stage in (0, 1, 3)], shipped()).footprint
+    assert list(held.allocated) == sorted(held.allocated, reverse=True)
+    assert (held.driver > held.reserved).all()
+    assert (held.reserved >= held.allocated).all()
+
+
+def test_memory_that_cannot_be_enough_is_an_alarm(job: Make) -> None:
+    fits, not_fits = job(framework="megatron-deepspeed"), job(framework="megatron-deepspeed", tp=1, pp=1)
+    assert list(estimate([fits, not_fits], shipped()).out_of_memory) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpus": 0}, "gpus must be a whole number of at least 1"),
+        ({"tp": 3}, "tp 3 x pp 4 x cp 1 does not divide 64 GPUs"),
+        ({"nic_bytes_per_s": -1.0}, "nic_bytes_per_s must be above zero"),
+        ({"nic_bytes_per_s": float("nan")}, "nic_bytes_per_s must be above zero"),
+        ({"recompute": "some"}, "recompute must be none, selective or full"),
+        ({"framework": "caffe"}, "framework"),
+        ({"precision": "ternary"}, "precision"),
+        ({"fabric": "pigeons"}, "fabric"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, object], message: str, job: Make) -> None:
+    with pytest.raises(InputError, match=message):
+        job(**changes)

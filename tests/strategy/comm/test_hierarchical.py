@@ -1,0 +1,110 @@
+"""Collectives on two levels: bytes by level, prices as sums of parts, chosen where they are cheaper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.base.units import to_ns
+from strategy.comm.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
+from strategy.comm.hierarchical import PARTS, nodes_of, slowest_level, spans_alike
+from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates, step_features
+from strategy.hardware.cluster import Cluster, Link
+from strategy.hardware.presets import find_cluster
+from strategy.program.program import ActKind, time_alone_ns
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, NdSbp, P, Split
+from strategy.sbp.tensor import TensorSpec
+
+CHANGES: dict[ActKind, tuple[NdSbp, NdSbp]] = {
+    ActKind.ALL_REDUCE: ((P,), (B,)),
+    ActKind.REDUCE_SCATTER: ((P,), (Split(0),)),
+    ActKind.ALL_GATHER: ((Split(0),), (B,)),
+}
+
+
+def line(ranks: int) -> Placement:
+    return Placement(tuple(range(ranks)), (ranks,), ("data",))
+
+
+def on_nodes(nodes: int, per_node: int) -> Cluster:
+    return replace(find_cluster("dgx-a100:1"), nodes=nodes, devices_per_node=per_node)
+
+
+def test_groups_by_node() -> None:
+    cluster = on_nodes(3, 2)
+    assert nodes_of(cluster, (0, 1, 2, 3)) == ((0, 1), (2, 3))
+    assert nodes_of(cluster, (3, 0, 2, 1)) == ((3, 2), (0, 1))
+    for group in ((0, 1), (0, 2, 4), (0, 1, 2), (5,)):
+        assert nodes_of(cluster, group) == ()
+    assert spans_alike(cluster, line(4), (0,))
+    assert not spans_alike(cluster, Placement((0, 1, 2, 3), (2, 2), ("a", "b")), (1,))
+    assert not spans_alike(on_nodes(2, 4), Placement((0, 1, 4, 5, 2, 3, 6, 7), (2, 4), ("a", "b")), (0,))
+
+
+def test_a_step_is_as_slow_as_its_slowest_group() -> None:
+    """Of six ranks, four to a node, only the second of two groups of three crosses."""
+    cluster, placement = on_nodes(2, 4), Placement(tuple(range(6)), (2, 3), ("a", "b"))
+    step = step_between((B, P), (B, B))
+    assert step is not None
+    assert cluster.level(placement.groups(1)[0]) == "intra"
+    assert slowest_level(cluster, placement, (1,)) == "inter"
+    assert step_features(cluster, TensorSpec((6,)), (B, P), step, placement, 0).level == "inter"
+    assert slowest_level(on_nodes(2, 3), placement, (1,)) == "intra"
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+@pytest.mark.parametrize("rows", [24, 17])
+def test_both_ways_send_alike_in_all_and_two_levels_less_between_nodes(kind: ActKind, rows: int) -> None:
+    nodes, per_node = 2, 4
+    cluster, placement, spec = on_nodes(nodes, per_node), line(nodes * per_node), TensorSpec((rows, 3))
+    source, target = CHANGES[kind]
+    step = step_between(source, target)
+    assert step is not None
+    flat = boxing_task(spec, source, step, placement, 0)
+    levels = replace(flat, nodes=nodes_of(cluster, flat.group))
+    total = sum(sent_nbytes(kind, flat, rank, spec) for rank in flat.group)
+    assert sum(sent_nbytes(kind, levels, rank, spec) for rank in flat.group) == total
+    between = 0
+    for rank in flat.group:
+        sent = part_nbytes(kind, levels, rank, spec)
+        between += sum(n for (_, level), n in zip(PARTS[kind], sent, strict=True) if level == "inter")
+    assert between == spec.nbytes * (nodes - 1) * (2 if kind is ActKind.ALL_REDUCE else 1)
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_cheaper_way_is_taken(kind: ActKind) -> None:
+    """Slow links between nodes favour two levels; links alike, one, which has fewer parts but as many bytes."""
+    source, target = CHANGES[kind]
+    step = step_between(source, target)
+    assert step is not None
+    spec, placement = TensorSpec((1 << 20, 8)), line(16)
+    two_boxes = CostModel(find_cluster("dgx-a100:2"), {})
+    found = two_boxes.step_features(spec, source, step, placement)
+    flat = step_features(two_boxes.cluster, spec, source, step, placement, 0)
+    assert [(part.kind, part.level) for part in found.parts] == list(PARTS[kind])
+    assert two_boxes.seconds(found) < two_boxes.seconds(flat)
+    priced = sum(two_boxes.seconds(part) for part in found.parts)
+    assert two_boxes.seconds(found) == pytest.approx(priced)
+    near = replace(two_boxes.cluster, intra=Link(1e9, 1e-3), inter=Link(1e12, 1e-9))
+    assert CostModel(near, {}).step_features(spec, source, step, placement).parts == ()
+    one_box = CostModel(find_cluster("dgx-a100:1"), {})
+    assert one_box.step_features(spec, source, step, line(8)).parts == ()
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_alone_it_takes_its_price_and_loads_both_ports(kind: ActKind) -> None:
+    source, target = CHANGES[kind]
+    step = step_between(source, target)
+    assert step is not None
+    cost, spec, placement = CostModel(find_cluster("dgx-a100:2"), {}), TensorSpec((1 << 16, 8)), line(16)
+    features = cost.step_features(spec, source, step, placement)
+    task = boxing_task(spec, source, step, placement, 3)
+    task = replace(task, nodes=nodes_of(cost.cluster, task.group))
+    work = cost.work(features, 3, part_nbytes(kind, task, 3, spec))
+    ports = [port_name(level, 3) for level in dict.fromkeys(x for _, x in PARTS[kind])]
+    assert [name for name, _ in work.demands] == [*ports, port_name(DEVICE, 3)]
+    rates = port_rates(cost.cluster, 16)
+    times = [time_alone_ns(nbytes, rates[name]) for name, nbytes in work.demands]
+    assert work.latency_ns + max(times) == pytest.approx(to_ns(cost.seconds(features)), abs=2)

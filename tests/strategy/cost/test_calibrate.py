@@ -1,0 +1,118 @@
+"""Constants come back from noisy rows; files round trip; what is wrong is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strategy.base.errors import InputError
+from strategy.cost.calibrate import (
+    calibrate,
+    read_calibration,
+    read_measurements,
+    write_calibration,
+    write_measurements,
+)
+from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import Features, Measurement
+from tests.support.small_plans import cluster
+
+TRUTH = {
+    "matmul": Coefficients(5e-6, 2e-11, 3e-10),
+    "gelu": Coefficients(2e-6, 0.0, 8e-10),
+    "all_reduce@intra": Coefficients(4e-6, 0.0, 1e-9),
+}
+
+
+def rows(seed: int, *, outliers: float = 0.1) -> list[Measurement]:
+    """Rows of known constants with 3 % noise; `outliers` of them take up to ten times as long."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for kind, constants in TRUTH.items():
+        name, _, level = kind.partition("@")
+        for nbytes, factor, hops in itertools.product((10**3, 10**4, 10**5, 10**6), (1, 10, 100), (1, 3, 7)):
+            features = Features(name, nbytes * factor, nbytes, hops if level else 0, level)
+            flop = features.flop if name == "matmul" else 0
+            seconds = constants.fixed_s * (features.hops or 1)
+            seconds += constants.s_per_flop * flop + constants.s_per_byte * nbytes
+            slow = rng.uniform(2, 10) if rng.random() < outliers else 1.0
+            found.append(Measurement(features, seconds * slow * rng.lognormal(0, 0.03), 5, f"seed {seed}"))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_known_constants_are_recovered(seed: int) -> None:
+    fitted = calibrate(rows(seed), cluster(8)).fitted
+    for kind, truth in TRUTH.items():
+        found = fitted[kind].coefficients
+        assert found.fixed_s == pytest.approx(truth.fixed_s, rel=0.1)
+        assert found.s_per_flop == pytest.approx(truth.s_per_flop, rel=0.1, abs=1e-15)
+        assert found.s_per_byte == pytest.approx(truth.s_per_byte, rel=0.1)
+
+
+def test_more_work_never_costs_less() -> None:
+    model = calibrate(rows(1, outliers=0.3), cluster(8)).cost_model(cluster(8))
+    for kind in TRUTH:
+        name, _, level = kind.partition("@")
+        base = Features(name, 1000, 1000, 1 if level else 0, level)
+        for more in (replace(base, flop=2000), replace(base, nbytes=2000), replace(base, hops=base.hops + 2)):
+            assert model.seconds(more) >= model.seconds(base)
+
+
+def test_provenance_and_range() -> None:
+    found = calibrate([*rows(1), *rows(2)], cluster(8), act_overhead_s=1e-5)
+    matmul = found.fitted["matmul"]
+    assert matmul.sources == ("seed 1", "seed 2")
+    assert (matmul.rows, matmul.samples) == (72, 360)
+    assert matmul.nbytes_range == (10**3, 10**6)
+    assert 0 < matmul.spread < 10
+    assert not found.extrapolates(Features("matmul", 10**4, 10**4))
+    assert found.extrapolates(Features("matmul", 10**12, 10**4))
+    assert found.extrapolates(Features("layer_norm", 10**4, 10**4))
+    assert found.cost_model(cluster(8)).act_overhead_s == 1e-5
+
+
+def test_round_trips(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    found = calibrate(rows(3), cluster(8), act_overhead_s=2e-6)
+    write_calibration(found, path)
+    assert read_calibration(path) == found
+    write_measurements(rows(3), path)
+    assert read_measurements(path) == rows(3)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_row_without_a_time_is_refused(seconds: float) -> None:
+    with pytest.raises(InputError, match="without a time"):
+        calibrate([Measurement(Features("gelu", 1, 1), seconds, 1, "here")], cluster(1))
+
+
+@pytest.mark.parametrize("junk", [None, [], "x", {}, -1, 1e400, 10**400], ids=lambda junk: str(junk)[:9])
+def test_damaged_files_are_refused(tmp_path: Path, junk: object) -> None:
+    path = tmp_path / "file.json"
+    write_calibration(calibrate(rows(3), cluster(8)), path)
+    text = path.read_text()
+    for cut in (0, 1, len(text) // 2, len(text) - 3):
+        path.write_text(text[:cut])
+        with pytest.raises(InputError):
+            read_calibration(path)
+        with pytest.raises(InputError):
+            read_measurements(path)
+    content = json.loads(text)
+    content["fitted"]["matmul"]["coefficients"]["s_per_byte"] = junk
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError):
+        read_calibration(path)
+    content["fitted"]["matmul"] = junk
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError):
+        read_calibration(path)
+    features = {"kind": "gelu", "flop": 1, "nbytes": 1}
+    path.write_text(json.dumps([{"features": features, "seconds": junk, "samples": junk, "source": ""}]))
+    with pytest.raises(InputError):
+        calibrate(read_measurements(path), cluster(1))

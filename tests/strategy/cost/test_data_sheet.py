@@ -1,0 +1,100 @@
+"""Data sheets: a CPU's count at face value, a GPU's by the shares that published runs reached."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.closed_form.calibration import shipped
+from strategy.cost.cost import CostModel
+from strategy.cost.data_sheet import data_sheet, unpublished
+from strategy.cost.measurement import Features
+from strategy.hardware.cluster import Cluster, Link
+from strategy.hardware.presets import PRESETS, find_cluster
+from tests.support.small_plans import cluster
+
+LARGE = (8192, 8192, 8192, 1)
+
+
+def product(shape: tuple[int, int, int, int], kind: str = "matmul", half: str = "bfloat16") -> Features:
+    m, n, k, count = shape
+    return Features(kind, 2 * m * n * k * count, 0, half=half, product=shape)
+
+
+def share(where: Cluster, features: Features) -> float:
+    """FLOP/s over the dense peak, without the launch."""
+    seconds = CostModel(where, {}).seconds(features) - where.device.launch_s
+    return features.flop / seconds / (where.device.flop_per_s * where.device.bf16_speedup)
+
+
+def test_a_cpu_counts_at_face_value() -> None:
+    found = cluster(2)
+    assert data_sheet(found, Features("matmul", 1, 1)).s_per_flop == 1 / found.device.flop_per_s
+    assert data_sheet(found, Features("add", 0, 1)).s_per_byte == 1 / found.device.memory_bytes_per_s
+    assert data_sheet(found, Features("all_reduce", 0, 1, 1, "intra")).s_per_byte == 1 / found.intra.bytes_per_s
+
+
+def test_a_gpu_reaches_what_runs_of_its_generation_reached() -> None:
+    """Large products come near the fitted share; narrow ones lose tiles, waves and depth."""
+    constants = shipped().constants
+    for name in ("dgx-a100", "dgx-h100", "dgx-b200"):
+        found = find_cluster(name)
+        large = share(found, product(LARGE))
+        generation = {"dgx-a100": "ampere", "dgx-h100": "hopper", "dgx-b200": "blackwell"}[name]
+        assert 0.85 < large / constants[f"rate.{generation}.half"] <= 1
+        assert share(found, product((8192, 8192, 64, 1))) < 0.6 * large
+        assert share(found, product((256, 8200, 1024, 1))) < 0.8 * large
+        assert share(found, product((8192, 1, 8192, 1))) < 0.05 * large, "bound by its bytes"
+        assert share(found, product(LARGE, "batch_matmul")) < large
+        assert share(found, product(LARGE, "grouped_matmul")) < large
+        assert share(found, replace(product(LARGE), product=None)) >= large, "a bound where no shape is known"
+
+
+def test_a_causal_mask_halves_fused_attention() -> None:
+    found = find_cluster("dgx-a100")
+    masked, full = (Features("attention", 10**12, 0, half="bfloat16", every_pair=every) for every in (False, True))
+    assert share(found, masked) == pytest.approx(2 * share(found, full))
+
+
+def test_collectives_reach_what_nccl_does() -> None:
+    """Inside a switch an all-reduce of an H100 beats its ring; fabrics between nodes differ."""
+    a100, h100 = find_cluster("dgx-a100"), find_cluster("dgx-h100")
+    eight = Features("all_reduce", 0, 10**9, 7, "intra")
+    ring = Features("all_gather", 0, 10**9, 7, "intra")
+    by_link = [1 / data_sheet(c, f).s_per_byte / c.intra.bytes_per_s for c in (a100, h100) for f in (eight, ring)]
+    assert by_link[0] == pytest.approx(by_link[1], rel=0.02)
+    assert by_link[2] > 1.02 * by_link[3]
+    assert all(0.6 < share < 1.3 for share in by_link)
+    far = Features("reduce_scatter", 0, 10**9, 15, "inter")
+    times = {fabric: CostModel(replace(a100, fabric=fabric), {}).seconds(far) for fabric in ("infiniband", "omnipath")}
+    assert 2 < times["omnipath"] / times["infiniband"] < 3
+
+
+def test_more_bandwidth_is_never_slower_and_an_unknown_gpu_is_like_an_a100() -> None:
+    found = find_cluster("dgx-a100")
+    quick = replace(found, intra=Link(2 * found.intra.bytes_per_s, found.intra.latency_s))
+    eight = Features("all_reduce", 0, 10**9, 7, "intra")
+    assert CostModel(quick, {}).seconds(eight) < 0.6 * CostModel(found, {}).seconds(eight)
+    unknown = replace(found, device=replace(found.device, name="X900"))
+    assert CostModel(unknown, {}).seconds(product(LARGE)) == CostModel(found, {}).seconds(product(LARGE))
+
+
+def test_what_no_published_run_was_on_is_said() -> None:
+    found = {name: unpublished(replace(one, nodes=2)) for name, one in PRESETS.items()}
+    assert found["dgx-a100"] == found["dgx-h100"] == found["gb200-nvl72"] == ()
+    assert found["dgx-1p"] == ("device P100",)
+    assert found["v100-vpc25"] == ("fabric tcp",)
+    a100 = find_cluster("dgx-a100")
+    assert unpublished(replace(a100, device=replace(a100.device, name="A100-SXM4-80GB"))) == ()
+    assert unpublished(replace(a100, device=replace(a100.device, name="X900"))) == ("device X900",)
+    assert unpublished(cluster(2)) == ("device small", "links")
+
+
+def test_every_preset_prices_every_kind() -> None:
+    for one in PRESETS.values():
+        for kind in ("matmul", "attention_grad", "conv2d", "gelu", "adamw"):
+            assert 0 < CostModel(one, {}).seconds(Features(kind, 10**9, 10**6)) < 1
+        for kind in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "rotate", "transfer"):
+            for level in ("intra", "inter"):
+                assert 0 < CostModel(one, {}).seconds(Features(kind, 0, 10**6, 3, level)) < 1

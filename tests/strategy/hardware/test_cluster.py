@@ -1,0 +1,349 @@
+"""Cluster files: every mistake has its place, and what is written reads back."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import string
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategy.base.errors import InputError
+from strategy.hardware.cluster import Cluster, Device, Host, Link, host_memory_bytes, read_cluster, write_cluster
+from strategy.hardware.presets import PRESETS, find_cluster
+from strategy.sbp.tensor import DType
+
+GOOD: dict[str, Any] = {
+    "name": "two-boxes",
+    "nodes": 2,
+    "devices_per_node": 8,
+    "device": {
+        "name": "A100",
+        "backend": "cupy",
+        "memory": "80 GiB",
+        "memory_bandwidth": "2039 GB/s",
+        "launch": "5 us",
+        "compute": "156 TFLOP/s",
+    },
+    "intra": {"bandwidth": "300 GB/s", "latency": "3 us"},
+    "inter": {"bandwidth": "25 GB/s", "latency": "5 us"},
+    "host": {
+        "memory": "256 GiB",
+        "memory_bandwidth": "51 GB/s",
+        "compute": "1.1 TFLOP/s",
+        "bandwidth": "31.5 GB/s",
+        "latency": "10 us",
+    },
+}
+FIGURES = [
+    (table, key)
+    for table, content in GOOD.items()
+    if isinstance(content, dict)
+    for key in content
+    if key not in ("name", "backend")
+]
+
+Reader = Callable[[dict[str, Any]], Cluster]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cluster.toml"
+
+
+@pytest.fixture
+def read(path: Path) -> Reader:
+    def reader(document: dict[str, Any]) -> Cluster:
+        path.write_text(toml(document), encoding="utf-8")
+        return read_cluster(path)
+
+    return reader
+
+
+def toml(document: dict[str, Any]) -> str:
+    scalars = [f"{key} = {literal(value)}" for key, value in document.items() if not isinstance(value, dict)]
+    tables = [f"[{key}]\n" + toml(value) for key, value in document.items() if isinstance(value, dict)]
+    return "\n".join([*scalars, *tables]) + "\n"
+
+
+def literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def without(table: str | None, key: str) -> dict[str, Any]:
+    document = copy.deepcopy(GOOD)
+    del (document if table is None else document[table])[key]
+    return document
+
+
+def having(table: str | None, key: str, value: object) -> dict[str, Any]:
+    document = copy.deepcopy(GOOD)
+    (document if table is None else document[table])[key] = value
+    return document
+
+
+def keys() -> Iterator[tuple[str | None, str]]:
+    for key, content in GOOD.items():
+        yield None, key
+        if isinstance(content, dict):
+            yield from ((key, inner) for inner in content)
+
+
+def misspelt(key: str) -> set[str]:
+    """Every deletion and substitution of one character that leaves a bare TOML key."""
+    found = {key[:i] + key[i + 1 :] for i in range(len(key))}
+    found |= {key[:i] + c + key[i + 1 :] for i in range(len(key)) for c in string.ascii_letters + string.digits + "_-"}
+    return found - {key, ""}
+
+
+def test_a_good_file_is_read(read: Reader) -> None:
+    cluster = read(GOOD)
+    assert cluster == Cluster(
+        "two-boxes",
+        2,
+        8,
+        Device("A100", "cupy", 80 * 2**30, 2039 * 1e9, 156e12, 5 * 1e-6),
+        Link(300e9, 3 * 1e-6),
+        Link(25e9, 5 * 1e-6),
+        Host(256 * 2**30, 51e9, 1.1e12, 31.5e9, 10 * 1e-6),
+    )
+    assert cluster.devices == 16
+
+
+def test_without_inter_the_links_are_those_of_a_node(read: Reader) -> None:
+    cluster = read(without(None, "inter"))
+    assert cluster.inter == cluster.intra
+
+
+def test_without_host_there_is_none(read: Reader) -> None:
+    cluster = read(without(None, "host"))
+    assert cluster.host is None
+    assert host_memory_bytes(cluster) == 0
+
+
+def test_every_misspelt_key_is_refused_with_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of files, so none is written."""
+    tried = 0
+    for table, key in keys():
+        for wrong in sorted(misspelt(key)):
+            content = GOOD if table is None else GOOD[table]
+            renamed = {wrong if k == key else k: v for k, v in content.items()}
+            document = renamed if table is None else {**GOOD, table: renamed}
+            if wrong in content:
+                continue
+            monkeypatch.setattr(Path, "read_text", lambda _, encoding, document=document: toml(document))
+            with pytest.raises(InputError) as caught:
+                read_cluster(path)
+            text = str(caught.value)
+            assert text.startswith(f"{path}: " + (f"[{table}]: " if table else "")), text
+            assert f"{wrong}: unknown key" in text
+            assert key in text, text
+            tried += 1
+    assert tried > 5000
+
+
+def test_gpu_direct_is_said_and_needs_a_host_where_it_is_not(read: Reader) -> None:
+    assert read(having("inter", "fabric", "tcp")).gpu_direct
+    found = read(having("inter", "gpu_direct", False))
+    assert not found.gpu_direct
+    assert tomllib.loads(write_cluster(found))["inter"]["gpu_direct"] is False
+    with pytest.raises(InputError, match=r"\[inter\]: gpu_direct: neither true nor false"):
+        read(having("inter", "gpu_direct", "no"))
+    inter = {**GOOD["inter"], "gpu_direct": False}
+    with pytest.raises(InputError, match="gpu_direct: no host to pass through"):
+        read({**{key: value for key, value in GOOD.items() if key != "host"}, "inter": inter})
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1, 1.5, True, "19 %", math.nan])
+def test_a_slowdown_is_a_share_of_one(read: Reader, wrong: object) -> None:
+    assert read(GOOD).device.slowdown == 0.0
+    assert read(having("device", "slowdown", 0.25)).device.slowdown == 0.25
+    with pytest.raises(InputError, match=r"\[device\]: slowdown: not a share"):
+        read(having("device", "slowdown", wrong))
+
+
+def test_an_added_key_is_refused(read: Reader) -> None:
+    for table in (None, "device", "intra", "inter", "host"):
+        with pytest.raises(InputError, match=r"cluster\.toml: .*colour: unknown key"):
+            read(having(table, "colour", "red"))
+
+
+@pytest.mark.parametrize(("table", "key"), [pair for pair in keys() if pair not in ((None, "inter"), (None, "host"))])
+def test_every_missing_key_is_named(read: Reader, path: Path, table: str | None, key: str) -> None:
+    with pytest.raises(InputError, match="is missing") as caught:
+        read(without(table, key))
+    assert caught.value.where == f"{path}: " + (f"[{table}]: {key}" if table else key)
+
+
+@pytest.mark.parametrize(("table", "key"), FIGURES)
+def test_figures_need_a_unit_and_a_possible_value(read: Reader, path: Path, table: str, key: str) -> None:
+    unit = GOOD[table][key].split()[1]
+    zero = [] if key in ("launch", "latency") else [f"0 {unit}"]
+    wrong = ["80", "", "80 parsec", f"-1 {unit}", f"nan {unit}", f"inf {unit}", f"1e999 {unit}", f"{unit}", *zero]
+    for value in [*wrong, 80, 80.0, True, math.nan, math.inf, -1, [80], {"value": 80}]:
+        if isinstance(value, dict):
+            continue
+        with pytest.raises(InputError) as caught:
+            read(having(table, key, value))
+        assert caught.value.where == f"{path}: [{table}]: {key}", value
+
+
+@pytest.mark.parametrize("key", ["nodes", "devices_per_node"])
+@pytest.mark.parametrize("value", [0, -1, 1.0, 2.5, math.nan, math.inf, True, "2", [2], "2020-01-01"])
+def test_counts_are_whole_and_positive(read: Reader, path: Path, key: str, value: object) -> None:
+    with pytest.raises(InputError, match="not a count") as caught:
+        read(having(None, key, value))
+    assert caught.value.where == f"{path}: {key}"
+
+
+@pytest.mark.parametrize(("table", "key"), [(None, "name"), ("device", "name"), ("device", "backend")])
+@pytest.mark.parametrize("value", [1, True, "", ["x"]])
+def test_texts_are_texts(read: Reader, table: str | None, key: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"{key}: not a text"):
+        read(having(table, key, value))
+
+
+def test_a_backend_is_one_of_two(read: Reader) -> None:
+    for value in ("torch", "NumPy", "cupy "):
+        with pytest.raises(InputError, match=r"\[device\]: backend: unknown backend.*numpy.*cupy"):
+            read(having("device", "backend", value))
+
+
+@pytest.mark.parametrize("table", ["device", "intra", "inter", "host"])
+@pytest.mark.parametrize("value", [1, "text", [1], True])
+def test_tables_are_tables(read: Reader, table: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"\[{table}\]: not a table"):
+        read(having(None, table, value))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "name =",
+        "name = two-boxes",
+        "nodes = 1\nnodes = 2",
+        "[device]\n[device]",
+        "\x00",
+        f"nodes = {'9' * 5000}",
+        "nodes = 2020-13-45",
+        "a = " + "[" * 100_000,
+    ],
+    ids=range(10),
+)
+def test_broken_files_are_refused_with_their_path(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(str(path))):
+        read_cluster(path)
+
+
+def test_unreadable_files_are_refused_with_their_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.toml: no such cluster file"):
+        read_cluster(tmp_path / "absent.toml")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cluster(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    with pytest.raises(InputError, match=r"latin\.toml: cannot be read"):
+        read_cluster(tmp_path / "latin.toml")
+
+
+def test_presets() -> None:
+    for name, one in PRESETS.items():
+        per_node = one.devices_per_node
+        assert find_cluster(name).devices == per_node
+        assert find_cluster(f"{name}:128").devices == 128 * per_node
+        assert find_cluster(f"{name}:4").name == f"{name}:4"
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "four", "1e3", " 2", "2:3", "²", "9" * 5000])
+def test_a_preset_needs_a_number_of_nodes(count: str) -> None:
+    with pytest.raises(InputError, match="not a number of nodes"):
+        find_cluster(f"dgx-a100:{count}")
+
+
+@pytest.mark.parametrize("name", ["dgx-a10:4", "dgxa100", "DGX-A100", "v100-ib10:2"])
+def test_an_unknown_preset_gets_a_hint(name: str) -> None:
+    with pytest.raises(InputError, match=r"did you mean|known: "):
+        find_cluster(name)
+    with pytest.raises(InputError, match="did you mean 'dgx-a100'"):
+        find_cluster("dgx-a10:4")
+
+
+def test_every_preset_reads_back(path: Path) -> None:
+    for name in PRESETS:
+        cluster = find_cluster(f"{name}:3")
+        path.write_text(write_cluster(cluster), encoding="utf-8")
+        assert find_cluster(str(path)) == cluster
+
+
+POSITIVE = st.floats(1e-3, 1e18, allow_nan=False)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@settings(deadline=None)
+@given(
+    cluster=st.builds(
+        Cluster,
+        NAMES,
+        st.integers(1, 10**6),
+        st.integers(1, 64),
+        st.builds(
+            Device,
+            NAMES,
+            st.sampled_from(["numpy", "cupy"]),
+            st.integers(1, 2**50),
+            POSITIVE,
+            POSITIVE,
+            st.floats(0, 1),
+        ),
+        st.builds(Link, POSITIVE, st.floats(0, 1)),
+        st.builds(Link, POSITIVE, st.floats(0, 1)),
+    )
+)
+def test_every_cluster_reads_back(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> None:
+    path = tmp_path_factory.getbasetemp() / "c.toml"
+    path.write_text(write_cluster(cluster), encoding="utf-8", newline="")
+    assert read_cluster(path) == cluster
+
+
+def test_links_by_the_levels_that_ranks_cross() -> None:
+    cluster = find_cluster("dgx-a100:2")
+    assert cluster.level((0, 7)) == "intra"
+    assert cluster.level((7, 8)) == "inter"
+    assert cluster.level((9, 15)) == "intra"
+    assert cluster.link("intra") is cluster.intra
+    assert cluster.link("inter") is cluster.inter
+    assert not cluster.crosses_nodes((3,))
+    assert cluster.overlaps
+
+
+@pytest.mark.parametrize("wrong", ['"fast"', "0", "-1.0", "inf", "nan", "true"])
+def test_a_speedup_that_is_no_ratio_is_refused(path: Path, wrong: str) -> None:
+    path.write_text(toml(GOOD).replace("launch =", f"bf16_speedup = {wrong}\nlaunch ="))
+    with pytest.raises(InputError, match=r"\[device\]: bf16_speedup: not a ratio"):
+        read_cluster(path)
+
+
+def test_products_in_halves_are_as_fast_as_the_data_sheet_says(path: Path) -> None:
+    path.write_text(toml(GOOD).replace("launch =", "fp16_speedup = 2\nlaunch ="))
+    device = read_cluster(path).device
+    rates = [device.product_flop_per_s(dtype) for dtype in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16)]
+    assert rates == [156e12, 156e12, 312e12]
+    path.write_text(write_cluster(read_cluster(path)))
+    assert read_cluster(path).device == device
+    for name, half in (("dgx-a100", 312e12), ("dgx-h100", 989e12), ("dgx-b200", 2250e12)):
+        preset = find_cluster(name).device
+        assert preset.product_flop_per_s(DType.BFLOAT16) == preset.product_flop_per_s(DType.FLOAT16) == half
+    old = find_cluster("v100-ib100").device
+    assert old.product_flop_per_s(DType.FLOAT16) == pytest.approx(125e12)
+    assert old.product_flop_per_s(DType.BFLOAT16) == old.flop_per_s

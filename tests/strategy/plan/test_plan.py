@@ -1,0 +1,172 @@
+"""Plan files: the same bytes, the same plan; whatever is wrong with one is refused in words."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strategy.base.errors import InputError, PlanError
+from strategy.passes.training import Training
+from strategy.plan.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
+from strategy.plan.verify import verify
+from tests.support.small_plans import config_of, plan_by_rules, request
+
+JUNK: list[Any] = [None, True, "x", "", -1, 0, 0.5, 10**9, 10**400, 1e308, [], [[]], {}, {"x": 1}, [None], ["B", 1]]
+
+
+@cache
+def real_plan(pp: int = 1) -> Plan:
+    training = Training(global_batch=4, num_micro_batches=2)
+    return plan_by_rules(request(2 * pp, training), config_of(training, tp=2, pp=pp), ("data", "tensor"))
+
+
+def stamped(content: dict[str, Any]) -> str:
+    """The document with the hashes that its writer would have given it."""
+    rest = {key: value for key, value in content.items() if key not in ("plan_hash", "inputs_hash")}
+    if rest.keys() >= set(INPUTS):
+        rest["inputs_hash"] = digest({key: rest[key] for key in INPUTS})
+    return json.dumps({**rest, "plan_hash": digest(rest)})
+
+
+def paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place in a document; of long lists and of the ops only the first few."""
+    yield path
+    if isinstance(value, dict):
+        items = list(value.items())
+        for key, item in items[:2] if path == ("ops",) else items:
+            yield from paths(item, (*path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value[:2]):
+            yield from paths(item, (*path, index))
+
+
+def put(content: Any, path: tuple[str | int, ...], value: Any) -> None:
+    for key in path[:-1]:
+        content = content[key]
+    content[path[-1]] = value
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_round_trip(tmp_path: Path, pp: int) -> None:
+    path = tmp_path / "plan.json"
+    write_plan(real_plan(pp), path)
+    found = read_plan(path)
+    assert document(found) == document(real_plan(pp))
+    assert plan_text(found) == path.read_text() == plan_text(real_plan(pp))
+    assert found.layout == real_plan(pp).layout
+    assert found.plan_hash == real_plan(pp).plan_hash
+    assert verify(found) == []
+    assert json.loads(path.read_text())["ops"].keys() == found.layout.signatures.keys()
+
+
+def test_truncated_and_flipped_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    data = plan_text(real_plan()).encode()
+    rng = random.Random(0)
+    for _ in range(150):
+        at = rng.randrange(len(data) - 2)
+        flipped = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+        for damaged in (data[:at], flipped):
+            path.write_bytes(damaged)
+            with pytest.raises(InputError):
+                read_plan(path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", "7", '{"format": 1}', "\ud800", "[" * 100_000, '{"a":' * 900])
+def test_other_documents_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(InputError):
+        read_plan(path)
+
+
+def test_deep_documents_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for depth in (100, 500, 900, 950, 990, 2000, 50_000):
+        content = {key: value for key, value in document(real_plan()).items() if key != "stages"}
+        path.write_text(f'{json.dumps(content)[:-1]}, "stages": {"[" * depth}{"]" * depth}}}')
+        with pytest.raises(InputError):
+            read_plan(path)
+
+
+def test_wrong_values_under_a_right_hash_are_refused_by_name(tmp_path: Path) -> None:
+    """Wherever junk is put, reading or verifying says so; no other exception, and no memory without end."""
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan(2)))
+    accepted = []
+    places = [place for place in paths(content) if place and place[0] not in ("plan_hash", "inputs_hash")]
+    mutations = [(place, junk) for place in places for junk in JUNK]
+    for place, junk in random.Random(0).sample(mutations, 400):
+        damaged = copy.deepcopy(content)
+        put(damaged, place, junk)
+        if damaged == content:
+            continue
+        path.write_text(stamped(damaged))
+        try:
+            problems = verify(read_plan(path))
+        except InputError:
+            continue
+        if not problems:
+            accepted.append((place, junk))
+    assert [(place, junk) for place, junk in accepted if not free_to_say(place)] == []
+
+
+def free_to_say(place: tuple[str | int, ...]) -> bool:
+    """What makes another plan, not a wrong one: names, settings, devices and links to spare, a roomier limit."""
+    names = {("model", "name"), ("cluster", "name"), ("cluster", "device", "name")}
+    spare = {("cluster", "nodes"), ("cluster", "devices_per_node"), ("memory_limit_bytes",)}
+    graph = {"global_batch", "num_micro_batches", "dtype", "optimizer", "frozen", "precision", "skip_nonfinite"}
+    settings = {("training", field.name) for field in fields(Training) if field.name not in graph}
+    spare |= {("cluster", "device", name) for name in ("bf16_speedup", "fp16_speedup", "slowdown")}
+    simulated = {("step_time_s",), ("simulated_lower_bound_s",)}
+    unused = place[:2] in (("cluster", "inter"), ("cluster", "host"), ("config", "zero_min_size"))
+    return place in names | spare | settings | simulated or unused
+
+
+def test_a_number_of_micro_batches_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan()))
+    content["training"].update(global_batch=2 * 10**12, num_micro_batches=10**12)
+    content["config"]["num_micro_batches"] = 10**12
+    path.write_text(stamped(content))
+    assert any("objective_s" in problem for problem in verify(read_plan(path)))
+
+
+def test_a_missing_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan()))
+    for place in paths(content):
+        if not place or not isinstance(place[-1], str) or place[0] in ("plan_hash", "inputs_hash"):
+            continue
+        damaged = copy.deepcopy(content)
+        parent = damaged
+        for key in place[:-1]:
+            parent = parent[key]
+        del parent[place[-1]]
+        path.write_text(stamped(damaged))
+        try:
+            refusal = "; ".join(verify(read_plan(path)))
+        except PlanError as error:
+            refusal = str(error)
+        assert place[-1] in refusal, place
+
+
+def test_a_changed_file_is_refused_by_its_hashes(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan()))
+    path.write_text(json.dumps({**content, "step_time_s": 1e-9}))
+    with pytest.raises(PlanError, match="plan_hash"):
+        read_plan(path)
+    changed = {**content, "training": {**content["training"], "lr": 1.0}}
+    del changed["plan_hash"]
+    path.write_text(json.dumps({**changed, "plan_hash": digest(changed)}))
+    with pytest.raises(PlanError, match="inputs_hash"):
+        read_plan(path)

@@ -1,0 +1,184 @@
+"""Mutated plans, each under the hash of its own content: verify refuses them and names what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strategy.base.errors import InputError
+from strategy.graph.signature import op_signatures
+from strategy.passes.training import Training
+from strategy.plan.plan import Plan, plan_text, read_plan
+from strategy.plan.verify import verify
+from strategy.sbp.sbp import format_nd
+from tests.strategy.plan.test_plan import stamped
+from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
+
+Document = dict[str, Any]
+Mutant = tuple[str, Document]
+"""What the refusal must name, and the mutated document."""
+
+
+@cache
+def real_plan(kind: str) -> Plan:
+    training = Training(global_batch=4, num_micro_batches=2)
+    if kind == "random":
+        return random_plan(request(4, training), config_of(training, dp=2, tp=2), random.Random(3))
+    pp = int(kind == "pipeline") + 1
+    config = config_of(training, tp=2, pp=pp)
+    return plan_by_rules(request(2 * pp, training), config, ("data", "tensor"))
+
+
+KINDS = ("tensor", "pipeline", "random")
+
+
+@cache
+def content(kind: str) -> Document:
+    found: Document = json.loads(plan_text(real_plan(kind)))
+    return found
+
+
+FIGURES = ("objective_s", "peak_memory_bytes", "sent_bytes_per_step")
+"""What refuses a chain without one of its steps, where the others lead there too."""
+
+
+def refusal(document: Document, path: Path) -> str:
+    path.write_text(stamped(document))
+    try:
+        return "\n".join(verify(read_plan(path)))
+    except InputError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unchanged_plans_are_accepted(kind: str, tmp_path: Path) -> None:
+    assert refusal(content(kind), tmp_path / "plan.json") == ""
+
+
+def signature_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
+    """For every op, one tensor's SBP along one axis replaced such that the signature is not legal."""
+    plan, mesh = real_plan(kind), real_plan(kind).layout.stages.placements[0].mesh
+    for op in plan.graph.ops:
+        legal = {json.dumps([format_nd(nd) for nd in s.layouts]) for s in op_signatures(plan.graph, op, mesh)}
+        neighbours = []
+        for part in ("inputs", "outputs", "updates"):
+            for position, layout in enumerate(content(kind)["ops"][op.name][part]):
+                for axis in range(len(layout)):
+                    for sbp in ("B", "P(sum)", "P(max)", "S(0)", "S(1)", "S(7)"):
+                        entry = copy.deepcopy(content(kind)["ops"][op.name])
+                        entry[part][position][axis] = sbp
+                        if json.dumps(entry["inputs"] + entry["outputs"] + entry["updates"]) not in legal:
+                            neighbours.append(entry)
+        for entry in rng.sample(neighbours, min(1, len(neighbours))):
+            yield f"op {op.name} ", {**content(kind), "ops": {**content(kind)["ops"], op.name: entry}}
+
+
+def boxing_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
+    """Conversions dropped, doubled or redirected; steps dropped, or of another kind, axis or target."""
+    boxing = content(kind)["boxing"]
+    for index in sorted(rng.sample(range(len(boxing)), min(8, len(boxing)))):
+        entry = boxing[index]
+
+        def with_entry(*replaced: Document, at: int = index) -> Mutant:
+            return boxing[at]["value"], {**content(kind), "boxing": [*boxing[:at], *replaced, *boxing[at + 1 :]]}
+
+        yield with_entry()
+        yield with_entry(entry, entry)
+        yield with_entry({**entry, "steps": []})
+        yield with_entry({**entry, "from": {**entry["from"], "layout": ["B", "S(1)"]}})
+        for number, step in enumerate(entry["steps"]):
+            rest = entry["steps"][:number], entry["steps"][number + 1 :]
+            other_kind = "all_reduce" if step["kind"] != "all_reduce" else "all_gather"
+            changed = (
+                {"kind": other_kind},
+                {"axes": [1 - axis for axis in step["axes"]] if len(step["axes"]) == 1 else [0]},
+                {"layout": ["S(0)", "S(5)"]},
+            )
+            yield with_entry({**entry, "steps": [*rest[0], *rest[1]]})
+            for change in changed:
+                yield with_entry({**entry, "steps": [*rest[0], {**step, **change}, *rest[1]]})
+
+
+def figure_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
+    """What the plan claims, and the degrees, settings and devices that it is about."""
+    base = content(kind)
+    for key in ("peak_memory_bytes", "sent_bytes_per_step"):
+        for rank in range(len(base[key])):
+            for change in (-1, 1, 10**9):
+                figures = [figure + change * (r == rank) for r, figure in enumerate(base[key])]
+                yield key, {**base, key: figures}
+        yield key, {**base, key: base[key][:-1]}
+    yield "objective_s", {**base, "objective_s": base["objective_s"] * (1 + 1e-6)}
+    yield "gap", {**base, "gap": base["gap"] + 0.01}
+    yield "gap", {**base, "lower_bound_s": base["lower_bound_s"] * 0.9 - 1e-9}
+    yield "lower_bound_s", {**base, "lower_bound_s": base["objective_s"] * 1.1, "gap": 0.0}
+    yield "memory", {**base, "memory_limit_bytes": max(base["peak_memory_bytes"]) - 1}
+    yield "memory_limit_bytes", {**base, "memory_limit_bytes": 2**41}
+    yield "status", {**base, "status": "splendid"}
+    for name in ("dp", "tp", "pp", "micro_batch", "num_micro_batches", "cp", "ep", "virtual_stages"):
+        yield "config", {**base, "config": {**base["config"], name: base["config"][name] + 1}}
+    yield "config.schedule", {**base, "config": {**base["config"], "schedule": "zbv"}}
+    yield "recompute", {**base, "config": {**base["config"], "recompute": "full"}}
+    for name, value in (("global_batch", 8), ("num_micro_batches", 4)):
+        yield "config", {**base, "training": {**base["training"], name: value}}
+    first = base["stages"][0]
+    changes: list[Document] = [{"devices": [0, 1, 2, 7][: len(first["devices"])]}, {"axes": ["tensor", "data"]}]
+    for moved in (*changes, {"mesh": [4, 1]}):
+        yield "", {**base, "stages": [{**first, **moved}, *base["stages"][1:]]}
+    yield "stages", {**base, "stages": base["stages"] * 2}
+    for name in rng.sample(sorted(base["ops"]), 4):
+        for stage in (-1, 7):
+            yield f"op {name}", {**base, "ops": {**base["ops"], name: {**base["ops"][name], "stage": stage}}}
+            yield f"op {name}", {**base, "ops": {**base["ops"], name: {**base["ops"][name], "lap": stage}}}
+        without = {other: entry for other, entry in base["ops"].items() if other != name}
+        yield f"op {name}", {**base, "ops": without}
+        yield "op stray", {**base, "ops": {**base["ops"], "stray": base["ops"][name]}}
+    yield "objective_s", {**base, "cluster": {**base["cluster"], "intra": {"bytes_per_s": 1e3, "latency_s": 1.0}}}
+
+
+@pytest.mark.parametrize("mutants", [signature_mutants, boxing_mutants, figure_mutants])
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutants_are_refused_by_name(
+    kind: str, mutants: Callable[[str, random.Random], Iterator[Mutant]], tmp_path: Path
+) -> None:
+    count = 0
+    for named, mutant in mutants(kind, random.Random(0)):
+        if mutant == content(kind):
+            continue
+        found = refusal(mutant, tmp_path / "plan.json")
+        assert found, (named, count)
+        other_way = mutants is boxing_mutants and found.startswith(FIGURES)
+        if not other_way and named.removeprefix("op ").strip() not in found:
+            assert named == "config", (named, found)
+            assert any(word in found for word in ("stage", "config", "training", "batch")), found
+        count += 1
+    assert count >= 15
+
+
+def test_moving_an_op_to_another_stage_is_noticed(tmp_path: Path) -> None:
+    base = content("pipeline")
+    for name in random.Random(1).sample(sorted(base["ops"]), 6):
+        entry = {**base["ops"][name], "stage": 1 - base["ops"][name]["stage"]}
+        assert refusal({**base, "ops": {**base["ops"], name: entry}}, tmp_path / "plan.json"), name
+
+
+def test_a_conversion_that_nobody_wants_is_superfluous(tmp_path: Path) -> None:
+    base = content("tensor")
+    value = "layers.0.mlp.fc1.weight"
+    home = base["ops"][f"{value}:adamw"]["updates"][0]
+    stray = {
+        "value": value,
+        "from": {"stage": 0, "layout": home},
+        "to": {"stage": 0, "layout": ["S(0)", "B"]},
+        "steps": [],
+    }
+    assert value in refusal({**base, "boxing": [*base["boxing"], stray]}, tmp_path / "plan.json")
+    stray["value"] = "nothing"
+    assert "nothing" in refusal({**base, "boxing": [*base["boxing"], stray]}, tmp_path / "plan.json")

@@ -1,0 +1,89 @@
+"""Timelines: written and read back, queried, and refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from simulator.engine import run
+from simulator.pipelines import pipeline
+from strategy.base.errors import InputError
+from strategy.program.timeline import (
+    Clock,
+    Timeline,
+    from_zero,
+    make_timeline,
+    read_timeline,
+    step_ends_ns,
+    step_time_ns,
+    stream_sequences,
+    write_timeline,
+)
+from tests.support.random_programs import live_programs
+
+
+@pytest.fixture(scope="module")
+def timeline() -> Timeline:
+    return run(pipeline(3, 4, "1f1b", transfer_ns=1), 2).timeline
+
+
+@pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
+def test_reads_what_it_wrote_and_writes_the_same_bytes(name: str, timeline: Timeline, tmp_path: Path) -> None:
+    first, second = tmp_path / name, tmp_path / f"again.{name}"
+    write_timeline(timeline, first)
+    write_timeline(read_timeline(first), second)
+    assert read_timeline(second) == timeline
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_every_random_timeline_survives_the_file(tmp_path: Path) -> None:
+    for seed, program in live_programs(20):
+        found = run(program, 2).timeline
+        path = tmp_path / f"{seed}.json"
+        write_timeline(found, path)
+        assert read_timeline(path) == found
+
+
+@pytest.mark.parametrize("damage", ["absent", "text", "version", "column", "ragged", "clock"])
+def test_damaged_files_are_refused_by_name(damage: str, timeline: Timeline, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    write_timeline(timeline, path)
+    document = json.loads(path.read_text())
+    if damage == "version":
+        document["version"] = 0
+    elif damage == "column":
+        del document["records"]["end_ns"]
+    elif damage == "ragged":
+        document["records"]["end_ns"].pop()
+    elif damage == "clock":
+        document["clock"] = "sundial"
+    path.write_text("no json" if damage == "text" else json.dumps(document))
+    if damage == "absent":
+        path.unlink()
+    with pytest.raises(InputError, match=r"timeline\.json"):
+        read_timeline(path)
+
+
+def test_ranks_may_report_in_any_order(timeline: Timeline) -> None:
+    program = pipeline(3, 4, "1f1b", transfer_ns=1)
+    by_rank = sorted(timeline.records, key=lambda record: -timeline.actors[record.actor].rank)
+    assert make_timeline(program, by_rank, clock=Clock.SIMULATED, steps=2) == timeline
+
+
+def test_step_ends_and_sequences() -> None:
+    timeline = run(pipeline(2, 2, "gpipe"), 3).timeline
+    assert step_ends_ns(timeline) == (6, 12, 18)
+    assert step_time_ns(timeline) == 6
+    sequences = dict(zip((stream.name for stream in timeline.streams), stream_sequences(timeline), strict=True))
+    names = [timeline.actors[actor].name for actor, *_ in sequences["compute"][:4]]
+    assert names == ["F1", "F1", "B1", "B1"]
+
+
+def test_from_zero_undoes_a_shift(timeline: Timeline) -> None:
+    shifted = tuple(
+        replace(r, start_ns=r.start_ns + 77, end_ns=r.end_ns + 77, ready_ns=r.ready_ns + 77) for r in timeline.records
+    )
+    assert from_zero(replace(timeline, records=shifted)) == timeline

@@ -1,0 +1,54 @@
+"""Specs and boxes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strategy.base.errors import InputError
+from strategy.sbp.tensor import Box, DType, TensorSpec, box_shape, intersect, within
+
+SPANS = st.tuples(st.integers(0, 6), st.integers(1, 6)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+def test_sizes_and_bytes() -> None:
+    assert TensorSpec((3, 4)).size == 12
+    assert TensorSpec(()).size == 1
+    for dtype in DType:
+        assert dtype.nbytes == dtype.numpy.itemsize
+        assert dtype.is_float == (not np.issubdtype(dtype.numpy, np.integer))
+        assert TensorSpec((3, 4), dtype).nbytes == np.zeros((3, 4), dtype).nbytes
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (-1, 4)])
+def test_empty_dims_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match=r"empty.*got.*expected"):
+        TensorSpec(shape)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SPANS, SPANS), max_size=3))
+def test_intersection_is_that_of_the_cells(pairs: list[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+    one: Box = tuple(a for a, _ in pairs)
+    other: Box = tuple(b for _, b in pairs)
+    shared = intersect(one, other)
+    common = cells(one) & cells(other)
+    assert (cells(shared) if shared is not None else set()) == common
+    assert intersect(other, one) == shared
+
+
+def cells(box: Box) -> set[tuple[int, ...]]:
+    return set(itertools.product(*(range(begin, end) for begin, end in box)))
+
+
+def test_within_cuts_a_box_out_of_its_frame() -> None:
+    whole = np.arange(48).reshape(6, 8)
+    frame, box = ((2, 6), (1, 7)), ((3, 5), (2, 3))
+    held = whole[2:6, 1:7]
+    np.testing.assert_array_equal(held[within(box, frame)], whole[3:5, 2:3])
+    assert box_shape(box) == (2, 1)
+    assert np.asarray(3.0)[within((), ())] == 3

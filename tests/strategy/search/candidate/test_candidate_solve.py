@@ -1,0 +1,86 @@
+"""Verdicts: the bound is below the objective, memory is kept to, and what is cut off is proved no better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strategy.layout.config import PlanConfig
+from strategy.passes.training import Training
+from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate
+from strategy.search.candidate.candidates import Request, free_rules
+from strategy.search.candidate.weighted_problem import OutOfTimeError, Weighted
+from strategy.search.layouts.space import SearchSpace
+from tests.support.small_plans import config_of, request
+
+STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)
+RANKS = config_of(Training(global_batch=4, num_micro_batches=2), tp=2)
+
+
+@pytest.fixture(scope="module")
+def asked() -> Request:
+    return request(2, Training(global_batch=4))
+
+
+def solved(asked: Request, config: PlanConfig) -> Solved:
+    found = solve_candidate(asked, config, rules=config.axes)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("config", [STAGES, RANKS])
+def test_the_bound_is_below_the_objective(asked: Request, config: PlanConfig) -> None:
+    found = solved(asked, config)
+    assert 0 < found.bound_ns <= found.objective_ns
+    assert len(found.peaks) == config.pp
+
+
+@pytest.mark.parametrize("config", [STAGES, RANKS])
+def test_no_layout_is_better_than_the_best(asked: Request, config: PlanConfig) -> None:
+    best_ns = solved(asked, config).bound_ns
+    verdict = examine(asked, config, config.axes, math.inf, best_ns)
+    assert verdict.bound_ns == best_ns
+
+
+def test_a_limit_changes_no_free_bound_and_is_kept_to(asked: Request) -> None:
+    free = examine(asked, RANKS, RANKS.axes, math.inf, None)
+    assert free.solved is not None
+    limit = max(free.solved.peaks)
+    same = examine(replace(asked, memory_limit_bytes=limit), RANKS, RANKS.axes, math.inf, None)
+    assert same.solved is not None
+    assert max(same.solved.peaks) <= limit
+    nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, RANKS.axes, math.inf, None)
+    assert (nothing.free_bound_ns, nothing.bound_ns, nothing.solved) == (free.free_bound_ns, None, None)
+
+
+def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    training = Training(global_batch=8, num_micro_batches=4)
+    config = config_of(training, pp=2, tp=2)
+    roomy = request(4, training)
+    free = examine(roomy, config, free_rules(config), math.inf, None).solved
+    by_hand = solved(roomy, config)
+    assert free is not None
+    asked = replace(roomy, memory_limit_bytes=max(by_hand.peaks))
+    of = Weighted.of
+
+    def out_of_time_under_a_limit(space: SearchSpace, limit: int | None, *rest: Any) -> Weighted:
+        if limit is not None:
+            raise OutOfTimeError("the time is up")
+        return of(space, limit, *rest)
+
+    monkeypatch.setattr(Weighted, "of", staticmethod(out_of_time_under_a_limit))
+    monkeypatch.setattr(_Examination, "_fits", lambda self, found: max(found.peaks) == max(by_hand.peaks))
+    found = examine(asked, config, free_rules(config), math.inf, None)
+    assert found.solved is not None
+    assert found.solved.peaks == by_hand.peaks != free.peaks
+    assert found.solved.bound_ns == free.bound_ns <= found.solved.objective_ns
+
+
+def test_no_time_no_verdict(asked: Request) -> None:
+    with pytest.raises(OutOfTimeError):
+        solve_candidate(asked, RANKS, rules=RANKS.axes, time_limit_s=0)

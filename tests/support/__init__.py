@@ -1,0 +1,1 @@
+"""What several test files share: generators, oracles, monitors, small plans."""
