@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from executor.checkpoint import Checkpoint, Piece, load
+from executor.checkpoint import Checkpoint, Piece, Reader
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
 from executor.runtime.initialize import given_piece, initial_piece
@@ -110,9 +110,10 @@ class Trainer:
             first_step=self.step,
             record=record,
         )
+        reader = None if checkpoint is None else Reader(checkpoint)
         for value, box in self._variables():
-            if checkpoint is not None:
-                piece = load(checkpoint, value.name, box)
+            if reader is not None:
+                piece = reader.load(value.name, box)
             elif weights is not None and value.name in weights:
                 piece = given_piece(value, box, weights[value.name])
             else:

@@ -36,6 +36,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.supervision.watchdog import write_actors
     from executor.train import StepReport, Trainer, check_world, program_of
+    from experiments.console import say
     from experiments.ranks import agree, gather_timeline, world
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
@@ -64,7 +65,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
                 if report is not None:
                     reports[index].append(report)
             if comm.rank == 0:
-                print(f"block {block + 1}/{blocks}: {paths[index].stem}", file=sys.stderr, flush=True)
+                say(f"block {block + 1}/{blocks}: {paths[index].stem}")
     pids = comm.gather(os.getpid())
     for path, trainer, found in zip(paths, trainers, reports, strict=True):
         timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step)

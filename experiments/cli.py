@@ -17,6 +17,7 @@ from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
+from experiments.console import say
 from experiments.entry import VERSION
 from experiments.garbage import little_garbage
 from strategy.base.errors import InputError, InternalError, RunError, SbplanError, did_you_mean
@@ -149,7 +150,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _report(message: str, code: int) -> int:
-    print(f"sbplan: {message}", file=sys.stderr, flush=True)
+    say(f"sbplan: {message}")
     return code
 
 

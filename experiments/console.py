@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 
-from strategy.base.errors import EnvironmentLacks
+from strategy.base.errors import EnvironmentLacks, printable
 
 
 def emit(document: Mapping[str, object]) -> None:
@@ -20,8 +20,8 @@ def emit(document: Mapping[str, object]) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line for people on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for people on stderr; names in it may be anybody's."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def not_there_yet(what: str) -> EnvironmentLacks:

@@ -1,10 +1,12 @@
-"""Outputs: places that a user names, checked before the work, not after it; and a stdout that holds our words alone."""
+"""Outputs: places that a user names, checked before the work; CSV that no spreadsheet runs; a stdout of our words."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,6 +43,29 @@ def make_folder(path: Path | None, flag: str) -> None:
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError("no folder can be made", where=f"{flag} {path}", got=error.strerror) from error
+
+
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(lines: Iterable[Sequence[str]]) -> str:
+    """The text of a CSV file. A cell that a spreadsheet would run as a formula begins with an apostrophe instead."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([_inert(cell) for cell in line] for line in lines)
+    return text.getvalue()
+
+
+def _inert(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(FORMULA_SIGNS) and not _is_number(cell) else cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from executor.checkpoint.manifest import (
 )
 from executor.runtime.transport.base import bytes_of
 from strategy.base.errors import InputError
+from strategy.base.files import repeated_key
 from strategy.sbp.tensor import Box, DType, box_shape, intersect, within
 
 _MANIFEST_LIMIT = 1 << 28
@@ -56,33 +57,71 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, manifest)
 
 
-def load(checkpoint: Checkpoint, name: str, box: Box | None = None) -> NDArray[Any]:
-    """The part `box` (by default all) of the logical tensor `name`; reads only the shards that it overlaps.
+class Reader:
+    """Reads parts of the tensors of a checkpoint; opens every shard file once, and verifies its header then."""
 
-    Raises:
-        InputError: no such tensor, a box outside of it, or a shard that is not as it was written.
-    """
-    tensor = checkpoint.manifest.tensors.get(name)
-    where = f"{checkpoint.folder.name}: {name}"
-    if tensor is None:
-        raise InputError("the checkpoint has no such tensor", where=where)
-    wanted = box if box is not None else tuple((0, size) for size in tensor.shape)
-    if not is_inside(wanted, tensor.shape):
-        raise InputError("the box is not inside the tensor", where=where, got=wanted, expected=str(tensor.shape))
-    result = np.empty(box_shape(wanted), tensor.dtype.numpy)
-    for shard in tensor.shards:
-        shared = intersect(shard.box, wanted)
-        if shared is not None:
-            piece = _read_piece(checkpoint, shard, tensor.dtype)
-            result[within(shared, wanted)] = piece[within(shared, shard.box)]
-    return result
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._files: dict[str, Any] = {}
+
+    def load(self, name: str, box: Box | None = None) -> NDArray[Any]:
+        """The part `box` (by default all) of the logical tensor `name`; reads only the shards that it overlaps.
+
+        Raises:
+            InputError: no such tensor, a box outside of it, or a shard that is not as it was written.
+        """
+        checkpoint = self._checkpoint
+        tensor = checkpoint.manifest.tensors.get(name)
+        where = f"{checkpoint.folder.name}: {name}"
+        if tensor is None:
+            raise InputError("the checkpoint has no such tensor", where=where)
+        wanted = box if box is not None else tuple((0, size) for size in tensor.shape)
+        if not is_inside(wanted, tensor.shape):
+            raise InputError("the box is not inside the tensor", where=where, got=wanted, expected=str(tensor.shape))
+        result = np.empty(box_shape(wanted), tensor.dtype.numpy)
+        for shard in tensor.shards:
+            shared = intersect(shard.box, wanted)
+            if shared is not None:
+                piece = self._piece(shard, tensor.dtype)
+                result[within(shared, wanted)] = piece[within(shared, shard.box)]
+        return result
+
+    def _piece(self, shard: Shard, dtype: DType) -> NDArray[Any]:
+        from safetensors import SafetensorError
+
+        path = self._checkpoint.folder / shard.file
+        try:
+            array: NDArray[Any] = self._file(shard.file).get_tensor(shard.key)
+        except (OSError, SafetensorError) as error:
+            raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
+        if array.dtype.name != dtype or array.shape != box_shape(shard.box):
+            raise InputError("a piece is not what the manifest says", where=f"{path}: {shard.key}", got=array.shape)
+        if hashlib.sha256(bytes_of(np.asarray(array, order="C")).data).hexdigest() != shard.sha256:
+            raise InputError("a piece was changed after it was written", where=f"{path}: {shard.key}")
+        return array
+
+    def _file(self, name: str) -> Any:
+        from safetensors import safe_open
+
+        if name not in self._files:
+            path = self._checkpoint.folder / name
+            if header_sha256(path) != self._checkpoint.manifest.files[name].header_sha256:
+                raise InputError("the header was changed after it was written", where=str(path))
+            self._files[name] = safe_open(path, framework="numpy")
+        return self._files[name]
+
+
+def load(checkpoint: Checkpoint, name: str, box: Box | None = None) -> NDArray[Any]:
+    """One part of one tensor; see `Reader.load`, which is for many."""
+    return Reader(checkpoint).load(name, box)
 
 
 def _read_manifest(path: Path) -> Manifest:
     try:
         if path.stat().st_size > _MANIFEST_LIMIT:
             raise InputError("too large for a manifest", where=str(path), got=path.stat().st_size)
-        signed = msgspec.json.decode(path.read_bytes(), type=Signed)
+        content = path.read_bytes()
+        signed = msgspec.json.decode(content, type=Signed)
         if hashlib.sha256(signed.manifest).hexdigest() != signed.sha256:
             raise InputError("the manifest was changed after it was written", where=str(path))
         manifest = msgspec.json.decode(signed.manifest, type=Manifest)
@@ -90,24 +129,9 @@ def _read_manifest(path: Path) -> Manifest:
         raise InputError("cannot be read", where=str(path), got=error.strerror) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError("not a manifest of ours", where=str(path), got=str(error)) from error
+    repeated = repeated_key(content)
+    if repeated is not None:
+        raise InputError(f"key {repeated!r} is given twice in one object", where=str(path))
     if manifest.version != VERSION:
         raise InputError("unknown version", where=str(path), got=manifest.version, expected=str(VERSION))
     return manifest
-
-
-def _read_piece(checkpoint: Checkpoint, shard: Shard, dtype: DType) -> NDArray[Any]:
-    from safetensors import SafetensorError, safe_open
-
-    path = checkpoint.folder / shard.file
-    try:
-        if header_sha256(path) != checkpoint.manifest.files[shard.file].header_sha256:
-            raise InputError("the header was changed after it was written", where=str(path))
-        with safe_open(path, framework="numpy") as file:
-            array: NDArray[Any] = file.get_tensor(shard.key)
-    except (OSError, SafetensorError) as error:
-        raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
-    if array.dtype.name != dtype or array.shape != box_shape(shard.box):
-        raise InputError("a piece is not what the manifest says", where=f"{path}: {shard.key}", got=array.shape)
-    if hashlib.sha256(bytes_of(np.asarray(array, order="C")).data).hexdigest() != shard.sha256:
-        raise InputError("a piece was changed after it was written", where=f"{path}: {shard.key}")
-    return array

@@ -26,7 +26,7 @@ from executor.checkpoint.manifest import (
 )
 from executor.runtime.transport.base import bytes_of
 from strategy.base.errors import InputError, RunError
-from strategy.sbp.tensor import DType, box_shape
+from strategy.sbp.tensor import DType, Shape, box_shape
 
 AllOk = Callable[[bool], bool]
 """Whether all ranks say true: a collective call, so also a barrier (`MPI.LAND` over the ranks)."""
@@ -123,14 +123,16 @@ def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
     arrays = {_key(piece): np.asarray(piece.array, order="C") for piece in pieces}
     save_file(arrays, path)
     _sync(path)
-    tensors: dict[str, Tensor] = {}
+    shards: dict[str, list[Shard]] = {}
+    whole: dict[str, tuple[Shape, DType]] = {}
     for piece in pieces:
         array = arrays[_key(piece)]
         if array.shape != box_shape(piece.box):
             raise InputError("the array is not of its box's shape", where=piece.name, got=array.shape)
         shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(bytes_of(array).data).hexdigest())
-        before = tensors[piece.name].shards if piece.name in tensors else ()
-        tensors[piece.name] = Tensor(piece.shape, DType(array.dtype.name), (*before, shard))
+        shards.setdefault(piece.name, []).append(shard)
+        whole[piece.name] = piece.shape, DType(array.dtype.name)
+    tensors = {name: Tensor(*whole[name], tuple(found)) for name, found in shards.items()}
     part = _Part(File(path.stat().st_size, header_sha256(path)), tensors)
     (draft / f"rank-{rank}.json").write_bytes(msgspec.json.encode(part))
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executor.supervision.heartbeat import Beat, Process, RankState, process_state, read_heartbeats
-from strategy.base.errors import InternalError, RunError
+from strategy.base.errors import InternalError, RunError, printable
 
 if TYPE_CHECKING:
     from strategy.program.program import Program
@@ -130,7 +130,7 @@ def tell(folder: Path) -> None:
     failure = read_failure(folder)
     if failure is not None:
         with suppress(OSError):
-            sys.stderr.write(f"sbplan: {failure.message()}\n")
+            sys.stderr.write(printable(f"sbplan: {failure.message()}\n"))
             sys.stderr.flush()
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from experiments.outputs import csv_text
 from experiments.published.rows import Row
 from strategy.closed_form.calibration import Calibration
 from strategy.closed_form.estimate import estimate
@@ -63,7 +62,8 @@ def predict(rows: Sequence[Row], calibration: Calibration) -> list[Prediction]:
     if able:
         mixture = Mixture.of(able)
         jobs = [candidate.job for row in able for candidate in row.candidates]
-        estimates = estimate(jobs, calibration)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # told below, row by row
+            estimates = estimate(jobs, calibration)
         reports = np.array([job.framework in _RESERVED for job in jobs])
         held = np.where(reports, estimates.footprint.reserved, estimates.footprint.driver)
         columns = [mixture.mean(values) for values in (
@@ -71,6 +71,10 @@ def predict(rows: Sequence[Row], calibration: Calibration) -> list[Prediction]:
             estimates.out_of_memory.astype(float), estimates.extrapolated.astype(float),
         )]  # fmt: skip
         for row, seconds, low, high, memory, over, beyond in zip(able, *columns, strict=True):
+            if not np.isfinite([seconds, low, high, memory]).all():
+                why = "unsupported: no finite prediction follows from its figures"
+                found[row.number] = Prediction(row.cells["row_id"], why)
+                continue
             found[row.number] = Prediction(
                 row.cells["row_id"],
                 "ok",
@@ -86,11 +90,9 @@ def predict(rows: Sequence[Row], calibration: Calibration) -> list[Prediction]:
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """The file of predictions; what is not predicted is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    lines = []
     for p in predictions:
         figures = [f"{value:.6g}" for value in (p.seconds, p.low, p.high, p.memory_gib)]
         flags = ["yes" if flag else "" for flag in (p.out_of_memory, p.extrapolated)]
-        writer.writerow([p.row_id, p.status, *(figures if p.status == "ok" else [""] * 4), *flags])
-    return text.getvalue()
+        lines.append([p.row_id, p.status, *(figures if p.status == "ok" else [""] * 4), *flags])
+    return csv_text([COLUMNS, *lines])

@@ -1,7 +1,8 @@
 """Rows: one published run per line of a CSV file, read into the jobs that it may have been.
 
 What a row leaves open (micro-batch, interleaving, recompute, heads) is not picked: the row becomes several weighted
-jobs and its prediction is their mean. Measured columns, and those that say who measured what and when, are never read.
+jobs and its prediction is their mean. A blank `attention_impl` means unfused attention. Measured columns, and those
+that say who measured what and when, are never read.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ FRAMEWORKS = (  # the first that the name starts with
 FABRICS = (("OmniPath", "omnipath"), ("EDR", "edr"))
 OMNIPATH_GBPS = 400.0
 NEWEST = 2026 + 8 / 12
+LARGEST = 2**53
+"""No figure of a row is larger: whole numbers are exact, and what is computed from them stays finite."""
 
 
 class Unsupported(Exception):
@@ -79,7 +82,7 @@ def read_cells(path: Path) -> list[dict[str, str]]:
         InputError: no such file, not UTF-8, no lines, a column missing, a line of the wrong length, or an id twice.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # a mark of the byte order is no part of a name
             lines = list(csv.reader(file))
     except FileNotFoundError:
         raise InputError("no such file", where=str(path)) from None
@@ -141,6 +144,8 @@ def figure(cells: Mapping[str, str], column: str, default: float | None = None) 
         raise Unsupported(f"{column}: got {text!r}, expected a number") from None
     if not (math.isfinite(value) and value > 0):
         raise Unsupported(f"{column}: got {text!r}, expected a finite number above zero")
+    if value > LARGEST:
+        raise Unsupported(f"{column}: got {text!r}, expected at most 2^53")
     return value
 
 
@@ -173,7 +178,7 @@ def age_years(version: str) -> float:
     """Years between a container's release, as in '26.04.01 NeMo Container', and the newest one."""
     year, _, rest = version.partition(" ")[0].partition(".")
     parts = rest.split(".")
-    if not (year.isdigit() and len(year) == 2 and parts[0].isdigit()):
+    if not (year.isdecimal() and len(year) == 2 and parts[0].isdecimal() and len(parts[0]) <= 2):
         return 0.0
     patch = 0.05 if len(parts) > 1 else 0.0
     return NEWEST - (2000 + int(year) + int(parts[0]) / 12 + patch)
@@ -240,6 +245,8 @@ def shapes_of(cells: Mapping[str, str], tp: int) -> list[Shape]:
     kv_heads = count(cells, "kv_heads", 8) if gated else 0
     layers = count(cells, "layers") if cells["layers"] else layers_of(figure(cells, "params_b"), hidden, vocab)
     heads = [count(cells, "heads")] if cells["heads"] else possible_heads(hidden, tp)
+    if not heads:
+        raise Unsupported(f"heads is missing, and none of 96 to 256 wide divide hidden {hidden} over tp {tp}")
     share = 0.16 if name.startswith("bert") else 1.0
     return [
         Shape.transformer(layers, hidden, head, count(cells, "ffn", 4 * hidden), vocab, kv_heads=kv_heads, gated=gated,
@@ -254,8 +261,8 @@ def layers_of(billions: float, hidden: int, vocab: int) -> int:
 
 
 def possible_heads(hidden: int, tp: int) -> list[int]:
-    """Numbers of heads that divide the model, with heads of 96 to 256."""
-    return [heads for heads in range(tp, hidden, tp) if hidden % heads == 0 and 96 <= hidden // heads <= 256]
+    """Numbers of heads that divide the model, with heads of 96 to 256; the fewest first."""
+    return [hidden // width for width in range(256, 95, -1) if hidden % width == 0 and hidden // width % tp == 0]
 
 
 def micro_batches_of(cells: Mapping[str, str], base: Job) -> list[int]:

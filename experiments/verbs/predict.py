@@ -30,9 +30,9 @@ def run(args: argparse.Namespace) -> int:
     calibration = read_calibration(args.constants) if args.constants else shipped()
     predictions = predict(rows, calibration)
     write_atomic(args.out, as_csv(predictions))
-    for row in rows:
-        if row.why_not:
-            say(f"{args.rows}: row {row.number} ({row.cells['row_id']}): unsupported: {row.why_not}")
+    for row, prediction in zip(rows, predictions, strict=True):
+        if prediction.status != "ok":
+            say(f"{args.rows}: row {row.number} ({row.cells['row_id']}): {prediction.status}")
     done = sum(prediction.status == "ok" for prediction in predictions)
     beyond = sum(prediction.extrapolated for prediction in predictions)
     if args.json:

@@ -89,10 +89,12 @@ def read_run(folder: Path) -> Run:
     """The files of a run.
 
     Raises:
-        InputError: one is missing or damaged, or nothing was measured.
+        InputError: one is missing or damaged, the plan is refused, or nothing was measured.
     """
+    from experiments.verbs.verify import refusal
     from strategy.cost.calibrate import read_measurements
     from strategy.plan.plan import read_plan
+    from strategy.plan.verify import verify
     from strategy.program.timeline import read_timeline
 
     if not folder.is_dir():
@@ -103,6 +105,9 @@ def read_run(folder: Path) -> Run:
         read_measurements(folder / "measurements.json"),
         read_timeline(folder / "timeline.json.gz"),
     )
+    problems = verify(found.plan)
+    if problems:
+        raise refusal(folder / "plan.json", problems)
     if not found.measurements:
         raise InputError("nothing was measured", where=str(folder / "measurements.json"))
     return found

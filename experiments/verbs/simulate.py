@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,9 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from experiments.what_if import what_if
     from simulator.simulate import simulate
     from strategy.base.units import format_seconds
-    from strategy.lowering.lower import check_size
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import verify
+    from strategy.plan.verify import Admitted, admitted
 
     check_place(args.trace, "--trace")
     check_place(args.figure, "--figure")
@@ -69,31 +69,26 @@ def run(args: argparse.Namespace) -> int:
     cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
     peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
     uneven = unevenness(args.straggler, args.slow_link, args.jitter, args.seed, ranks=plan.ranks)
-    if uneven:
-        check_size(plan.priced)
-    program = program_of(plan, plan.cost)
-    found: list[Simulation] = []
-    problems = verify(
-        plan, program, admits=lambda lowered: found.append(simulate(lowered, peak_flop_per_s=peak_flop_per_s))
-    )
-    if problems:
-        raise refusal(args.plan, problems)
+    accepted = admitted(plan, partial(simulate, peak_flop_per_s=peak_flop_per_s))
+    if not isinstance(accepted, Admitted):
+        raise refusal(args.plan, accepted)
+    program, found = accepted.program, accepted.result
     if cost != plan.cost or uneven:
         program, jitter = uneven.applied(program_of(plan, cost, folds=not uneven))
-        found.append(simulate(program, peak_flop_per_s=peak_flop_per_s, jitter=jitter))
+        found = simulate(program, peak_flop_per_s=peak_flop_per_s, jitter=jitter)
     lost = None
     if args.mtbf is not None:
         from experiments.failures import lost_to_failures
 
         lost = lost_to_failures(program, cost, mtbf=args.mtbf, restart=args.restart, save=args.save)
     if args.trace is not None:
-        write_trace_of(program, found[-1], args.trace)
+        write_trace_of(program, found, args.trace)
     if args.figure is not None:
-        draw(plan, program, found[-1], args.figure)
+        draw(plan, program, found, args.figure)
     if args.json:
         failures = {} if lost is None else asdict(lost)
-        emit({**document(found[-1]), **failures, "extrapolated": extrapolated(plan, calibration)})
-    say(f"{args.plan}: {format_seconds(found[-1].step_time_s)} a step, {found[-1].idle_share:.1%} of it idle")
+        emit({**document(found), **failures, "extrapolated": extrapolated(plan, calibration)})
+    say(f"{args.plan}: {format_seconds(found.step_time_s)} a step, {found.idle_share:.1%} of it idle")
     if lost is not None:
         say(str(lost))
     return 0

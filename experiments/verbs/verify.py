@@ -31,10 +31,11 @@ def run(args: argparse.Namespace) -> int:
         return verify_certificate(args.certificate, args.plan, json=args.json)
     from simulator import engine
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import verify
+    from strategy.plan.verify import Admitted, admitted
 
     plan = read_plan(args.plan)
-    problems = verify(plan, admits=lambda program: engine.run(program, 1))
+    found = admitted(plan, lambda program: engine.run(program, 1))
+    problems = [] if isinstance(found, Admitted) else found
     if args.json:
         emit(document(plan, problems))
     if problems:

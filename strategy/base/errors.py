@@ -137,6 +137,13 @@ def present(value: _Value | None, what: str) -> _Value:
     return value
 
 
+def printable(text: str) -> str:
+    """A text for a terminal: what would steer it, or hide or reorder the text, is written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint that names the nearest known word, or lists the known ones."""
     words = sorted(known)

@@ -4,36 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
+import io
 import json
 import os
 import time
+import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from strategy.base.errors import InputError, RunError
+
+MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_VALUES = 16 * 10**6
+"""Of a document, unpacked: so that a small file that unpacks to a huge one costs seconds, not the memory."""
+
+LARGEST = 2**63 - 1
+"""No whole number in a file of ours is larger."""
+LONGEST_S = 1e6
+"""No latency, and no time per FLOP or byte, is longer: sums of them stay finite."""
 
 LOCK_NAME = ".lock"
 _POLL_S = 0.05
 
 
 def read_json(path: Path) -> object:
-    """The JSON document in `path`.
+    """The JSON document in `path`, unpacked if the name ends in `.gz`.
 
     Raises:
-        InputError: missing, unreadable, truncated, not JSON, or holding NaN or an infinity.
+        InputError: missing, unreadable, truncated, too large, not JSON, or holding a key twice, NaN or an infinity.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _unpacked(path).decode("utf-8")
     except FileNotFoundError:
         raise InputError("no such file", where=str(path)) from None
     except UnicodeDecodeError as error:
         raise InputError("not UTF-8 text", where=f"{path}: byte {error.start}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"cannot be unpacked: {error}", where=str(path), hint="is the file complete?") from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
     if not text.strip():
         raise InputError("the file is empty", where=str(path), expected="a JSON document")
+    values = text.count(",") + text.count("{")
+    if values > MAX_JSON_VALUES:
+        raise InputError("too many values", where=str(path), got=values, expected=f"at most {MAX_JSON_VALUES}")
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         truncated = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
         problem = "the file ends in the middle of its JSON document" if truncated else f"not JSON: {error.msg}"
@@ -43,6 +62,20 @@ def read_json(path: Path) -> object:
         raise InputError("nested too deeply", where=str(path)) from None
     except ValueError as error:
         raise InputError(str(error), where=str(path)) from None
+
+
+def repeated_key(text: str | bytes) -> str | None:
+    """The first key that an object of a JSON document has twice; None of a document without, or of no JSON.
+
+    For documents that a typed reader parses: of two values such a reader takes one, and another reader the other.
+    """
+    try:
+        json.loads(text, object_pairs_hook=_nothing_of)
+    except _RepeatedKeyError as error:
+        return error.key
+    except (ValueError, RecursionError):  # what is no JSON is told by the reader
+        return None
+    return None
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
@@ -113,6 +146,37 @@ def held(folder: Path, *, wait_s: float = 0.0) -> Iterator[None]:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
+
+
+def _unpacked(path: Path) -> bytes:
+    """The bytes of a file, read no further than a document may be long."""
+    content = io.BytesIO()
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        while piece := file.read(2**20):
+            content.write(piece)
+            if content.tell() > MAX_JSON_BYTES:
+                raise InputError("too large", where=str(path), expected=f"at most {MAX_JSON_BYTES} bytes of JSON")
+    return content.getvalue()
+
+
+class _RepeatedKeyError(ValueError):
+    """An object has a key twice."""
+
+    def __init__(self, key: str, times: int) -> None:
+        self.key = key
+        super().__init__(f"key {key!r} is given {times} times in one object")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _RepeatedKeyError(*Counter(key for key, _ in pairs).most_common(1)[0])
+    return found
+
+
+def _nothing_of(pairs: list[tuple[str, Any]]) -> None:
+    """As `_object`, and keeps nothing."""
+    _object(pairs)
 
 
 def _refuse_constant(name: str) -> float:

@@ -60,7 +60,7 @@ def read_calibration(path: Path) -> Calibration:
             ranges = {key: (float(low), float(high)) for key, (low, high) in entry["ranges"].items()}
             devices = tuple(str(device) for device in entry["devices"])
             known[name] = Stratum(float(entry["half_width"]), int(entry["runs"]), devices, ranges)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise InputError(f"not a stratum: {error}", where=f"{path}: strata[{name!r}]") from None
         if not 0 <= known[name].half_width < float("inf"):
             raise InputError("not a possible half-width", where=f"{path}: strata[{name!r}]", got=entry["half_width"])

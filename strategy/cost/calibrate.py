@@ -19,15 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.errors import InputError
-from strategy.base.files import read_json, write_atomic
+from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
 from strategy.cost.cost import CostModel, coefficient_key
 from strategy.cost.data_sheet import FLOP_BOUND, Coefficients
 from strategy.cost.measurement import Features, Measurement
 from strategy.hardware.cluster import Cluster
+from strategy.sbp.tensor import DType
 
 FORMAT = 1
 HUBER_THRESHOLD = 0.1
 """Relative error beyond which a row counts linearly, not quadratically."""
+
+SHORTEST_S = 1e-12
+"""No measured act is shorter; clocks count nanoseconds."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -177,8 +181,44 @@ def _terms(features: Features) -> tuple[float, float, float]:
 
 
 def _features(content: Mapping[str, Any]) -> Features:
-    product = content.get("product")
-    return Features(**{**content, "parts": (), "product": None if product is None else tuple(map(int, product))})
+    """Features as a file has them; acts of several parts are in none.
+
+    Raises:
+        TypeError, ValueError: an unknown key, or a value that is of another type or cannot be.
+    """
+    found = Features(**{**content, "parts": ()})
+    for name in ("kind", "level", "half"):
+        _text(getattr(found, name), name)
+    for name in ("flop", "nbytes", "hops"):
+        _whole(getattr(found, name), name, 0)
+    if found.half and not DType(found.half).is_half:
+        raise ValueError(f"half is {found.half!r}, which is no dtype of 16 bits")
+    if found.level not in ("", "intra", "inter"):
+        raise ValueError(f"level is {found.level!r}, which is neither intra nor inter")
+    if not isinstance(found.every_pair, bool):
+        raise TypeError(f"every_pair is {found.every_pair!r}, which is neither true nor false")
+    if found.product is None:
+        return found
+    rows, columns, depth, count = (_whole(size, "product", 1) for size in found.product)
+    return dataclasses.replace(found, product=(rows, columns, depth, count))
+
+
+def _whole(value: object, name: str, least: int) -> int:
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise ValueError(f"{name} is {value!r}, which is no whole number from {least} on")
+    return value
+
+
+def _figure(value: object, name: str, most: float, *, least: float = 0.0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}, which is no figure from {least:g} to {most:g}")
+    return float(value)
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, which is no text")
+    return value
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
@@ -197,24 +237,25 @@ def read_calibration(path: Path) -> Calibration:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError("not a calibration file", where=str(path), expected=f'"format": {FORMAT}')
     try:
-        fitted = {kind: _fitted_of(entry) for kind, entry in content["fitted"].items()}
-        return Calibration(str(content["cluster"]), fitted, float(content["act_overhead_s"]))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        fitted = {kind: _fitted_of(kind, entry) for kind, entry in content["fitted"].items()}
+        overhead_s = _figure(content["act_overhead_s"], "act_overhead_s", LONGEST_S)
+        return Calibration(_text(content["cluster"], "cluster"), fitted, overhead_s)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError("a key is missing or wrong", where=str(path), got=str(error)) from error
 
 
-def _fitted_of(entry: dict[str, Any]) -> Fitted:
-    coefficients = Coefficients(**{key: float(value) for key, value in entry["coefficients"].items()})
-    figures = (coefficients.fixed_s, coefficients.s_per_flop, coefficients.s_per_byte)
-    if not all(np.isfinite(figure) and figure >= 0 for figure in figures):
-        raise ValueError(f"constants must be finite and not negative: {figures}")
+def _fitted_of(kind: str, entry: dict[str, Any]) -> Fitted:
+    constants = {name: _figure(value, name, LONGEST_S) for name, value in entry["coefficients"].items()}
+    points = tuple(map(_features, entry["points"]))
+    if {coefficient_key(point) for point in points} != {kind}:
+        raise ValueError(f"the points of {kind!r} are none, or of other kinds")
     return Fitted(
-        coefficients,
-        int(entry["rows"]),
-        int(entry["samples"]),
-        tuple(entry["sources"]),
-        float(entry["spread"]),
-        tuple(map(_features, entry["points"])),
+        Coefficients(**constants),
+        _whole(entry["rows"], "rows", 1),
+        _whole(entry["samples"], "samples", 1),
+        tuple(_text(source, "source") for source in entry["sources"]),
+        _figure(entry["spread"], "spread", LARGEST),
+        points,
     )
 
 
@@ -235,11 +276,9 @@ def read_measurements(path: Path) -> list[Measurement]:
     rows = []
     for number, entry in enumerate(content):
         try:
-            rows.append(
-                Measurement(
-                    _features(entry["features"]), float(entry["seconds"]), int(entry["samples"]), entry["source"]
-                )
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            seconds = _figure(entry["seconds"], "seconds", LONGEST_S, least=SHORTEST_S)
+            samples, source = _whole(entry["samples"], "samples", 1), _text(entry["source"], "source")
+            rows.append(Measurement(_features(entry["features"]), seconds, samples, source))
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError("not a measurement", where=f"{path}: row {number}", got=str(error)) from error
     return rows

@@ -38,14 +38,18 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from strategy.base.errors import InputError, did_you_mean
+from strategy.base.files import LARGEST, LONGEST_S
 from strategy.base.units import parse_bandwidth, parse_bytes, parse_compute, parse_seconds
 from strategy.hardware.devices import FABRICS
 from strategy.sbp.tensor import DType
+
+Number = TypeVar("Number", int, float)
 
 NETWORKS = (*FABRICS, "tcp")
 """Networks between nodes: those to which shares of the data sheet are fitted, and TCP, which counts at face value."""
@@ -188,10 +192,10 @@ def _device(table: _Table) -> Device:
     device = Device(
         name=table.text("name"),
         backend=table.text("backend"),
-        memory_bytes=parse_bytes(table.take("memory"), where=table.at("memory")),
-        memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
-        flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
-        launch_s=parse_seconds(table.take("launch"), where=table.at("launch")),
+        memory_bytes=table.size("memory"),
+        memory_bytes_per_s=table.rate("memory_bandwidth", parse_bandwidth),
+        flop_per_s=table.rate("compute", parse_compute),
+        launch_s=table.seconds("launch"),
         bf16_speedup=table.ratio("bf16_speedup"),
         fp16_speedup=table.ratio("fp16_speedup"),
         slowdown=table.share("slowdown"),
@@ -202,17 +206,15 @@ def _device(table: _Table) -> Device:
 
 
 def _link(table: _Table) -> Link:
-    bandwidth = parse_bandwidth(table.take("bandwidth"), where=table.at("bandwidth"))
-    latency_s = parse_seconds(table.take("latency"), where=table.at("latency"))
-    return Link(bandwidth, latency_s)
+    return Link(table.rate("bandwidth", parse_bandwidth), table.seconds("latency"))
 
 
 def _host(table: _Table) -> Host:
     link = _link(table)
     return Host(
-        memory_bytes=parse_bytes(table.take("memory"), where=table.at("memory")),
-        memory_bytes_per_s=parse_bandwidth(table.take("memory_bandwidth"), where=table.at("memory_bandwidth")),
-        flop_per_s=parse_compute(table.take("compute"), where=table.at("compute")),
+        memory_bytes=table.size("memory"),
+        memory_bytes_per_s=table.rate("memory_bandwidth", parse_bandwidth),
+        flop_per_s=table.rate("compute", parse_compute),
         link_bytes_per_s=link.bytes_per_s,
         link_latency_s=link.latency_s,
     )
@@ -253,6 +255,25 @@ class _Table:
         value = self.take(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError("not a count", where=self.at(key), got=value, expected="a whole number >= 1")
+        return self._within(key, value, 1, LARGEST)
+
+    def size(self, key: str) -> int:
+        """Bytes that must be there."""
+        return self._within(key, parse_bytes(self.take(key), where=self.at(key)), 0, LARGEST)
+
+    def rate(self, key: str, parse: Callable[..., float]) -> float:
+        """So much per second, which must be there."""
+        return self._within(key, parse(self.take(key), where=self.at(key)), 1.0, LARGEST)
+
+    def seconds(self, key: str) -> float:
+        """A time that must be there."""
+        return self._within(key, parse_seconds(self.take(key), where=self.at(key)), 0.0, LONGEST_S)
+
+    def _within(self, key: str, value: Number, least: float, most: float) -> Number:
+        """A figure as plans may hold it."""
+        if not least <= value <= most:
+            got, expected = self._content[key], f"a figure from {least:g} to {most:.3g} in bytes, FLOPs and seconds"
+            raise InputError("a figure out of range", where=self.at(key), got=got, expected=expected)
         return value
 
     def one_of(self, key: str, known: tuple[str, ...]) -> str:
@@ -274,6 +295,8 @@ class _Table:
         value = self._content.get(key, 1.0)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             raise InputError("not a ratio", where=self.at(key), got=value, expected="a finite figure above zero")
+        if not 1 / LARGEST <= value <= LARGEST:
+            raise InputError("a ratio out of range", where=self.at(key), got=value)
         return float(value)
 
     def share(self, key: str) -> float:

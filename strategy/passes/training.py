@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
+from strategy.base.files import LARGEST
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Op, Phase, Role, Value
 from strategy.graph.ops.learning_rate import Decay
@@ -112,6 +113,9 @@ class Training:
             "decay_power": (0 < self.decay_power < math.inf, "a finite figure above zero"),
             "decay_factor": (0 < self.decay_factor <= 1, "a figure in (0, 1]"),
         }
+        for name, value in ((field.name, getattr(self, field.name)) for field in fields(self)):
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise InputError("not possible", where=f"training: {name}", got=value, expected="a number of 64 bits")
         for name, (holds, expected) in possible.items():
             if not holds:
                 raise InputError("not possible", where=f"training: {name}", got=getattr(self, name), expected=expected)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from strategy.base.errors import InputError, PlanError, SbplanError
-from strategy.base.files import read_json, write_atomic
+from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
 from strategy.comm.boxing import BoxingStep
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
@@ -42,9 +42,6 @@ from strategy.sbp.tensor import DType
 
 FORMAT = 3
 INPUTS = ("model", "training", "cluster", "calibration")
-LARGEST = 2**63 - 1
-LONGEST_S = 1e6
-"""No latency, and no time per FLOP or byte, is longer: sums of them stay finite."""
 
 
 @dataclass(frozen=True, slots=True)

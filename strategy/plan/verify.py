@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from strategy.base.errors import SbplanError
 from strategy.base.units import format_bytes
@@ -32,17 +34,42 @@ ALIKE = ("ep",)
 """What is the same in the configs of all plans."""
 STATUSES = ("optimal", "feasible", "limit")
 
+T = TypeVar("T")
 
-def verify(plan: Plan, program: Program | None = None, *, admits: Callable[[Program], object] = admit) -> list[str]:
+
+@dataclass(frozen=True, slots=True)
+class Admitted(Generic[T]):
+    """A plan that is legal and is what it claims: the program that it is lowered to, and what admitting that gave."""
+
+    program: Program
+    result: T
+
+
+def verify(plan: Plan, program: Program | None = None) -> list[str]:
     """Every problem of a plan, one line each, naming op or value; an empty list accepts it.
 
-    `program` is what the plan is lowered to, where the caller has it already; `admits` raises if it would hang.
+    `program` is what the plan is lowered to, where the caller has it already.
+    """
+    found = admitted(plan, admit, program=program)
+    return [] if isinstance(found, Admitted) else found
+
+
+def admitted(plan: Plan, run: Callable[[Program], T], *, program: Program | None = None) -> Admitted[T] | list[str]:
+    """The admitted plan, or every problem of it; a plan is lowered only if nothing before that is wrong with it.
+
+    `run` goes through the acts of the program once, and raises if it would hang.
     """
     for check in (_stages, _signatures, _conversions, _figures):
         problems = list(check(plan))
         if problems:
             return problems
-    return list(_program(plan, program, admits))
+    try:
+        if program is None:
+            program = lower_priced(plan.priced, tokens_per_step=plan.tokens_per_step, folds=True)
+        result = run(program)
+    except SbplanError as error:
+        return [str(error)]
+    return [*_memory(plan, program), *_traffic(plan, program)] or Admitted(program, result)
 
 
 def _stages(plan: Plan) -> Iterator[str]:
@@ -175,16 +202,7 @@ def _figures(plan: Plan) -> Iterator[str]:
         yield f"status: {claims.status!r} claimed with a gap of {gap}; one of {', '.join(STATUSES)} is meant"
 
 
-def _program(plan: Plan, program: Program | None, admits: Callable[[Program], object]) -> Iterator[str]:
-    """Whether the lowered program can finish, what it holds, and what it sends."""
-    try:
-        if program is None:
-            program = lower_priced(plan.priced, tokens_per_step=plan.tokens_per_step, folds=True)
-        admits(program)
-    except SbplanError as error:
-        yield str(error)
-        return
-    yield from _memory(plan, program)
+def _traffic(plan: Plan, program: Program) -> Iterator[str]:
     traffic = sent_bytes_per_step(program)
     if traffic != plan.claims.sent_bytes_per_step:
         yield f"sent_bytes_per_step: {plan.claims.sent_bytes_per_step} claimed, {traffic} found"

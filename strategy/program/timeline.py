@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from strategy.base.errors import InputError
+from strategy.base.files import LARGEST, read_json
 from strategy.program.program import ActKind, Program
 
 VERSION = 1
@@ -170,31 +171,59 @@ def read_timeline(path: Path) -> Timeline:
     """Read what `write_timeline` wrote.
 
     Raises:
-        InputError: the file is missing, is no timeline, or is one of another version.
+        InputError: the file is missing or too large, is no timeline, or is one of another version.
     """
-    try:
-        data = path.read_bytes()
-        document = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)
-    except (OSError, EOFError, ValueError) as error:
-        raise InputError(f"not a readable timeline: {error}", where=str(path)) from error
+    document = read_json(path)
     if not isinstance(document, dict) or document.get("version") != VERSION:
         got = document.get("version") if isinstance(document, dict) else type(document).__name__
         raise InputError("not a timeline of this version", where=str(path), got=got, expected=f"version {VERSION}")
     try:
-        return Timeline(
+        timeline = Timeline(
             clock=Clock(document["clock"]),
-            steps=int(document["steps"]),
-            actors=tuple(ActorLabel(n, r, ActKind(k), a) for n, r, k, a in _rows(ActorLabel, document["actors"])),
-            streams=tuple(StreamLabel(*row) for row in _rows(StreamLabel, document["streams"])),
+            steps=_whole(document["steps"], 1),
+            actors=tuple(
+                ActorLabel(_text(name), _whole(rank, 0), ActKind(kind), _whole(count, 1))
+                for name, rank, kind, count in _rows(ActorLabel, document["actors"])
+            ),
+            streams=tuple(
+                StreamLabel(_whole(rank, 0), _text(name)) for rank, name in _rows(StreamLabel, document["streams"])
+            ),
             records=tuple(
-                ActRecord(actor, stream, number, tuple(reads), tuple(writes), *times)
-                for actor, stream, number, reads, writes, *times in _rows(ActRecord, document["records"])
+                ActRecord(
+                    actor=_whole(actor, 0),
+                    stream=_whole(stream, 0),
+                    number=_whole(number, 0),
+                    read_blocks=tuple(_whole(block, 0) for block in reads),
+                    write_blocks=tuple(_whole(block, 0) for block in writes),
+                    start_ns=_whole(start_ns, -LARGEST),
+                    end_ns=_whole(end_ns, -LARGEST),
+                    ready_ns=_whole(ready_ns, -LARGEST),
+                )
+                for actor, stream, number, reads, writes, start_ns, end_ns, ready_ns in _rows(
+                    ActRecord, document["records"]
+                )
             ),
         )
+        _check(timeline)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"a damaged timeline: {error!r}", where=str(path), hint="run again to write it anew"
         ) from error
+    return timeline
+
+
+def _check(timeline: Timeline) -> None:
+    """Refuse records of actors, streams or steps that are not there, and more steps than can have been.
+
+    Raises:
+        ValueError: there are such.
+    """
+    if timeline.steps > max(1, len(timeline.records)):
+        raise ValueError(f"{timeline.steps} steps of {len(timeline.records)} acts")
+    for record in timeline.records:
+        known = record.actor < len(timeline.actors) and record.stream < len(timeline.streams)
+        if not known or step_of(timeline, record) >= timeline.steps:
+            raise ValueError(f"act {record.number} of actor {record.actor} on stream {record.stream} cannot be")
 
 
 def write_json(document: object, path: Path) -> None:
@@ -214,6 +243,18 @@ def _columns(kind: type, values: Iterable[ActorLabel | StreamLabel | ActRecord])
         for name, column in columns.items():
             column.append(getattr(value, name))
     return columns
+
+
+def _whole(value: object, least: int) -> int:
+    if type(value) is not int or not least <= value <= LARGEST:
+        raise ValueError(f"{str(value)[:40]!r} is no whole number from {least} on")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _rows(kind: type, columns: Mapping[str, list[Any]]) -> Iterable[tuple[Any, ...]]:

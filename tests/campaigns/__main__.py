@@ -9,8 +9,8 @@ import sys
 import time
 
 NAMES = (
-    *("admission", "boxing-bytes", "copies", "joined", "kill", "layouts", "memory", "mutation", "order", "repeat"),
-    *("solver", "transparency"),
+    *("admission", "boxing-bytes", "copies", "forgeries", "joined", "kill", "layouts", "memory", "mutation", "order"),
+    *("repeat", "solver", "transparency"),
 )
 
 

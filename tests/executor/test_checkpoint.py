@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import hashlib
 import json
 import os
 import random
@@ -19,11 +20,13 @@ from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor.checkpoint import Piece, latest, load, open_checkpoint, save
+from executor.checkpoint import Piece, Reader, latest, load, open_checkpoint, save
+from executor.checkpoint.manifest import File, Manifest, Shard, Tensor, check_manifest, header_sha256
 from strategy.base.errors import InputError, RunError
 from strategy.sbp.tensor import Box, DType, Shape
 
@@ -208,8 +211,6 @@ def flip_bits(folder: Path, cases: int, seed: int) -> int:
 
 def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the manifest and sign it anew, as somebody with bad intent would."""
-    import hashlib
-
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())["manifest"]
     change(manifest)
@@ -253,6 +254,11 @@ def _grow(manifest: dict[str, Any]) -> None:
         (lambda manifest: manifest["tensors"]["tokens"].update(dtype="object"), "not a manifest of ours"),
         (lambda manifest: manifest.update(version=99), "unknown version"),
         (lambda manifest: manifest["files"].clear(), "unknown file"),
+        (lambda manifest: manifest.update(step=-5), "not a possible step"),
+        (lambda manifest: manifest.update(step=2**70), "not a possible step"),
+        (lambda manifest: manifest.update(step=10**8), "not a possible step"),
+        (lambda manifest: manifest["tensors"]["tokens"].update(shape=[1] * 9), "not a possible shape"),
+        (lambda manifest: manifest["tensors"]["tokens"].update(shape=[-1, -1]), "not a possible shape"),
     ],
 )
 def test_a_hostile_manifest_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str) -> None:
@@ -260,6 +266,69 @@ def test_a_hostile_manifest_is_refused(tmp_path: Path, change: Callable[[dict[st
     rewrite_manifest(folder, change)
     with pytest.raises(InputError, match=problem):
         open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("key", ["step", "tokens", "sha256"])
+def test_a_key_that_a_manifest_has_twice_is_refused(tmp_path: Path, key: str) -> None:
+    folder = save_alone(tmp_path, 1)
+    path = folder / "manifest.json"
+    signed = json.loads(path.read_text())
+    body = json.dumps(signed["manifest"])
+    if key != "sha256":
+        start = body.index(f'"{key}":')
+        value = json.dumps(signed["manifest"].get(key, signed["manifest"]["tensors"].get(key)))
+        body = f'{body[:start]}"{key}": {value}, {body[start:]}'
+    twice = '"sha256": "", ' if key == "sha256" else ""
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    path.write_text(f'{{{twice}"sha256": "{digest}", "manifest": {body}}}')
+    with pytest.raises(InputError, match=f"key '{key}' is given twice in one object"):
+        open_checkpoint(folder)
+
+
+@pytest.mark.parametrize("parts", [(1, 30_000), (100, 300)])
+def test_thirty_thousand_shards_are_checked_in_linear_time(tmp_path: Path, parts: tuple[int, int]) -> None:
+    """Each compared with each would take minutes."""
+    shards = tuple(Shard("rank-0.safetensors", "w", box, "") for box in cut(parts, parts))
+    (tmp_path / "rank-0.safetensors").touch()
+    manifest = Manifest(1, 1, {}, {"rank-0.safetensors": File(0, "")}, {"w": Tensor(parts, DType.FLOAT32, shards)})
+    began_s = time.process_time()
+    check_manifest(tmp_path, manifest)
+    assert time.process_time() - began_s < 10
+    lacking = Tensor(parts, DType.FLOAT32, (*shards[1:], shards[1]))
+    with pytest.raises(InputError, match="overlap"):
+        check_manifest(tmp_path, msgspec.structs.replace(manifest, tensors={"w": lacking}))
+
+
+def test_a_reader_looks_at_a_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header is as long as a file has pieces: read for every piece, it would cost their square."""
+    looked = []
+    real = header_sha256
+    monkeypatch.setattr(
+        "executor.checkpoint.reading.header_sha256", lambda path: (looked.append(path.name), real(path))[1]
+    )
+    save_on_all(tmp_path, 1, pieces_of(tensors_of(1), 2, {"layer.0.weight": (6, 5)}))
+    found = latest(tmp_path)
+    assert found is not None
+    reader = Reader(found)
+    for name, array in tensors_of(1).items():
+        np.testing.assert_array_equal(reader.load(name), array)
+    assert sorted(looked) == ["rank-0.safetensors", "rank-1.safetensors"]
+
+
+def test_pieces_that_overlap_as_much_as_they_leave_out_are_refused(tmp_path: Path) -> None:
+    """As many elements as the tensor has, in a pinwheel with one wing turned; and the true pinwheel."""
+    whole = np.arange(9, dtype=np.float32).reshape(3, 3)
+    boxes: list[Box] = [((0, 1), (0, 2)), ((0, 2), (2, 3)), ((2, 3), (1, 3)), ((1, 3), (0, 1)), ((1, 2), (1, 2))]
+    for wing, problem in ((boxes[3], None), (((1, 2), (0, 2)), "overlap"), (((0, 2), (0, 1)), "overlap")):
+        pieces = [
+            Piece("w", (3, 3), box, whole[tuple(slice(*bounds) for bounds in box)])
+            for box in (*boxes[:3], wing, boxes[4])
+        ]
+        if problem is None:
+            np.testing.assert_array_equal(load(open_checkpoint(save(tmp_path, 1, pieces, {})), "w"), whole)
+        else:
+            with pytest.raises(InputError, match=problem):
+                save(tmp_path, 2, pieces, {})
 
 
 @pytest.mark.parametrize("content", [b"[" * 1_000_000, b'{"sha256": "\xe3a', b"null", b"{}"])

@@ -412,3 +412,12 @@ def test_every_error_class_has_a_code_of_the_contract() -> None:
         return [cls, *(found for child in cls.__subclasses__() for found in descendants(child))]
 
     assert {cls.exit_code for cls in descendants(SbplanError)} <= {2, 3, 4, 5, 6, 70}
+
+
+def test_names_with_escape_sequences_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b]0;title\x07\x1b[31mplan.json"
+    assert guarded(lambda: dispatch(["simulate", name]), ["simulate", name]) == 2
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "\\x1b[31mplan.json: no such file" in said

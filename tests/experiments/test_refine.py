@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from dataclasses import replace
@@ -18,6 +19,7 @@ from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import read_plan
 from strategy.program.timeline import write_timeline
 from tests.experiments.conftest import Command
+from tests.experiments.test_verify import forge
 
 SLOWNESS = 3.0
 
@@ -117,3 +119,20 @@ def test_no_such_run(command: Command, tmp_path: Path, old: Path) -> None:
     said = command("refine", tmp_path / "nowhere", "--calibration", old, "--out", tmp_path / "new.json")
     assert said.code == 2
     assert "nowhere: no such run" in said.err
+
+
+def test_a_timeline_that_unpacks_to_a_huge_one(
+    command: Command, tmp_path: Path, run_folder: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strategy.base.files.MAX_JSON_BYTES", 2**22)
+    (run_folder / "timeline.json.gz").write_bytes(gzip.compress(bytes(2**23)))
+    said = command("refine", run_folder, "--calibration", old, "--out", tmp_path / "new.json")
+    assert said.code == 2
+    assert "timeline.json.gz: too large" in said.err
+
+
+def test_a_run_of_a_forged_plan(command: Command, tmp_path: Path, run_folder: Path, old: Path, plan_file: Path) -> None:
+    forge(plan_file, run_folder / "plan.json", lambda content: next(iter(content["ops"].values())).update(stage=7))
+    said = command("refine", run_folder, "--calibration", old, "--out", tmp_path / "new.json")
+    assert said.code == 2
+    assert "plan.json: refused: op " in said.err

@@ -124,3 +124,12 @@ def test_a_model_without_tokens_is_searched_trained_and_resumed(sbplan: Sbplan, 
     assert checkpoint.meta["data"] == "synthetic"
     refused = sbplan("train", "plan.json", "--launch", "--data", "plan.json", cwd=tmp_path)
     assert "the model is not trained on text" in refused.stderr
+
+
+@pytest.mark.parametrize("key", ["seed", "warm_up", "decay_steps", "scale_period"])
+def test_a_whole_number_that_no_plan_may_hold_is_refused(key: str) -> None:
+    with pytest.raises(InputError, match=f"training: {key}: not possible .*64 bits"):
+        read_training(8, [f"{key}={10**30}"])
+    assert read_training(8, [f"seed={2**63 - 1}"]).seed == 2**63 - 1
+    with pytest.raises(InputError, match="training: global_batch"):
+        read_training(10**30, [])

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from strategy.base.errors import CertificateError, InputError
-from strategy.base.files import write_atomic
+from strategy.base.files import repeated_key, write_atomic
 from strategy.ilp.certificate.proof import (
     Bound,
     Branch,
@@ -117,9 +117,13 @@ def _parsed(content: bytes) -> tuple[_Head, dict[str, IntArray]]:
         size = int.from_bytes(content[:8], "little")
         header = msgspec.json.decode(content[8 : 8 + size], type=dict[str, object])
         metadata = msgspec.convert(header.get("__metadata__"), dict[str, str])
-        head = msgspec.json.decode(metadata.get("certificate", ""), type=_Head)
+        claims = metadata.get("certificate", "")
+        head = msgspec.json.decode(claims, type=_Head)
+        repeated = repeated_key(content[8 : 8 + size]) or repeated_key(claims)
     except (SafetensorError, msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
         raise CertificateError(f"not a certificate: {error}") from None
+    if repeated is not None:
+        raise CertificateError(f"key {repeated!r} is given twice in one object")
     if head.version != VERSION:
         raise CertificateError("a version that is not known", got=head.version, expected=f"{VERSION}")
     if "proof" not in tensors or set(tensors) - {"proof", "choice"}:

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.published.fitting import reference
 from experiments.published.predictions import COLUMNS
-from experiments.published.rows import INPUTS, read_cells
+from experiments.published.rows import INPUTS, possible_heads, read_cells
 from tests.experiments.conftest import Command
 
 Rows = list[dict[str, str]]
@@ -91,6 +91,10 @@ def test_the_columns_that_are_read_are_no_measured_ones() -> None:
         ("tp", "7", "is not num_gpus"),
         ("recompute", "sometimes", "recompute: got 'sometimes'"),
         ("zero_stage", "x", "zero_stage: got 'x', expected a number"),
+        ("hidden", "64", "heads is missing, and none of 96 to 256 wide divide hidden 64"),
+        ("hidden", "1000000000039", "heads is missing, and none of 96 to 256 wide divide hidden 1000000000039"),
+        ("hidden", "1e300", "hidden: got '1e300', expected at most 2^53"),
+        ("ffn", "1e308", "ffn: got '1e308', expected at most 2^53"),
     ],
 )
 def test_a_bad_row_says_why_and_the_others_are_predicted(
@@ -98,7 +102,7 @@ def test_a_bad_row_says_why_and_the_others_are_predicted(
 ) -> None:
     rows = [row for row in read_cells(OPEN) if row["row_id"].startswith("vtrain_single")][:3]
     good = predicted(command, write(tmp_path / "good.csv", rows))
-    rows[1] = rows[1] | {column: text}
+    rows[1] = rows[1] | {"heads": "", "ffn": "", column: text}
     bad = predicted(command, write(tmp_path / "bad.csv", rows))
     assert bad[1]["status"].startswith("unsupported: ")
     assert why in bad[1]["status"]
@@ -129,3 +133,46 @@ def test_a_wrong_file_is_refused_with_row_and_column(
 
 def test_a_file_that_is_not_there_is_bad_input(command: Command, tmp_path: Path) -> None:
     assert command("predict", tmp_path / "none.csv", "--out", tmp_path / "out.csv").code == 2
+
+
+def test_a_row_whose_figures_come_to_nothing_finite_is_refused_alone(command: Command, tmp_path: Path) -> None:
+    rows = [row for row in read_cells(OPEN) if row["row_id"].startswith("vtrain_single")][:2]
+    good = predicted(command, write(tmp_path / "good.csv", rows))
+    rows.append(rows[0] | {"row_id": "slow", "gpus_per_node": "1", "num_gpus": "2", "dp": "2", "tp": "1", "pp": "1"})
+    rows[2] |= {"inter_bw_Gbps_per_node": "1e-318"}
+    found = predicted(command, write(tmp_path / "bad.csv", rows))
+    assert found[:2] == good
+    assert found[2]["status"].startswith("unsupported: ")
+
+
+def test_a_release_that_is_no_number_is_none(command: Command, tmp_path: Path) -> None:
+    rows = [row for row in read_cells(OPEN) if row["row_id"].startswith("vtrain_single")][:1]
+    plain = figures(predicted(command, write(tmp_path / "plain.csv", [rows[0] | {"framework_version": ""}])))
+    for version in ("\u00b2\u00b2.4 NeMo", "26.\u00b2 NeMo", f"26.{'9' * 5000}"):
+        odd = rows[0] | {"framework_version": version}
+        assert figures(predicted(command, write(tmp_path / "odd.csv", [odd]))) == plain
+
+
+def test_possible_heads_are_those_of_every_number_tried() -> None:
+    for hidden, tp in [(64, 1), (192, 1), (256, 2), (1024, 3), (4096, 8), (5120, 5), (12288, 8), (25600, 1)]:
+        tried = [n for n in range(tp, hidden, tp) if hidden % n == 0 and 96 <= hidden // n <= 256]
+        assert possible_heads(hidden, tp) == tried
+    assert possible_heads(10**12, 1) == sorted(10**12 // width for width in range(96, 257) if 10**12 % width == 0)
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_column(command: Command, tmp_path: Path) -> None:
+    rows = [row for row in read_cells(OPEN) if row["row_id"].startswith("vtrain_single")][:2]
+    path = write(tmp_path / "rows.csv", rows)
+    plain = predicted(command, path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert predicted(command, path) == plain
+
+
+def test_an_id_that_is_a_formula_is_written_as_text(command: Command, tmp_path: Path) -> None:
+    rows = [row for row in read_cells(OPEN) if row["row_id"].startswith("vtrain_single")][:1]
+    for name in ("=1+1", "+SUM(A1)", "-2+3", "@import", "\tx"):
+        (found,) = predicted(command, write(tmp_path / "rows.csv", [rows[0] | {"row_id": name}]))
+        assert found["row_id"] == f"'{name}"
+    for name in ("-12.5", "+3", "a=b"):
+        (found,) = predicted(command, write(tmp_path / "rows.csv", [rows[0] | {"row_id": name}]))
+        assert found["row_id"] == name

@@ -19,6 +19,7 @@ from strategy.base.errors import (
     SbpError,
     SbplanError,
     did_you_mean,
+    printable,
 )
 
 
@@ -85,3 +86,9 @@ def test_hints(word: str, hint: str) -> None:
 
 def test_no_hint_without_known_words() -> None:
     assert did_you_mean("x", []) == ""
+
+
+def test_what_would_steer_a_terminal_is_written_as_an_escape() -> None:
+    assert printable("plan \u00e4\u03bb.json:\n\tline 2") == "plan \u00e4\u03bb.json:\n\tline 2"
+    assert printable("\x1b[2Jgone\r\x07\x9b") == "\\x1b[2Jgone\\r\\x07\\x9b"
+    assert printable("a\u202eb\u200b\udce9") == "a\\u202eb\\u200b\\udce9"

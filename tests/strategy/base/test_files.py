@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from strategy.base.errors import InputError, RunError
-from strategy.base.files import LOCK_NAME, held, read_json, write_atomic
+from strategy.base.files import LOCK_NAME, held, read_json, repeated_key, write_atomic
 
 ROOT = Path(__file__).parents[3]
 HOLD_UNTIL_KILLED = """
@@ -47,6 +49,8 @@ def hold_elsewhere(folder: Path, for_s: float) -> subprocess.Popen[str]:
         (b'{"a": NaN}', "NaN is not a JSON number"),
         (b'{"a": "\xff"}', "byte 7: not UTF-8 text"),
         (b"[" * 100_000, "nested too deeply"),
+        (b'{"a": {"b": 1, "c": 2, "b": 1}}', "key 'b' is given 2 times in one object"),
+        (b'{"a": 1, "\\u0061": 2, "c": 3}', "key 'a' is given 2 times in one object"),
     ],
 )
 def test_read_json_says_what_is_wrong(tmp_path: Path, content: bytes, message: str) -> None:
@@ -63,6 +67,42 @@ def test_read_json_of_nothing(tmp_path: Path) -> None:
         read_json(tmp_path / "plan.json")
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
         read_json(tmp_path)
+
+
+def test_a_packed_document_is_read_no_further_than_it_may_be_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "timeline.json.gz"
+    path.write_bytes(gzip.compress(b'{"a": [1, 2]}'))
+    assert read_json(path) == {"a": [1, 2]}
+    path.write_bytes(gzip.compress(bytes(2**30 // 8), compresslevel=1))
+    monkeypatch.setattr("strategy.base.files.MAX_JSON_BYTES", 2**22)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="too large"):
+        read_json(path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+    monkeypatch.setattr("strategy.base.files.MAX_JSON_VALUES", 1000)
+    path.write_bytes(gzip.compress(b"[" + b"[]," * 1000 + b"0]"))
+    assert len(read_json(path)) == 1001  # type: ignore[arg-type]
+    path.write_bytes(gzip.compress(b"[" + b"[]," * 1001 + b"0]"))
+    with pytest.raises(InputError, match="too many values"):
+        read_json(path)
+
+
+def test_a_packed_document_that_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json.gz"
+    whole = gzip.compress(b'{"a": [1, 2]}' * 50)
+    for damaged in (whole[:-9], whole[:20] + b"\xff" * 8 + whole[28:], b'{"a": 1}', whole[:-4] + b"\0\0\0\0"):
+        path.write_bytes(damaged)
+        with pytest.raises(InputError, match="cannot be unpacked"):
+            read_json(path)
+
+
+def test_repeated_key() -> None:
+    assert repeated_key('{"a": {"b": 1}, "c": [{"b": 1}, {"b": 2}]}') is None
+    assert repeated_key(b'{"a": [{"b": 1, "d": 0, "b": 2}]}') == "b"
+    assert repeated_key('{"a": 1, "a": ') is None
 
 
 def test_every_truncation_is_named(tmp_path: Path) -> None:

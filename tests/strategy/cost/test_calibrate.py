@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from strategy.cost.calibrate import (
     calibrate,
     read_calibration,
     read_measurements,
+    refine,
     write_calibration,
     write_measurements,
 )
@@ -116,3 +118,53 @@ def test_damaged_files_are_refused(tmp_path: Path, junk: object) -> None:
     path.write_text(json.dumps([{"features": features, "seconds": junk, "samples": junk, "source": ""}]))
     with pytest.raises(InputError):
         calibrate(read_measurements(path), cluster(1))
+
+
+JUNK = [None, [], "x", {}, -1, 1e400, 10**400, True, 0.5, [None]]
+
+
+def places(value: object, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every place of a document below its root; of lists the first entry."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield (*place, key)
+        yield from places(item, (*place, key))
+
+
+@pytest.mark.parametrize("kind", ["calibration", "measurements"])
+def test_junk_anywhere_is_refused_or_can_be_used(tmp_path: Path, kind: str) -> None:
+    """What is read without complaint can be refined by, and refined."""
+    path = tmp_path / "file.json"
+    one = calibrate(rows(3), cluster(8), act_overhead_s=2e-6)
+    if kind == "calibration":
+        write_calibration(one, path)
+    else:
+        write_measurements(rows(3)[:8], path)
+    text, refused = path.read_text(), 0
+    for place in places(json.loads(text)):
+        for junk in JUNK:
+            content = json.loads(text)
+            parent = content
+            for key in place[:-1]:
+                parent = parent[key]
+            parent[place[-1]] = junk
+            path.write_text(json.dumps(content).replace("Infinity", "1e400"))
+            try:
+                if kind == "calibration":
+                    refine(read_calibration(path), rows(3), cluster(8), act_overhead_s=0.0)
+                else:
+                    refine(one, read_measurements(path), cluster(8), act_overhead_s=0.0)
+            except InputError:
+                refused += 1
+    assert refused > 100
+
+
+def test_points_of_another_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_calibration(calibrate(rows(3), cluster(8)), path)
+    content = json.loads(path.read_text())
+    for points in ([], content["fitted"]["gelu"]["points"]):
+        content["fitted"]["matmul"]["points"] = points
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match="the points of 'matmul' are none, or of other kinds"):
+            read_calibration(path)

@@ -286,7 +286,7 @@ def test_every_preset_reads_back(path: Path) -> None:
         assert find_cluster(str(path)) == cluster
 
 
-POSITIVE = st.floats(1e-3, 1e18, allow_nan=False)
+POSITIVE = st.floats(1.0, 1e18, allow_nan=False)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
@@ -347,3 +347,21 @@ def test_products_in_halves_are_as_fast_as_the_data_sheet_says(path: Path) -> No
     old = find_cluster("v100-ib100").device
     assert old.product_flop_per_s(DType.FLOAT16) == pytest.approx(125e12)
     assert old.product_flop_per_s(DType.BFLOAT16) == old.flop_per_s
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("device", "memory", "1e300 B"),
+        ("device", "memory", "9223372036854775808 B"),
+        ("device", "memory_bandwidth", "1e-3 B/s"),
+        ("device", "compute", "1e30 FLOP/s"),
+        ("device", "launch", "1e7 s"),
+        ("device", "bf16_speedup", 1e-30),
+        ("intra", "latency", "1e7 s"),
+        (None, "nodes", 10**30),
+    ],
+)
+def test_what_no_plan_may_hold_is_refused(read: Reader, table: str | None, key: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"{key}: .*(out of range|possible figure)"):
+        read(having(table, key, value))

@@ -170,3 +170,10 @@ def test_a_changed_file_is_refused_by_its_hashes(tmp_path: Path) -> None:
     path.write_text(json.dumps({**changed, "plan_hash": digest(changed)}))
     with pytest.raises(PlanError, match="inputs_hash"):
         read_plan(path)
+
+
+def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan_text(real_plan()).replace('"format":', '"format": 3, "format":', 1))
+    with pytest.raises(InputError, match="key 'format' is given 2 times in one object"):
+        read_plan(path)

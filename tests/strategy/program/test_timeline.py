@@ -67,6 +67,39 @@ def test_damaged_files_are_refused_by_name(damage: str, timeline: Timeline, tmp_
         read_timeline(path)
 
 
+@pytest.mark.parametrize(
+    ("part", "column", "value"),
+    [
+        *(
+            ("records", column, value)
+            for column in ("actor", "stream", "number")
+            for value in (-1, 10**6, "x", 1.5, None)
+        ),
+        *(("records", "start_ns", value) for value in ("x", 1.5, True, 10**30, 1e400)),
+        ("records", "read_blocks", 5),
+        ("records", "write_blocks", ["x"]),
+        *(("actors", "acts_per_step", value) for value in (0, -1, "x")),
+        *(("actors", "kind", value) for value in ("magic", 5, [])),
+        ("streams", "rank", -1),
+        ("streams", "name", 7),
+        *(("steps", "", value) for value in (0, -1, 10**12, "2", 1e400, None)),
+        ("records", "", []),
+        ("actors", "", 3),
+    ],
+)
+def test_wrong_values_are_refused(part: str, column: str, value: object, timeline: Timeline, tmp_path: Path) -> None:
+    path = tmp_path / "timeline.json"
+    write_timeline(timeline, path)
+    document = json.loads(path.read_text())
+    if column:
+        document[part][column][0] = value
+    else:
+        document[part] = value
+    path.write_text(json.dumps(document).replace("Infinity", "1e400"))
+    with pytest.raises(InputError, match=r"timeline\.json: a damaged timeline"):
+        read_timeline(path)
+
+
 def test_ranks_may_report_in_any_order(timeline: Timeline) -> None:
     program = pipeline(3, 4, "1f1b", transfer_ns=1)
     by_rank = sorted(timeline.records, key=lambda record: -timeline.actors[record.actor].rank)

@@ -98,6 +98,7 @@ def test_a_stream_that_is_no_proof_is_refused(words: list[int], message: str, tm
         ('{"version":2}', "missing required field"),
         ('{"version":1,"problem":"","cost":7,"lower_bound":5}', "a version that is not known"),
         ('{"version":2,"problem":"","cost":7.5,"lower_bound":5}', "Expected `int"),
+        ('{"version":2,"problem":"","cost":7,"cost":8,"lower_bound":5}', "key 'cost' is given twice"),
     ],
 )
 def test_a_head_that_claims_nothing_is_refused(head: str, message: str, tmp_path: Path) -> None:
