@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import math
 
+from strategy.base.errors import shortened
+
+LARGEST_COUNT = 2**31 - 1
+
 
 def positive_int(text: str) -> int:
     """A count of at least one."""
     try:
         value = int(text)
-    except ValueError:
+    except ValueError:  # no number, or one of thousands of digits
         value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least 1")
+    if not 1 <= value <= LARGEST_COUNT:
+        expected = f"a whole number of at least 1 and at most {LARGEST_COUNT}"
+        raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
     return value
 
 

@@ -37,7 +37,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.supervision.watchdog import write_actors
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.console import say
-    from experiments.ranks import agree, gather_timeline, world
+    from experiments.ranks import agree, gather, gather_timeline, world
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
 
@@ -66,7 +66,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
                     reports[index].append(report)
             if comm.rank == 0:
                 say(f"block {block + 1}/{blocks}: {paths[index].stem}")
-    pids = comm.gather(os.getpid())
+    pids = gather(comm, os.getpid())
     for path, trainer, found in zip(paths, trainers, reports, strict=True):
         timeline = gather_timeline(comm, trainer.program, trainer.worker, trainer.step)
         trainer.worker.transport.close()

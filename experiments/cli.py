@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from experiments.console import say
+from experiments.console import open_standard_streams, say, silence, write_out
 from experiments.entry import VERSION
 from experiments.garbage import little_garbage
-from strategy.base.errors import InputError, InternalError, RunError, SbplanError, did_you_mean
+from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",
@@ -99,20 +100,41 @@ def parse(verb: str, argv: Sequence[str]) -> tuple[Callable[[argparse.Namespace]
 def dispatch(argv: Sequence[str]) -> int:
     """Run the verb that `argv` names; returns its exit code."""
     if not argv or argv[0] in {"-h", "--help", "help"}:
-        sys.stdout.write(usage())
+        write_out(usage())
         return 0 if argv else InputError.exit_code
     if argv[0] == "--version":
-        sys.stdout.write(f"sbplan {VERSION}\n")
+        write_out(f"sbplan {VERSION}\n")
         return 0
     run, args = parse(argv[0], argv[1:])
+    check_folder()
     return run(args)
+
+
+def check_folder() -> None:
+    """Refuse to work in a folder that is gone: relative paths lead nowhere, and libraries fail as they load.
+
+    Raises:
+        EnvironmentLacks: it is.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"the working folder cannot be used: {error.strerror}; change to a folder that is there"
+        ) from None
 
 
 def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
     """Run `job`; whatever way it ends, one message on stderr at most, and the exit code that says how."""
+
+    def whole() -> int:
+        try:
+            return job()
+        finally:
+            write_out()  # what waits in the buffer, also after --help, which ends by SystemExit
+
     try:
-        code = job()
-        sys.stdout.flush()
+        code = whole()
     except InternalError as error:
         code = _report_bug(error, argv)
     except SbplanError as error:
@@ -125,7 +147,7 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
         code = _report("terminated", EXIT_TERMINATED)
     except BrokenPipeError:
         # The reader of stdout has gone; nothing more can be said there, not even by the interpreter as it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)
         code = EXIT_READER_GONE
     except MemoryError:
         code = _report("out of memory", RunError.exit_code)
@@ -139,6 +161,7 @@ def guarded(job: Callable[[], int], argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
+    open_standard_streams()
     signal.signal(signal.SIGTERM, _terminate)
     with little_garbage():
         return guarded(lambda: dispatch(argv), argv)

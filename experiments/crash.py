@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from strategy.base.errors import RunError
 from strategy.base.files import write_atomic
 
 LIBRARIES = (
@@ -31,7 +32,10 @@ def write_crash(error: Exception, argv: Sequence[str]) -> Path:
     Raises:
         InputError, RunError: the file cannot be written there.
     """
-    path = Path.cwd() / "crash.json"
+    try:
+        path = Path.cwd() / "crash.json"
+    except OSError as gone:
+        raise RunError(f"no working folder: {gone.strerror}") from gone
     document = {
         "argv": list(argv),
         "traceback": traceback.format_exception(error),

@@ -44,6 +44,7 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
     """Write the figures; gives their paths. Timelines are those of the chosen plan and of the pipeline."""
     from experiments.figures.predicted_measured import Point, figure
     from experiments.figures.timelines import figure as timelines
+    from experiments.verbs.simulate import save
 
     paths = []
     for contender in outcome.contenders:
@@ -52,10 +53,10 @@ def draw(outcome: Outcome, folder: Path) -> list[Path]:
             simulated = simulate_acts(program_of(replace(contender.plan, cost=cost)), 3).timeline
             found = timelines(typical_step(simulated), typical_step(contender.timeline), phases_of(contender.plan))
             paths.append(folder / f"timelines_{contender.name}.png")
-            found.savefig(paths[-1], dpi=150)
+            save(found, paths[-1], dpi=150)
     points = [Point(c.name, c.predicted_s, c.refined_s, c.measured_s, c.samples_s) for c in outcome.contenders]
     paths.append(folder / "predicted_measured.png")
-    figure(points).savefig(paths[-1], dpi=150)
+    save(figure(points), paths[-1], dpi=150)
     return paths
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import os
 import sys
@@ -17,10 +18,15 @@ def check_place(path: Path | None, flag: str, *, new: bool = False) -> None:
     """Refuse a place where no file can be written; `new` refuses one that has a file already.
 
     Raises:
-        InputError: the folder is not there, the path is a folder, or the file exists and must not.
+        InputError: the folder is not there, the path is a folder or none, or the file exists and must not.
     """
     if path is None:
         return
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            raise InputError(f"cannot be a file: {error.strerror}", where=f"{flag} {path}") from None
     if not path.parent.is_dir():
         raise InputError("no such folder", where=f"{flag} {path}", got=str(path.parent))
     if path.is_dir():
@@ -37,9 +43,9 @@ def make_folder(path: Path | None, flag: str) -> None:
     """
     if path is None:
         return
-    if path.exists() and not path.is_dir():
-        raise InputError("not a folder", where=f"{flag} {path}")
     try:
+        if path.exists() and not path.is_dir():
+            raise InputError("not a folder", where=f"{flag} {path}")
         path.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError("no folder can be made", where=f"{flag} {path}", got=error.strerror) from error

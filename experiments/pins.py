@@ -29,6 +29,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from experiments.arguments import LARGEST_COUNT
 from experiments.console import not_there_yet
 from strategy.base.errors import InputError, did_you_mean, report
 
@@ -87,7 +88,7 @@ def _document(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError("no such pin file", where=str(path)) from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError("cannot be read as TOML", where=str(path), got=str(error)) from error
 
 
@@ -136,10 +137,10 @@ def _devices(value: Any, where: str) -> tuple[int, ...]:
     return tuple(_whole(device, where, at_least=0) for device in value)
 
 
-def _whole(value: Any, where: str, *, at_least: int, at_most: int | None = None) -> int:
+def _whole(value: Any, where: str, *, at_least: int, at_most: int = LARGEST_COUNT) -> int:
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if not whole or value < at_least or (at_most is not None and value > at_most):
-        expected = f"a whole number >= {at_least}" + ("" if at_most is None else f" and <= {at_most}")
+    if not whole or not at_least <= value <= at_most:
+        expected = f"a whole number >= {at_least} and <= {at_most}"
         raise InputError("not a count", where=where, got=value, expected=expected)
     found: int = value
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from executor.profile import collective_cases, collective_lanes, profile
 from executor.runtime.kernels.base import open_kernels
@@ -13,13 +13,11 @@ from executor.supervision.environment import run_folder
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from experiments.console import emit, say
 from experiments.machine import local_cluster
-from experiments.ranks import world
-from strategy.base.errors import InputError
+from experiments.outputs import check_place
+from experiments.ranks import broadcast, mean, world
 from strategy.cost.calibrate import calibrate, write_calibration
+from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.models import find_model
-
-if TYPE_CHECKING:
-    from strategy.hardware.cluster import Cluster
 
 MODEL = "gpt-tiny"
 GLOBAL_BATCH = 16
@@ -32,10 +30,9 @@ def profile_ranks(out: Path, *, json: bool) -> int:
     Raises:
         InputError: the calibration cannot be written there; said before anything is measured.
     """
-    if not out.parent.is_dir():
-        raise InputError("no such folder", where=f"--out {out}", got=str(out.parent))
+    check_place(out, "--out")
     comm = world()
-    cluster: Cluster = comm.bcast(local_cluster(comm.size) if comm.rank == 0 else None)
+    cluster = _cluster_of(broadcast(comm, asdict(local_cluster(comm.size)) if comm.rank == 0 else None))
     cases = collective_cases(cluster, comm.size)
     transport = MpiTransport(comm, collective_lanes(cases, comm.size))
     heartbeat = Heartbeat(heartbeat_path(run_folder(), comm.rank))
@@ -53,7 +50,7 @@ def profile_ranks(out: Path, *, json: bool) -> int:
         transport,
         open_kernels("numpy"),
         cases=cases,
-        combine=lambda seconds: comm.allreduce(seconds) / comm.size,
+        combine=lambda seconds: mean(comm, seconds),
         progress=progress,
     )
     transport.close()
@@ -64,3 +61,9 @@ def profile_ranks(out: Path, *, json: bool) -> int:
         if json:
             emit({"calibration": str(out), "measurements": [asdict(row) for row in rows]})
     return 0
+
+
+def _cluster_of(found: dict[str, Any]) -> Cluster:
+    """A cluster from what `asdict` makes of one with a host."""
+    links = {level: Link(**found[level]) for level in ("intra", "inter")}
+    return Cluster(**{**found, **links, "device": Device(**found["device"]), "host": Host(**found["host"])})

@@ -18,7 +18,7 @@ from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import write_actors
 from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
 from experiments.console import emit, say
-from experiments.ranks import agree, all_ok, gather_timeline, world
+from experiments.ranks import agree, all_ok, broadcast, gather, gather_timeline, world
 from experiments.store import Run, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.cost.calibrate import write_measurements
@@ -45,7 +45,7 @@ def train(args: argparse.Namespace) -> int:
     plan = read_plan(args.plan)
     check_world(plan, comm.size)
     agree(comm, "plan", plan.plan_hash)
-    problems = comm.bcast(verify(plan) if comm.rank == 0 else None)
+    problems = broadcast(comm, verify(plan) if comm.rank == 0 else None)
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
     kernels = open_kernels(args.backend)
@@ -62,7 +62,7 @@ def train(args: argparse.Namespace) -> int:
     if comm.rank == 0:
         write_actors(folder, program)
         run = RunStore(folder.parent).create("train", _inputs(args), name=folder.name)
-    comm.barrier()
+    comm.Barrier()
     heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
     trainer = Trainer(
         plan,
@@ -161,11 +161,11 @@ def _finish(
     """Gather what was measured; rank 0 writes the run folder and the summary."""
     plan, folder = trainer.plan, run_folder()
     recorded = min(len(reports), RECORDED_STEPS) if comm.rank == 0 else 0
-    recorded = comm.bcast(recorded)
+    recorded = broadcast(comm, recorded)
     timeline = gather_timeline(comm, trainer.program, trainer.worker, recorded) if recorded else None
-    sent = comm.gather(sum(trainer.worker.transport.bytes_sent.values()))
-    registers = comm.gather(trainer.worker.registers.nbytes)
-    scratch = comm.gather(trainer.worker.scratch_nbytes)
+    sent = gather(comm, sum(trainer.worker.transport.bytes_sent.values()))
+    registers = gather(comm, trainer.worker.registers.nbytes)
+    scratch = gather(comm, trainer.worker.scratch_nbytes)
     if run is None or sent is None:
         return
     steps = max(len(reports), 1)

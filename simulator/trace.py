@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from simulator.acts import Acts, Integers, acts_of
 from simulator.memory_timeline import MemoryTimeline
 from strategy.base.compiled import in_place
+from strategy.base.files import writing
 from strategy.program.program import Actor, Program, Stream
 from strategy.program.timeline import ActorLabel, Clock, StreamLabel, Timeline
 
@@ -67,7 +68,7 @@ def write_trace(path: Path, runs: Sequence[Traced]) -> None:
         path: where to.
         runs: one, or several to stand side by side (predicted and measured): rank by rank, in this order.
     """
-    with path.open("wb") as file:
+    with writing(path) as file:
         if path.suffix != ".gz":
             file.writelines(_pieces(runs))
             return

@@ -11,6 +11,7 @@ purpose stands in `DIFFERENCES`, each difference with its reason; everything els
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import json
 import os
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -221,10 +223,8 @@ def _content(path: Path) -> bytes:
 def _document(held: bytes) -> Any:
     """The JSON of a file without figures of this run alone; its text where it is none."""
     text = held.decode()
-    try:
+    with contextlib.suppress(ValueError):
         return _timeless(json.loads(text))
-    except ValueError:
-        pass
     lines: list[Any] = []
     for line in text.splitlines():
         try:
@@ -249,8 +249,9 @@ def _differing(one: Any, other: Any, path: str = "$") -> Iterator[str]:
             elif one[key] != other[key]:
                 yield from _differing(one[key], other[key], f"{path}.{key}")
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        position, pair = next((n, pair) for n, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1])
-        yield from _differing(*pair, f"{path}[{position}]")
+        unequal = (position for position, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1])
+        for position in islice(unequal, 1):
+            yield from _differing(one[position], other[position], f"{path}[{position}]")
     elif one != other:
         yield path
 

@@ -158,13 +158,12 @@ def _open() -> World:
         from executor.runtime.transport.loopback import LoopbackHub
 
         return World(LoopbackHub(1, {}).transport(0))
-    from mpi4py import MPI
+    from executor.runtime.transport.mpi import MpiTransport, load_mpi
 
-    from executor.runtime.transport.mpi import MpiTransport
-
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+    mpi = load_mpi()
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise EnvironmentLacks("this MPI library serves one thread, and calls of graphs run in a second one")
-    return World(MpiTransport(MPI.COMM_WORLD, {}))
+    return World(MpiTransport(mpi.COMM_WORLD, {}))
 
 
 def _record(operation: str) -> np.ndarray[Any, np.dtype[np.uint8]]:

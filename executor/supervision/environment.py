@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from executor.supervision.heartbeat import identify
-from strategy.base.errors import EnvironmentLacks
+from strategy.base.errors import EnvironmentLacks, InputError
 
 _FOLDER_VARIABLE = "SBPLAN_RUN_FOLDER"
 _LAUNCHED_VARIABLE = "SBPLAN_LAUNCHED"
@@ -41,18 +41,36 @@ _LAUNCHERS = (
 
 
 def find_rank(environment: Mapping[str, str] | None = None) -> RankIdentity | None:
-    """The rank of this process, from what MPICH, Open MPI or Slurm left in the environment; None outside of MPI."""
+    """The rank of this process, from what MPICH, Open MPI or Slurm left in the environment; None outside of MPI.
+
+    Raises:
+        InputError: what stands there is no rank.
+    """
     variables = os.environ if environment is None else environment
     for rank, size, local_rank, local_size in _LAUNCHERS:
         if all(name in variables for name in (rank, size, local_rank)):
-            return RankIdentity(
-                int(variables[rank]),
-                int(variables[size]),
-                int(variables[local_rank]),
-                _tasks_of_node(variables.get(local_size, "1"), int(variables.get("SLURM_NODEID", "0"))),
+            found = RankIdentity(
+                _count(variables, rank),
+                _count(variables, size),
+                _count(variables, local_rank),
+                _tasks_of_node(variables.get(local_size, "1"), _count(variables, "SLURM_NODEID")),
                 os.uname().nodename,
             )
+            if found.rank >= found.size:
+                raise InputError(
+                    "not a rank of this job", where=rank, got=found.rank, expected=f"a number below {size}={found.size}"
+                )
+            return found
     return None
+
+
+def _count(variables: Mapping[str, str], name: str) -> int:
+    """A number that a launcher has left; 0 where it has left none."""
+    text = variables.get(name, "0")
+    if not re.fullmatch("[0-9]{1,9}", text):
+        hint = "start it by mpiexec or srun, or unset the variable"
+        raise InputError("not a number that a launcher sets", where=name, got=text, expected="0, 1, 2, ...", hint=hint)
+    return int(text)
 
 
 def find_mpiexec() -> Path:
@@ -119,12 +137,24 @@ def job_name() -> str:
 
 
 def job_of_this_process() -> int:
-    """A number that this node's ranks of one job share and other jobs do not."""
+    """A number that this node's ranks of one job share and other jobs do not; asked before the rank is forked.
+
+    A process that no launcher made a rank is a job of its own: the next one from the same shell is another.
+    """
+    if find_rank() is None:
+        return _number_of([os.uname().nodename, *_who(os.getpid())])
     names = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
     words = [os.environ[name] for name in names if name in os.environ]
-    parent = identify(os.getppid())
-    text = " ".join([os.uname().nodename, *(words or [str(parent.pid), str(parent.start_ticks)])])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    return _number_of([os.uname().nodename, *(words or _who(os.getppid()))])
+
+
+def _who(pid: int) -> list[str]:
+    process = identify(pid)
+    return [str(process.pid), str(process.start_ticks)]
+
+
+def _number_of(words: list[str]) -> int:
+    return int.from_bytes(hashlib.sha256(" ".join(words).encode()).digest()[:8], "little")
 
 
 def pmi_descriptor() -> int | None:

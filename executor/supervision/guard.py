@@ -26,7 +26,7 @@ from executor.supervision.watchdog import (
     await_relay,
     ensure_told,
     read_failure,
-    record_failure,
+    record_or_say,
     tell_once,
     watch,
 )
@@ -147,7 +147,7 @@ def _wait_for(child: int, post: Post, heartbeat: Heartbeat) -> int:
 
 
 def _report(post: Post, rank: int, reason: str, exit_code: int) -> None:
-    if record_failure(post.folder, rank, reason, exit_code=exit_code, job=post.job) and not post.quiet:
+    if record_or_say(post.folder, rank, reason, exit_code=exit_code, job=post.job) and not post.quiet:
         tell_once(post.folder)
 
 

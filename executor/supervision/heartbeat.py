@@ -65,7 +65,10 @@ class Heartbeat:
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(descriptor, _NBYTES)
+            if os.fstat(descriptor).st_size != _NBYTES:
+                # Written, not only lengthened: on a full disk a page without a block would kill whoever beats.
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, bytes(_NBYTES))
             self._map = mmap.mmap(descriptor, _NBYTES)
         finally:
             os.close(descriptor)

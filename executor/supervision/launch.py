@@ -17,8 +17,16 @@ from types import FrameType
 from executor.supervision.environment import find_mpiexec, find_rank, launcher_environment
 from executor.supervision.guard import die_with_parent
 from executor.supervision.heartbeat import RankState, process_state, read_heartbeats
-from executor.supervision.watchdog import FAILURE_FILE, TOLD_FILE, kill_ranks, read_failure, record_failure, tell
-from strategy.base.errors import InputError
+from executor.supervision.watchdog import (
+    FAILURE_FILE,
+    TOLD_FILE,
+    kill_ranks,
+    no_run_folder,
+    read_failure,
+    record_or_say,
+    tell,
+)
+from strategy.base.errors import InputError, RunError
 
 _TOLD_S = 3.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
@@ -39,14 +47,18 @@ def launch(argv: Sequence[str], ranks: int, *, folder: Path, mpiexec: Path | Non
     Raises:
         InputError: `ranks` below one, or this process is itself a rank.
         EnvironmentLacks: no mpiexec.
+        RunError: there can be no run folder, or stdout cannot be written to.
     """
     if ranks < 1:
         raise InputError("no ranks to launch", where="ranks", got=ranks, expected="at least 1")
     if find_rank() is not None:
         raise InputError("already under mpiexec", where="launch", hint="start one or the other, not one in the other")
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in (folder / FAILURE_FILE, folder / TOLD_FILE, *folder.glob("heartbeat.*")):
-        leftover.unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in (folder / FAILURE_FILE, folder / TOLD_FILE, *folder.glob("heartbeat.*")):
+            leftover.unlink(missing_ok=True)
+    except OSError as error:
+        raise no_run_folder(folder, error) from error
     parent = os.getpid()
     process = subprocess.Popen(
         [str(mpiexec or find_mpiexec()), "-n", str(ranks), *argv],
@@ -76,7 +88,7 @@ def _account_for(code: int, folder: Path) -> int:
         if beats and not unfinished and code > 0:
             return code
         culprit = min(unfinished, key=lambda beat: beat.time_ns).rank if unfinished else -1
-        record_failure(folder, culprit, f"mpiexec ended the job with code {code}")
+        record_or_say(folder, culprit, f"mpiexec ended the job with code {code}")
     kill_ranks(unfinished, guards=True)
     tell(folder)
     failure = read_failure(folder)
@@ -92,8 +104,13 @@ def _relay_json(lines: Iterable[bytes]) -> None:
     """Copy a stdout line by line, until it ends: JSON documents to ours, the launcher's own talk to stderr."""
     for line in lines:
         stream = sys.stdout if _is_json(line) else sys.stderr
-        stream.write(line.decode(errors="replace"))
-        stream.flush()
+        try:
+            stream.write(line.decode(errors="replace"))
+            stream.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise RunError(f"what the ranks say cannot be passed on: {error.strerror}") from error
 
 
 def _is_json(line: bytes) -> bool:
@@ -117,7 +134,7 @@ def _forward_signals(process: subprocess.Popen[bytes], folder: Path) -> Iterator
 
     def forward(signum: int, frame: FrameType | None) -> None:
         received.append(signum)
-        record_failure(folder, -1, f"interrupted by {signal.Signals(signum).name}", exit_code=128 + signum)
+        record_or_say(folder, -1, f"interrupted by {signal.Signals(signum).name}", exit_code=128 + signum)
         guards = [beat.guard for beat in read_heartbeats(folder) if process_state(beat.guard) is not None]
         if len(received) > 1 or not guards:
             process.send_signal(signum)

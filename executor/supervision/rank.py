@@ -5,6 +5,7 @@ A rank that fails ends the whole job within seconds, and the cause is told once.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -29,7 +30,15 @@ from executor.supervision.environment import (
 )
 from executor.supervision.guard import Post, accept_interrupts, stand_guard
 from executor.supervision.heartbeat import identify
-from executor.supervision.watchdog import FAILURE_FILE, TOLD_FILE, Limits, await_relay, record_failure, tell_once
+from executor.supervision.watchdog import (
+    FAILURE_FILE,
+    TOLD_FILE,
+    Limits,
+    await_relay,
+    no_run_folder,
+    record_or_say,
+    tell_once,
+)
 from strategy.base.errors import InternalError, SbplanError
 
 _YIELD_S = 3.0
@@ -44,30 +53,29 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
         main: the code of the rank; imports what it needs; returns an exit code.
         folder: the run folder, unless the launcher has named one; by default one of this job in the temporary folder.
         limits: when the watcher takes the rank for stalled.
+
+    Raises:
+        InputError: the environment names a rank that cannot be.
+        RunError: there can be no run folder.
     """
     rank_environment()
-    me = find_rank() or RankIdentity(0, 1, 0, 1, os.uname().nodename)
+    found = find_rank()
+    me = found or RankIdentity(0, 1, 0, 1, os.uname().nodename)
     launched = is_launched()
     job = job_of_this_process()
     given = named_folder() or folder
     chosen = given or scratch_folder(job)
-    chosen.mkdir(parents=True, exist_ok=True)
     name_folder(chosen)
-    if not launched:
-        _drop_older_failure(chosen)
-    stand_guard(
-        Post(
-            chosen,
-            job,
-            me.rank,
-            me.local_rank,
-            me.local_size,
-            limits or Limits(),
-            pmi_descriptor(),
-            launched,
-            not given,
-        )
+    post = Post(
+        chosen, job, me.rank, me.local_rank, me.local_size, limits or Limits(), pmi_descriptor(), launched, not given
     )
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+        if not launched:
+            _drop_older_failure(chosen, alone=found is None)
+        stand_guard(post)
+    except OSError as error:
+        raise no_run_folder(chosen, error) from error
     threading.excepthook = lambda event: _fail(event.exc_value or event.exc_type(), me.rank, chosen, quiet=launched)
     try:
         accept_interrupts()
@@ -91,7 +99,7 @@ def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoRe
         reason = "".join(traceback.format_exception_only(error)).strip()
     first = False
     with suppress(OSError):
-        if first := record_failure(folder, rank, reason, exit_code=code):
+        if first := record_or_say(folder, rank, reason, exit_code=code):
             if not expected:
                 traceback.print_exception(error)
             if not quiet:
@@ -129,12 +137,12 @@ def _abort(code: int) -> None:
         mpi.COMM_WORLD.Abort(code)
 
 
-def _drop_older_failure(folder: Path) -> None:
-    """Remove a cause that an earlier job left in the same folder: one older than this job's launcher."""
-    launcher_age_s = _age_s(os.getppid())
+def _drop_older_failure(folder: Path, *, alone: bool) -> None:
+    """Remove a cause that an earlier job left in the same folder: any, or one older than this job's launcher."""
+    least_age_s = -math.inf if alone else _age_s(os.getppid()) + 1.0
     for path in (folder / FAILURE_FILE, folder / TOLD_FILE):
         with suppress(FileNotFoundError):
-            if time.time() - path.stat().st_mtime > launcher_age_s + 1.0:
+            if time.time() - path.stat().st_mtime > least_age_s:
                 path.unlink(missing_ok=True)
 
 

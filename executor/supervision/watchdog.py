@@ -92,13 +92,42 @@ class Limits:
 
 
 def write_actors(folder: Path, program: Program) -> None:
-    """Leave the names of the actors in the run folder, so that a failure names them."""
+    """Leave the names of the actors in the run folder, so that a failure names them.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
     names = [(f"{actor.name} ({actor.kind})", actor.acts_per_step) for actor in program.actors]
-    _publish(folder / _ACTORS_FILE, json.dumps(names), replace=True)
+    try:
+        _publish(folder / _ACTORS_FILE, json.dumps(names), replace=True)
+    except OSError as error:
+        raise no_run_folder(folder, error) from error
+
+
+def no_run_folder(folder: Path, error: OSError) -> RunError:
+    """The complaint about a run folder that the file system refuses."""
+    return RunError(
+        f"{folder}: no run folder can be kept there: {error.strerror}; free some space, or start from another folder"
+    )
+
+
+def record_or_say(folder: Path, rank: int, reason: str, *, exit_code: int = 6, job: int | None = None) -> bool:
+    """As `record_failure`; where the folder cannot be written to, say the cause at once on stderr."""
+    try:
+        return record_failure(folder, rank, reason, exit_code=exit_code, job=job)
+    except OSError:
+        with suppress(OSError):
+            sys.stderr.write(f"sbplan: {reason}\n")
+            sys.stderr.flush()
+        return True
 
 
 def record_failure(folder: Path, rank: int, reason: str, *, exit_code: int = 6, job: int | None = None) -> bool:
-    """Write `failure.json` unless a cause is already there; whether this call wrote it."""
+    """Write `failure.json` unless a cause is already there; whether this call wrote it.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
     beats = read_heartbeats(folder, job)
     ranks = tuple(_describe(beats, _read_actors(folder)))
     culprit = next((last for last in ranks if last.rank == rank), None)
@@ -141,8 +170,11 @@ def tell_once(folder: Path) -> None:
         told.touch(exist_ok=False)
     except FileExistsError:
         return
+    except OSError:
+        pass  # a full disk: better told twice than never
     tell(folder)
-    told.write_text("told\n")
+    with suppress(OSError):
+        told.write_text("told\n")
 
 
 def ensure_told(folder: Path) -> None:
@@ -212,7 +244,7 @@ def watch(folder: Path, job: int, num_ranks: int, limits: Limits, *, quiet: bool
             # An interrupted rank may have a checkpoint to write; its guard ends it when that takes too long.
             if failed_s > _GRACE_S and not failure.is_interruption:
                 kill_ranks(living, guards=failed_s > 3 * _GRACE_S)
-        elif (cause := clock.find_fault(beats, limits)) and record_failure(folder, *cause, job=job) and not quiet:
+        elif (cause := clock.find_fault(beats, limits)) and record_or_say(folder, *cause, job=job) and not quiet:
             tell_once(folder)
         if not living and (len(beats) >= num_ranks or clock.idle_s > 10 * _GRACE_S):
             return
@@ -327,14 +359,14 @@ def _describe(beats: Sequence[Beat], actors: Sequence[tuple[str, int]]) -> Itera
 def _publish(path: Path, text: str, *, replace: bool) -> bool:
     """Write a file that appears whole or not at all; False where it is there already and may not be replaced."""
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
-    draft.write_text(text + "\n")
-    if replace:
-        draft.replace(path)
-        return True
     try:
-        path.hardlink_to(draft)
+        draft.write_text(text + "\n")
+        if replace:
+            draft.replace(path)
+        else:
+            path.hardlink_to(draft)
     except FileExistsError:
         return False
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     return True

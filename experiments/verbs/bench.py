@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, seconds
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, not_there_yet, say, write_out
 from strategy.base.errors import RunError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     else:
-        print(table(done), flush=True)
+        write_out(f"{table(done)}\n")
     if worse:
         raise RunError(f"ours costs more than another's on {'; '.join(worse)}")
     return 0

@@ -149,7 +149,7 @@ def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:
     save(figure, path.with_stem(f"{path.stem}-memory"))
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, *, dpi: int = 200) -> None:
     """Write a figure whole or not at all, in the format that the suffix names; the same figure, the same bytes."""
     import matplotlib
 
@@ -157,7 +157,7 @@ def save(figure: Figure, path: Path) -> None:
     dated = {".pdf": "CreationDate", ".svg": "Date"}.get(path.suffix)
     with matplotlib.rc_context({"svg.hashsalt": "sbplan"}):
         metadata = {dated: None} if dated else None
-        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=200, metadata=metadata)
+        figure.savefig(picture, format=path.suffix.removeprefix("."), dpi=dpi, metadata=metadata)
     write_atomic(path, picture.getvalue())
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
-from experiments.console import emit, say
+from experiments.console import emit, say, write_out
 from strategy.base.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
                 "peak_rss_bytes": peak_rss_bytes(),
             }
         )
-    print(list(solution.choice or ()), flush=True)
+    write_out(f"{list(solution.choice or ())}\n")
     if solution.status == "infeasible":
         raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"

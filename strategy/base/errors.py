@@ -13,6 +13,22 @@ from typing import TypeVar
 _Value = TypeVar("_Value")
 
 
+MOST_CHARACTERS = 2000
+"""Of a value that an error shows."""
+
+
+def shortened(value: object) -> str:
+    """A value as an error shows it: its `repr`, without the middle of a very long one."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists in lists
+        return f"a {type(value).__name__} that is too large to be shown"
+    if len(text) <= MOST_CHARACTERS:
+        return text
+    half = MOST_CHARACTERS // 2
+    return f"{text[:half]} ... {text[-half:]}"
+
+
 class SbplanError(Exception):
     """Base of every error that sbplan raises on purpose."""
 
@@ -39,7 +55,7 @@ class InputError(SbplanError):
         self.expected = expected
         self.hint = hint
         text = f"{where}: {problem}" if where else problem
-        details = [] if got is None else [f"got {got!r}"]
+        details = [] if got is None else [f"got {shortened(got)}"]
         if expected:
             details.append(f"expected {expected}")
         if details:

@@ -8,12 +8,14 @@ import gzip
 import io
 import json
 import os
+import secrets
+import stat
 import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from strategy.base.errors import InputError, RunError
 
@@ -28,6 +30,9 @@ LONGEST_S = 1e6
 
 LOCK_NAME = ".lock"
 _POLL_S = 0.05
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_IMPOSSIBLE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+"""Complaints about a name, not about the file system."""
 
 
 def read_json(path: Path) -> object:
@@ -79,29 +84,71 @@ def repeated_key(text: str | bytes) -> str | None:
 
 
 def write_atomic(path: Path, data: str | bytes) -> None:
-    """Write `data` to `path` so that a reader, or a power cut, finds the old content or the new one, never a part.
+    """Write `data` to `path` as `writing` does.
 
     Raises:
-        InputError: the folder does not exist, or `path` is a folder.
-        RunError: the file system refuses: full, read-only, no permission. The old content is untouched.
+        InputError, RunError: as `writing`.
     """
     content = data.encode() if isinstance(data, str) else data
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[BinaryIO]:
+    """Open `path` so that a reader, or a power cut, finds the old content or the new one, never a part.
+
+    The file that a symbolic link points to is replaced, and keeps its mode and owner. What is no regular file, such as
+    a device or a pipe, is written through.
+
+    Raises:
+        InputError: the folder does not exist, the name cannot be, or `path` is a folder.
+        RunError: the file system refuses: full, read-only, no permission. The old content is untouched.
+    """
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        there = _status(path)
+        if there is not None and not stat.S_ISREG(there.st_mode):
+            with path.open("wb") as file:
+                yield file
+            return
+        target = Path(os.path.realpath(path))
+        draft = target.with_name(f".sbplan-{secrets.token_hex(8)}.tmp")
+        try:
+            # Nobody else may open the draft of a file that is to be closed to them.
+            with os.fdopen(os.open(draft, _NEW, 0o666 if there is None else 0o600), "wb") as file:
+                if there is not None:
+                    _keep_owner_and_mode(file.fileno(), there)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+        _sync_folder(target.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
+        if error.errno in _IMPOSSIBLE:
             raise InputError(f"cannot be written: {error.strerror}", where=str(path)) from None
         raise RunError(
             f"{path}: cannot be written: {error.strerror}; free some space or choose another folder"
         ) from error
+
+
+def _status(path: Path) -> os.stat_result | None:
+    """Of the file that a path leads to, if there is one."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _keep_owner_and_mode(descriptor: int, there: os.stat_result) -> None:
+    made = os.fstat(descriptor)
+    if (made.st_uid, made.st_gid) != (there.st_uid, there.st_gid):
+        with contextlib.suppress(PermissionError):  # only root gives files away; then the new one is the writer's
+            os.fchown(descriptor, there.st_uid, there.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(there.st_mode))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from strategy.base.errors import InputError
@@ -25,7 +24,15 @@ TIME_UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us"
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)\s*")
 
 
-def _parse(text: object, units: dict[str, float], *, where: str, example: str, zero_ok: bool) -> float:
+LARGEST = float(2**63 - 1)
+"""No figure is larger, in bytes, or in bytes or FLOPs per second."""
+LONGEST_S = 1e9
+"""No time is longer: thirty years."""
+LONGEST_ACT_S = 1e6
+"""No act is longer, so that the clocks, in whole nanoseconds of 64 bits, can add thousands of them up."""
+
+
+def _parse(text: object, units: dict[str, float], *, where: str, example: str, least: float, most: float) -> float:
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
         raise InputError(
@@ -35,33 +42,31 @@ def _parse(text: object, units: dict[str, float], *, where: str, example: str, z
             expected=f'text such as "{example}" (units: {", ".join(units)})',
         )
     value = float(match[1]) * units[match[2]]
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero_ok):
-        wanted = "finite and not negative" if zero_ok else "finite and above zero"
-        raise InputError("not a possible figure", where=where, got=text, expected=f"a figure that is {wanted}")
+    if not least <= value <= most:
+        base = next(unit for unit, scale in units.items() if scale == 1.0)
+        expected = f"{least:g} to {most:.3g} {base}"
+        raise InputError("not a possible figure", where=where, got=text, expected=expected)
     return value
 
 
 def parse_bytes(text: object, *, where: str = "size") -> int:
     """`"80 GiB"` -> bytes, at least one."""
-    nbytes = round(_parse(text, SIZE_UNITS, where=where, example="80 GiB", zero_ok=False))
-    if nbytes < 1:
-        raise InputError("not a possible figure", where=where, got=text, expected="at least one byte")
-    return nbytes
+    return round(_parse(text, SIZE_UNITS, where=where, example="80 GiB", least=1, most=LARGEST))
 
 
 def parse_bandwidth(text: object, *, where: str = "bandwidth") -> float:
     """`"400 Gbit/s"` or `"50 GB/s"` -> bytes per second."""
-    return _parse(text, BANDWIDTH_UNITS, where=where, example="400 Gbit/s", zero_ok=False)
+    return _parse(text, BANDWIDTH_UNITS, where=where, example="400 Gbit/s", least=1, most=LARGEST)
 
 
 def parse_compute(text: object, *, where: str = "compute") -> float:
     """`"312 TFLOP/s"` -> FLOP per second."""
-    return _parse(text, COMPUTE_UNITS, where=where, example="312 TFLOP/s", zero_ok=False)
+    return _parse(text, COMPUTE_UNITS, where=where, example="312 TFLOP/s", least=1, most=LARGEST)
 
 
 def parse_seconds(text: object, *, where: str = "time") -> float:
     """`"5 us"` -> seconds; zero is allowed."""
-    return _parse(text, TIME_UNITS, where=where, example="5 us", zero_ok=True)
+    return _parse(text, TIME_UNITS, where=where, example="5 us", least=0, most=LONGEST_S)
 
 
 def format_bytes(nbytes: float) -> str:
@@ -81,5 +86,16 @@ def format_seconds(seconds: float) -> str:
 
 
 def to_ns(seconds: float) -> int:
-    """Seconds -> integer nanoseconds: the one rounding between the cost model and the clocks."""
+    """Seconds -> integer nanoseconds: the one rounding between the cost model and the clocks.
+
+    Raises:
+        InputError: longer than any act can be.
+    """
+    if not seconds <= LONGEST_ACT_S:
+        raise InputError(
+            "an act takes too long to be counted",
+            got=f"{seconds:g} s",
+            expected=f"at most {LONGEST_ACT_S:g} s",
+            hint="is a size too large, or a bandwidth, a compute rate or a latency wrong?",
+        )
     return round(seconds * 1e9)

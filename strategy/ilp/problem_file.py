@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from strategy.base.errors import InputError
+from strategy.base.files import write_atomic
 from strategy.ilp.problem import Edge, Node, Problem, Usage
 
 # Faults that one message spells out; the rest are counted.
@@ -131,7 +132,7 @@ def write_problem(problem: Problem, path: Path) -> None:
     if problem.limit is not None:
         body["usage_limit"] = problem.limit
     raw = msgspec.json.encode({"problem": body})
-    path.write_bytes(gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
+    write_atomic(path, gzip.compress(raw, mtime=0) if path.suffix == ".gz" else raw)
 
 
 def _unpacked(path: Path) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,6 +42,8 @@ from strategy.sbp.sbp import NdSbp, format_nd, parse_nd
 from strategy.sbp.tensor import DType
 
 FORMAT = 3
+UNLIMITED = "inf"
+"""`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
 
 
@@ -122,7 +125,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
     found: dict[str, Any] = {
         "format": FORMAT,
         "model": _model_document(plan),
-        "training": dataclasses.asdict(plan.training),
+        "training": _training_document(plan.training),
         "cluster": dataclasses.asdict(plan.cluster),
         "calibration": {
             "act_overhead_s": plan.cost.act_overhead_s,
@@ -155,6 +158,12 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
 def _model_document(plan: Plan) -> dict[str, Any]:
     dimensions = dataclasses.asdict(plan.model)  # type: ignore[call-overload]
     return {"name": plan.model_name, "family": family_of(plan.model).name, **dimensions}
+
+
+def _training_document(training: Training) -> dict[str, Any]:
+    """JSON knows no infinity: that of a norm which clips nothing is written as text."""
+    found = dataclasses.asdict(training)
+    return {**found, "max_norm": UNLIMITED} if math.isinf(training.max_norm) else found
 
 
 def _conversion_document(conversion: Conversion) -> dict[str, Any]:
@@ -343,7 +352,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         model=dimensions,
         training=reader.record(
             Training,
-            training,
+            {**training, "max_norm": math.inf} if training["max_norm"] == UNLIMITED else training,
             "training",
             dtype=DType(training["dtype"]),
             optimizer=Optimizer(training["optimizer"]),

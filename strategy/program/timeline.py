@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from strategy.base.errors import InputError
-from strategy.base.files import LARGEST, read_json
+from strategy.base.files import LARGEST, read_json, write_atomic
 from strategy.program.program import ActKind, Program
 
 VERSION = 1
@@ -234,7 +234,7 @@ def write_json(document: object, path: Path) -> None:
         with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
             file.write(data)
         data = buffer.getvalue()
-    path.write_bytes(data)
+    write_atomic(path, data)
 
 
 def _columns(kind: type, values: Iterable[ActorLabel | StreamLabel | ActRecord]) -> dict[str, list[object]]:

@@ -18,6 +18,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from executor.runtime.transport.base import (
@@ -40,6 +41,21 @@ _PATIENCE_NS = 1_000_000
 """How long a rank with a core of its own polls before it gives way."""
 _AT_WORK_NS = 100_000
 """A longer time between two pauses was spent on work: the wait has begun anew."""
+
+
+def load_mpi() -> ModuleType:
+    """`mpi4py.MPI`, which starts MPI.
+
+    Raises:
+        EnvironmentLacks: there is no mpi4py, or it finds no MPI library that it can load.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise EnvironmentLacks(
+            f'MPI cannot be loaded: {" ".join(str(error).split())}; `pip install "sbplan[mpich]"` brings a library'
+        ) from error
+    return MPI
 
 
 class MpiTransport:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from executor.supervision.environment import find_mpiexec, find_rank
-from strategy.base.errors import EnvironmentLacks
+from executor.supervision.environment import find_mpiexec, find_rank, job_name
+from strategy.base.errors import EnvironmentLacks, InputError
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,26 @@ def test_the_launcher_is_told_by_what_it_leaves_in_the_environment(
 ) -> None:
     found = find_rank(environment)
     assert (found and (found.rank, found.size, found.local_rank, found.local_size)) == expected
+
+
+@pytest.mark.parametrize("rank", ["abc", "", "-1", "1.5", "9" * 20, "9" * 5000, "2"])
+def test_what_no_launcher_leaves_is_refused(rank: str) -> None:
+    with pytest.raises(InputError, match=r"^PMI_RANK: not a "):
+        find_rank({"PMI_RANK": rank, "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"})
+
+
+def test_a_process_without_launcher_is_a_job_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a launcher the ranks of one job share its name."""
+
+    def name_of(pid: int) -> str:
+        monkeypatch.setattr(os, "getpid", lambda: pid)
+        return job_name()
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert name_of(1) != name_of(os.getppid())
+    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert name_of(1) == name_of(os.getppid())
 
 
 def test_mpiexec_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

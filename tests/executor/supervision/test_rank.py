@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from executor.supervision.watchdog import record_or_say, tell_once
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -49,3 +51,19 @@ def test_the_cause_of_an_earlier_job_is_forgotten(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path)]
     assert subprocess.run(command, env=environment, timeout=20).returncode == 0
     assert not old.exists()
+
+
+def test_a_cause_that_cannot_be_written_down_is_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert record_or_say(tmp_path, 0, "written down")
+    assert capsys.readouterr().err == ""
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
+    assert record_or_say(tmp_path / "full", 0, "the disk is full")
+    tell_once(tmp_path)
+    assert capsys.readouterr().err.startswith("sbplan: the disk is full\nsbplan: rank 0 (pid -1 on ")

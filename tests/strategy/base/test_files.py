@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gzip
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from strategy.base.errors import InputError, RunError
-from strategy.base.files import LOCK_NAME, held, read_json, repeated_key, write_atomic
+from strategy.base.files import LOCK_NAME, held, read_json, repeated_key, write_atomic, writing
 
 ROOT = Path(__file__).parents[3]
 HOLD_UNTIL_KILLED = """
@@ -147,6 +148,64 @@ def test_write_atomic_into_nowhere_is_the_users_mistake(tmp_path: Path) -> None:
         write_atomic(tmp_path / "absent" / "plan.json", "new")
     with pytest.raises(InputError, match="Is a directory"):
         write_atomic(tmp_path, "new")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o444])
+def test_a_file_that_is_written_anew_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("old")
+    path.chmod(mode)
+    write_atomic(path, "new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", mode)
+
+
+def test_a_link_stays_and_what_it_points_to_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    for name in ("there", "not_yet"):
+        link = tmp_path / f"link_to_{name}"
+        link.symlink_to(Path("elsewhere") / name)
+        if name == "there":
+            (folder / name).write_text("old")
+        write_atomic(link, "new")
+        assert link.is_symlink()
+        assert (folder / name).read_text() == "new"
+    assert sorted(child.name for child in folder.iterdir()) == ["not_yet", "there"]
+
+
+def test_a_pipe_is_written_through(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomic(path, "new")
+        assert os.read(reader, 16) == b"new"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_names_may_be_as_long_as_the_file_system_has_them(tmp_path: Path) -> None:
+    write_atomic(tmp_path / ("a" * 255), "new")
+    with pytest.raises(InputError, match="File name too long"):
+        write_atomic(tmp_path / ("a" * 256), "new")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match="symbolic links"):
+        write_atomic(loop, "new")
+
+
+def test_what_cannot_be_written_to_its_end_leaves_no_part(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+
+    def write_some() -> None:
+        with writing(path) as file:
+            file.write(b"some")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(RunError, match="No space left"):
+        write_some()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_second_writer_is_told_the_owner(tmp_path: Path) -> None:
