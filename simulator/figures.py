@@ -24,7 +24,7 @@ _COLOURS: Mapping[str, str] = {
     "update": "#117733",
     "compute": "#44AA99",
     "load": "#999933",
-    "slice": "#661100",
+    ActKind.SLICE: "#661100",
     "all-reduce": "#CC6677",
     "reduce-scatter": "#882255",
     "all-gather": "#DDCC77",
@@ -34,7 +34,7 @@ _COLOURS: Mapping[str, str] = {
 }
 """What a bar means -> its colour, in the order of the legend."""
 
-_DARK = {"backward", "update", "slice", "reduce-scatter", "all-to-all"}
+_DARK = {"backward", "update", ActKind.SLICE, "reduce-scatter", "all-to-all"}
 """Meanings whose bars take white text."""
 
 _STYLE: dict[Any, Any] = {

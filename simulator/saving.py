@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Features
+from strategy.graph.ops.copy import TO_HOST
 from strategy.program.program import ActKind, Actor, Port, Program, Stream
 from strategy.sbp.placement import Space
 
@@ -31,7 +32,7 @@ def with_saves(program: Program, cost: CostModel) -> Program:
     actors, streams = list(program.actors), list(program.streams)
     for rank, registers in sorted(state.items()):
         nbytes = sum(program.registers[index].nbytes for index in registers)
-        work = cost.work(Features("to_host", 0, nbytes), rank, ())
+        work = cost.work(Features(TO_HOST, 0, nbytes), rank, ())
         streams.append(Stream(rank, "save", (len(actors),)))
         actors.append(Actor("save", rank, ActKind.COPY, tuple(map(Port, registers)), work=work))
     return replace(program, actors=tuple(actors), streams=tuple(streams))

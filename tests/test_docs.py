@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from strategy.cost.cost import op_features
+from strategy.cost.data_sheet import data_sheet
+from strategy.graph.graph import Graph, Op
+from strategy.graph.ops import REGISTRY
+from strategy.graph.signature import Signature, op_signatures
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.passes.mixed_precision import mixed_precision
+from strategy.passes.planned import planned_graph
+from strategy.passes.recompute import recompute
+from strategy.passes.training import Training, evaluation_graph, training_graph
+from strategy.passes.zero_layouts import sharing
+from strategy.sbp.tensor import DType
+from tests.support.small_plans import MODEL, cluster, config_of
 
 ROOT = Path(__file__).parent.parent
 GUIDE = (ROOT / "docs" / "adding_an_op.md").read_text()
@@ -23,27 +40,16 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def apply_diff(text: str, diff: str) -> str:
-    """The text with the added lines of a diff after the line before them."""
-    context, *added = diff.splitlines()
-    assert context.startswith(" ")
-    assert all(line.startswith("+") for line in added)
-    assert text.count(context[1:] + "\n") == 1, context
-    return text.replace(context[1:] + "\n", "\n".join([context[1:], *(line[1:] for line in added)]) + "\n")
-
-
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the house to which the guide's op has been added."""
+    """A copy of the house to which the guide's op has been added, which is one file."""
     folder = tmp_path_factory.mktemp("house")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (path,) = re.findall(r"^`(strategy/graph/ops/\w+\.py)`:$", GUIDE, re.MULTILINE)
     (source,) = blocks("python")
     (folder / path).write_text(source)
-    index = folder / "strategy" / "graph" / "ops" / "__init__.py"
-    for diff in blocks("diff"):
-        index.write_text(apply_diff(index.read_text(), diff))
+    assert blocks("diff") == [], "one file is all"
     return folder
 
 
@@ -76,6 +82,69 @@ def test_the_op_of_the_guide_is_clean(house: Path) -> None:
             [sys.executable, "-m", *check, *config, str(house / path)], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def softplus(house: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph], Graph]:
+    """Puts the guide's op, which is known by its file alone, in the place of `gelu`."""
+    spec = importlib.util.spec_from_file_location("softplus", house / "strategy" / "ops" / "softplus.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for definition in module.OPS:
+        monkeypatch.setitem(REGISTRY, definition.kind, definition)  # type: ignore[arg-type]
+    instead = {"gelu": "softplus", "gelu_grad": "softplus_grad"}
+    return lambda graph: replace(graph, ops=tuple(replace(op, kind=instead.get(op.kind, op.kind)) for op in graph.ops))
+
+
+TRAINING = Training(4, num_micro_batches=2)
+
+
+def test_the_op_of_the_guide_costs_the_bytes_that_it_moves(softplus: Callable[[Graph], Graph]) -> None:
+    graph = softplus(training_graph(MODEL, TRAINING))
+    for op in graph.ops:
+        if op.kind.startswith("softplus"):
+            features = op_features(graph, op, op_signatures(graph, op, (2, 1))[0], (2, 1))
+            assert features.flop > 0
+            assert features.product is None
+            assert data_sheet(cluster(2, backend="cupy"), features).s_per_flop == 0
+            assert data_sheet(cluster(2, backend="cupy"), features).s_per_byte > 0
+
+
+def test_the_op_of_the_guide_computes_in_float32_between_products_in_halves(softplus: Callable[[Graph], Graph]) -> None:
+    graph = mixed_precision(softplus(evaluation_graph(MODEL, TRAINING)), DType.BFLOAT16)
+    found = [op for op in graph.ops if op.kind == "softplus"]
+    assert len(found) == MODEL.layers
+    for op in found:
+        assert [graph.values[name].spec.dtype for name in (*op.inputs, *op.outputs)] == [DType.FLOAT32] * 2
+        (cast,) = graph.consumers[op.outputs[0]]
+        (product,) = graph.consumers[cast.outputs[0]]
+        assert (cast.kind, product.kind) == ("cast", "matmul")
+
+
+def test_the_op_of_the_guide_is_recomputed_with_its_layer(softplus: Callable[[Graph], Graph]) -> None:
+    graph = softplus(training_graph(MODEL, TRAINING))
+    full, selective = (recompute(graph, kind) for kind in (Recompute.FULL, Recompute.SELECTIVE))
+    assert sum(op.kind == "softplus" and bool(op.repeats) for op in full.ops) == MODEL.layers
+    assert not any(op.kind == "softplus" and op.repeats for op in selective.ops), "it is outside of attention"
+
+
+def test_zero_gathers_a_parameter_before_the_op_of_the_guide(softplus: Callable[[Graph], Graph]) -> None:
+    config = config_of(TRAINING, dp=2, zero_stage=3, zero_min_size=9)
+    graph = softplus(planned_graph(MODEL, TRAINING, config))
+    op = next(op for op in graph.ops if op.kind == "softplus")
+    parameter = next(op.outputs[0] for op in graph.ops if op.kind == "repeat")
+    assert len(kept(graph, config, op)) == len(op_signatures(graph, op, (2, 1))), "activations are free"
+    reads = replace(op, inputs=(parameter,))
+    assert {str(one.inputs[0][0]) for one in kept(graph, config, reads)} == {"B"}
+
+
+def kept(graph: Graph, config: PlanConfig, op: Op) -> list[Signature]:
+    """The signatures that ZeRO leaves to an op, put in the place of the one that is called so."""
+    graph = replace(graph, ops=tuple(op if one.name == op.name else one for one in graph.ops))
+    keep = sharing(graph, config, {})
+    return [one for one in op_signatures(graph, op, (2, 1)) if keep(op, one)]
 
 
 ROWS = [*(f"A{i}" for i in range(1, 38)), *(f"C{i}" for i in range(7, 17)), *(f"P{i}" for i in range(1, 26))]

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import tomllib
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+
+from strategy.graph.ops import REGISTRY
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("strategy", "simulator", "executor", "experiments")
@@ -116,3 +120,163 @@ def test_the_gate_runs_every_check() -> None:
 
 def dry_run_lint() -> str:
     return subprocess.run(["make", "--dry-run", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+EMITTERS = {"Op": 1, "add": 1, "apply": 1, "_add": 2, "operate": 0, "_with": 0, "_reduce": 0, "_experts": 1}
+"""What emits an op -> which of its arguments is the kind; those before it are names."""
+ATTRIBUTE_READERS = {"int_attr", "float_attr", "ints_attr"}
+TAKE_APART = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "find"}
+KINDS_KNOWN: Mapping[str, str] = {
+    "strategy/program/program.py: 'slice' 'copy'": "kinds of acts, not of ops",
+    "strategy/passes/updates.py: 'sgd' 'adam' 'adamw' 'adagrad'": "optimisers, whose updates are emitted",
+    "strategy/passes/training.py: 'report'": "the name of the op that is emitted as it",
+    "strategy/nn/transformer.py: 'attention'": "the name of what a layer function emits",
+    "strategy/closed_form/price.py: 'gather'": "a figure of a framework's profile",
+    "experiments/cli.py: 'report'": "a verb",
+    "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
+    "strategy/graph/graph.py: kind in MOVES": "a graph lies below ops; its memories name what brings tensors there",
+    "strategy/cost/cost.py: step.kind not in PARTS": "kinds of acts, not of ops",
+    "strategy/cost/*.py: features.kind.endswith(ON_HOST) features.kind.removesuffix(ON_HOST)": "a constant's name",
+}
+"""File, and what stands there of the kinds of ops -> why it may."""
+
+
+def callee(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def branches(node: ast.expr) -> Iterator[ast.expr]:
+    """What an argument may be: both branches of a condition."""
+    if isinstance(node, ast.IfExp):
+        yield from (*branches(node.body), *branches(node.orelse))
+    else:
+        yield node
+
+
+def emitted(tree: ast.AST) -> Iterator[ast.expr | None]:
+    """Where a kind may stand: in a call that emits an op, in `replace(op, kind=...)`; where it is an attribute's name.
+
+    Attributes are read by `int_attr` and the like, asked for by `in op.attrs`, and written as the keys of a dict that
+    is an argument of what emits an op, or is assigned to a name that ends with `attrs`.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            position = EMITTERS.get(callee(node), len(node.args))
+            if position < len(node.args):
+                for argument in node.args[: position + 1]:
+                    yield from branches(argument)
+                for value in (*node.args[position + 1 :], *(keyword.value for keyword in node.keywords)):
+                    yield from value.keys if isinstance(value, ast.Dict) else ()
+            if callee(node) == "replace":
+                yield from (keyword.value for keyword in node.keywords if keyword.arg == "kind")
+            if callee(node) in ATTRIBUTE_READERS:
+                yield from node.args[1:]
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            if all(isinstance(target, ast.Name) and target.id.endswith("attrs") for target in node.targets):
+                yield from node.value.keys
+        elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[-1]).endswith(".attrs"):
+            yield node.left
+
+
+def is_kind(node: ast.AST) -> bool:
+    """Whether an expression is called a kind: `kind`, `op.kind`."""
+    return isinstance(node, ast.Attribute | ast.Name) and ast.unparse(node).rpartition(".")[2] == "kind"
+
+
+def inspected(tree: ast.AST) -> Iterator[ast.expr]:
+    """Where a kind is compared with something that is no kind of act and no string, looked up in a set, or taken apart.
+
+    Strings are found by what they are.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            one, other = node.left, node.comparators[0]
+            if isinstance(node.ops[0], ast.Eq | ast.NotEq):
+                sides = [side for side in (one, other) if not is_kind(side)]
+                plain = all(isinstance(side, ast.Constant) or "ActKind." in ast.unparse(side) for side in sides)
+                if len(sides) == 1 and not plain:
+                    yield node
+            elif not isinstance(node.ops[0], ast.Is | ast.IsNot):
+                constant = isinstance(other, ast.Name) and other.id.isupper() and other.id != "REGISTRY"
+                if (is_kind(one) and constant) or (is_kind(other) and not is_kind(one)):
+                    yield node
+        elif isinstance(node, ast.Subscript) and is_kind(node.value):
+            yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TAKE_APART:
+            yield from [node] * is_kind(node.func.value)
+
+
+def known_kinds(source: str) -> set[str]:
+    """What a file says of the kinds of ops, other than what it emits."""
+    tree = ast.parse(source)
+    legal = {id(node) for node in emitted(tree)}
+    words = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in REGISTRY)
+    return {repr(node.value) for node in words if id(node) not in legal} | {ast.unparse(n) for n in inspected(tree)}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "op.kind == 'matmul'",
+        "op.kind in ('add', other)",
+        "PRODUCTS = frozenset({'matmul'})",
+        "found = {'conv2d': 1}.get(op.kind)",
+        "kinds.add('matmul')",
+        "builder.add(name, 'add' if op.kind == 'matmul' else 'sub', x)",
+        "op.kind.endswith('_tn')",
+        "kind.partition('_')",
+        "op.kind[:4] == 'conv'",
+        "'matmul' in op.kind",
+        "'grad' in op.kind",
+        "op.kind in PRODUCTS",
+        "op.kind == TO_HOST",
+        "match op.kind:\n    case 'matmul':\n        pass",
+    ],
+)
+def test_what_knows_a_kind_is_seen(source: str) -> None:
+    assert known_kinds(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "builder.add(name, 'matmul', (x, w))",
+        "x.apply('gelu', 'gelu', attrs={'scale': 1})",
+        "Op(name, 'copy', (x,), (name,))",
+        "replace(op, kind='concat')",
+        "x.operate('exp' if up else 'log')",
+        "'shift' in op.attrs and int_attr(op.attrs, 'shift')",
+        "attrs = {'scale': 2, 'margin': 1}",
+        "act.kind == ActKind.SLICE",
+        "definition = REGISTRY[kind] if kind in REGISTRY else None",
+    ],
+)
+def test_what_emits_an_op_may_name_its_kind(source: str) -> None:
+    assert known_kinds(source) == set()
+
+
+def test_what_an_op_is_is_known_by_its_definition_alone() -> None:
+    """Outside of the ops a kind is named where an op is emitted; exceptions are listed, and none is stale."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCES:
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith("strategy/graph/ops/"):
+            found[name] = known_kinds(path.read_text())
+    unused = {(exception, word) for exception in KINDS_KNOWN for word in words_of(exception)}
+    wrong = []
+    for name, words in found.items():
+        for word in sorted(words):
+            reasons = {
+                (e, word) for e in KINDS_KNOWN if fnmatchcase(name, e.partition(": ")[0]) and word in words_of(e)
+            }
+            unused -= reasons
+            wrong += [] if reasons else [f"{name}: {word}"]
+    assert wrong == []
+    assert unused == set()
+    assert len(KINDS_KNOWN) <= 10
+
+
+def words_of(exception: str) -> list[str]:
+    """What an exception allows: one expression, or several words or calls."""
+    text = exception.partition(": ")[2]
+    return [text] if " in " in text else text.split(" ")

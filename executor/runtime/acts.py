@@ -20,10 +20,10 @@ from executor.runtime.transport.base import Group, HostArray, Request, Transport
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
-from strategy.graph.ops.copy import TO_HOST
+from strategy.graph.ops.traits import Movement
 from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
 from strategy.program.protocol import rendezvous_members
-from strategy.sbp.placement import MOVES
+from strategy.sbp.placement import Space
 from strategy.sbp.ragged import Rows
 
 Run = Callable[[int], Requests | None]
@@ -89,8 +89,8 @@ class Acts:
             return self._idle([array for array in written if array.size])
         if len(written) != len(op.outputs) + len(op.updates) or len(task.inputs) != len(op.inputs):
             raise PlanError("an actor's ports are not those of its op", where=actor.name, got=op.name)
-        if op.kind in MOVES:
-            move = self._kernels.download if op.kind == TO_HOST else self._kernels.upload
+        if isinstance(definition.cost, Movement):
+            move = self._kernels.download if definition.cost.to is Space.HOST else self._kernels.upload
             return lambda number: move(memory(ports[0]), memory(written[0]))
         on_host = self._graph.on_host(op)
         call = Call(

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from strategy.base.errors import InputError
 from strategy.base.units import to_ns
-from strategy.cost.data_sheet import FLOP_BOUND
 from strategy.graph.graph import Graph, Op, Phase
 from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import Convolution, counts_flop
 from strategy.hardware.devices import DeviceSheet
 from strategy.models.base import Model
 from strategy.passes.training import Training, training_graph
@@ -82,7 +82,7 @@ def workload(
     training = Training(global_batch=batch, optimizer=optimizer, max_norm=math.inf)
     graph = training_graph(model, training)
     place = {op.name: number for number, op in enumerate(graph.ops)}
-    updates = {op.updates[0]: op for op in graph.ops if op.kind == training.optimizer}
+    updates = {op.updates[0]: op for op in graph.ops if op_definition(op.kind).trains}
     first = sorted((min(place[op.name] for op in graph.consumers[variable]), variable) for variable in updates)
     number = {variable: gradient for gradient, (_, variable) in enumerate(first)}
     needs: dict[int, list[int]] = {}
@@ -125,10 +125,11 @@ def _time_ns(graph: Graph, op: Op, device: DeviceSheet, width: int) -> int:
     specs = (*read, *written, *graph.specs(op.updates))
     nbytes = definition.nbytes(read, written, op.attrs) if definition.nbytes else sum(spec.nbytes for spec in specs)
     moved_s = nbytes * (1.0 if op.updates else width / 32) / (device.memory_bytes_per_s * _MEMORY_SHARE)
-    if op.kind not in FLOP_BOUND:
+    if not counts_flop(definition.cost):
         return to_ns(moved_s + _KERNEL_S)
     flop = definition.flop(read, written, op.attrs)
-    filters = {"conv2d": lambda: read[1], "conv2d_dx": lambda: read[0], "conv2d_dw": lambda: written[0]}.get(op.kind)
-    if width == 32 and filters and filters().shape[2:] == (3, 3) and op.attrs["stride"] == (1, 1):
-        flop = round(flop / _WINOGRAD)
+    if width == 32 and isinstance(definition.cost, Convolution):
+        filters = (*read, *written)[definition.cost.filters]
+        if filters.shape[2:] == (3, 3) and op.attrs["stride"] == (1, 1):
+            flop = round(flop / _WINOGRAD)
     return to_ns(max(flop / (device.peak(width) * _PEAK_SHARE[width]), moved_s) + _KERNEL_S)

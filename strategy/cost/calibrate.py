@@ -21,8 +21,10 @@ import numpy.typing as npt
 from strategy.base.errors import InputError
 from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
 from strategy.cost.cost import CostModel, coefficient_key
-from strategy.cost.data_sheet import FLOP_BOUND, Coefficients
+from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import Features, Measurement
+from strategy.graph.ops import cost_class
+from strategy.graph.ops.traits import counts_flop
 from strategy.hardware.cluster import Cluster
 from strategy.sbp.tensor import DType
 
@@ -176,7 +178,7 @@ def scale(calibration: Calibration, factor: float) -> Calibration:
 
 def _terms(features: Features) -> tuple[float, float, float]:
     """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes."""
-    flop = float(features.flop) if features.kind in FLOP_BOUND else 0.0
+    flop = float(features.flop) if counts_flop(cost_class(features.kind)) else 0.0
     return float(features.hops or 1), flop, float(features.nbytes)
 
 

@@ -23,10 +23,12 @@ from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, Price, boxing_task, transfer_task
 from strategy.comm.busiest_rank import most_sent, most_transferred
 from strategy.comm.hierarchical import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
-from strategy.cost.data_sheet import ON_HOST, PRODUCTS, Coefficients, data_sheet
+from strategy.cost.data_sheet import ON_HOST, Coefficients, data_sheet
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Attr, Graph, Op
-from strategy.graph.ops import op_definition
+from strategy.graph.ops import cost_class, op_definition
+from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
+from strategy.graph.ops.traits import Attention, Movement, Product
 from strategy.graph.signature import Signature, piece_specs
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, TransferTask, Work, time_alone_ns
@@ -144,10 +146,10 @@ def computes(features: Features) -> bool:
 def ports_on_the_way(cluster: Cluster, features: Features) -> tuple[str, ...]:
     """The ports that an act's bytes pass through at once, piece by piece; none of what computes."""
     if features.level == "inter" and not cluster.gpu_direct:
-        return ("to_host", "inter", "to_device")
+        return (TO_HOST, "inter", TO_DEVICE)
     if features.level:
         return (features.level,)
-    return (features.kind,) if features.kind in MOVES else ()
+    return (features.kind,) if isinstance(cost_class(features.kind), Movement) else ()
 
 
 def port_rate(cluster: Cluster, port: str) -> float:
@@ -203,19 +205,18 @@ def _op_features(
         nbytes = definition.nbytes(inputs, outputs, attrs)
     else:
         nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
-    if kind in MOVES:
-        nbytes = inputs[0].nbytes
     half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
     flop = definition.flop(inputs, outputs, attrs)
-    product = product_of(kind, outputs[0].shape, flop) if kind in PRODUCTS else None
-    every_pair = kind.startswith("attention_block") or not attrs.get("causal", 1)
+    cost = definition.cost
+    product = product_of(cost, outputs[0].shape, flop) if isinstance(cost, Product) else None
+    every_pair = (isinstance(cost, Attention) and cost.block) or not attrs.get("causal", 1)
     named = kind + ON_HOST if on_host else kind
     return Features(named, flop, nbytes, half=half, product=product, every_pair=every_pair)
 
 
-def product_of(kind: str, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
+def product_of(cost: Product, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
     """(rows, columns, depth, how many) of a product that writes `shape`; None of an empty one."""
-    many = len(shape) - 2 if kind in ("batch_matmul", "grouped_matmul_tn") else 0
+    many = len(shape) - 2 if cost.batch_dims else 0
     count, rows = math.prod(shape[:many]), math.prod(shape[many:-1])
     columns = shape[-1]
     size = 2 * count * rows * columns

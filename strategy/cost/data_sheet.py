@@ -26,18 +26,12 @@ from strategy.closed_form.collectives import Group, family_of
 from strategy.closed_form.constants import Constants
 from strategy.closed_form.kernels import full_rate_flop
 from strategy.cost.measurement import Features
+from strategy.graph.ops import cost_class
+from strategy.graph.ops.traits import Attention, Convolution, CostClass, Gemm, Movement, Product, counts_flop
 from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.hardware.devices import DEVICES, DeviceSheet, named_sheet
 from strategy.program.program import ActKind
-from strategy.sbp.placement import MOVES
 from strategy.sbp.tensor import DType
-
-PRODUCTS = frozenset({"matmul", "matmul_nt", "matmul_tn", "batch_matmul", "grouped_matmul", "grouped_matmul_tn"})
-"""Kinds that are products of matrices of one shape."""
-_ATTENTION = frozenset({"attention", "attention_grad", "attention_block", "attention_block_grad"})
-_CONVOLUTIONS = frozenset({"conv2d", "conv2d_dx", "conv2d_dw"})
-FLOP_BOUND = PRODUCTS | _ATTENTION | _CONVOLUTIONS | {"muon_direction"}
-"""Kinds whose time counts FLOPs at the matrix rate; the others are bound by memory."""
 
 ON_HOST = "@host"
 """What the kinds of ops that the host computes end with."""
@@ -57,13 +51,13 @@ class Coefficients:
 
 def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     """Constants of an act without measurements."""
-    device = cluster.device
-    if features.kind in MOVES:
+    device, cost = cluster.device, cost_class(features.kind)
+    if isinstance(cost, Movement):
         host = _host(cluster)
         return Coefficients(host.link_latency_s, 0.0, 1 / host.link_bytes_per_s)
     if features.kind.endswith(ON_HOST):
         host, kind = _host(cluster), features.kind.removesuffix(ON_HOST)
-        s_per_flop = 1 / host.flop_per_s if kind in FLOP_BOUND else 0.0
+        s_per_flop = 1 / host.flop_per_s if counts_flop(cost_class(kind)) else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / host.memory_bytes_per_s)
     if features.level:
         link = cluster.link(features.level)
@@ -75,11 +69,11 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
         host = _host(cluster)
         return Coefficients(link.latency_s + 2 * host.link_latency_s, 0.0, max(s_per_byte, 1 / host.link_bytes_per_s))
     if device.backend == "numpy":
-        s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if features.kind in FLOP_BOUND else 0.0
+        s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if counts_flop(cost) else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
-    if features.kind not in FLOP_BOUND:
+    if not counts_flop(cost):
         return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * _fitted().constants["bytes.rate"]))
-    s_per_flop = _s_per_flop(device, features.kind, features.half, features.product, every_pair=features.every_pair)
+    s_per_flop = _s_per_flop(device, cost, features.half, features.product, every_pair=features.every_pair)
     return Coefficients(device.launch_s, s_per_flop, 0.0)
 
 
@@ -102,15 +96,15 @@ def unpublished(cluster: Cluster) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 16)
 def _s_per_flop(
-    device: Device, kind: str, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
+    device: Device, cost: CostClass, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
 ) -> float:
     """Seconds per counted FLOP on a GPU; where no shape is given, of one that loses nothing."""
     constants, sheet = _fitted().constants, _sheet(device)
     peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
-    rate = peak * _share(kind, half, sheet, constants)
-    if kind in _ATTENTION:
+    rate = peak * _share(cost, half, sheet, constants)
+    if isinstance(cost, Attention):
         return (1.0 if every_pair else 0.5) / rate
-    if product is None or kind not in PRODUCTS:
+    if product is None or not isinstance(cost, Product):
         return 1 / rate
     m, n, k, count = (np.full(1, float(size)) for size in product)
     lost = gemm.product(
@@ -125,19 +119,19 @@ def _sheet(device: Device) -> DeviceSheet:
     return named_sheet(device.name) or DEVICES["A100-80"]
 
 
-def _share(kind: str, half: str, sheet: DeviceSheet, constants: Constants) -> float:
-    """Share of the peak that a kind's kernels reach where nothing of their shape is lost."""
+def _share(cost: CostClass, half: str, sheet: DeviceSheet, constants: Constants) -> float:
+    """Share of the peak that the kernels of a cost class reach where nothing of their shape is lost."""
     generation = sheet.generation.removesuffix("500")
     clock = constants["rate.capped"] if sheet.generation.endswith("500") else 1.0
     width = "single" if generation == "volta" and not half else "half"
-    if kind in _ATTENTION:
+    if isinstance(cost, Attention):
         return clock * constants[f"flash.{'ampere' if generation == 'volta' else generation}"]
-    if kind in _CONVOLUTIONS:
+    if isinstance(cost, Convolution):
         return clock * constants[f"conv.{width}"]
     of_weights = clock * constants[f"rate.{generation}.{width}"]
-    if kind == "batch_matmul":
-        return of_weights * constants["gemm.batched"]
-    return of_weights * (constants["gemm.grouped"] if kind.startswith("grouped") else 1.0)
+    if isinstance(cost, Product) and cost.gemm is not Gemm.SINGLE:
+        return of_weights * constants[f"gemm.{cost.gemm}"]
+    return of_weights
 
 
 @cache

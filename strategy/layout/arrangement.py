@@ -20,12 +20,13 @@ from functools import cached_property
 
 from strategy.comm.boxing import BoxingStep
 from strategy.graph.graph import Graph, Op, Phase, Role, Value, act_rate
-from strategy.graph.ops.copy import TO_DEVICE
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import Movement
 from strategy.layout.in_flight import Leg, UnitRun, unit_run
 from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages, home_of, wanted_copies
 from strategy.layout.schedule import Schedule
 from strategy.program.program import ActKind
-from strategy.sbp.placement import MOVES
+from strategy.sbp.placement import Space
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 
@@ -160,7 +161,8 @@ class Lifetimes:
         held_by = (*readers, *waiting)
         end = max((self.time_of[op.name] for op in held_by), default=begin) + 1
         found = self._of_pieces(self.leg(producer), held_by, begin, end, moves=self.leaves(name, stage))
-        return self._moved(found, producer, stage) if producer.kind == TO_DEVICE else found
+        brought = op_definition(producer.kind).cost == Movement(Space.DEVICE)
+        return self._moved(found, producer, stage) if brought else found
 
     def _moved(self, brought: Lifetime, op: Op, stage: int) -> Lifetime:
         """Of what comes from the host beside computation: it may be there as soon as what its copy waits for is."""
@@ -337,7 +339,7 @@ class _Arranger:
         self.actions.append(
             Action(
                 name=op.name,
-                kind=ActKind.COPY if op.kind in MOVES else ActKind.COMPUTE,
+                kind=ActKind.COPY if isinstance(op_definition(op.kind).cost, Movement) else ActKind.COMPUTE,
                 stage=stage,
                 phase=op.phase,
                 rate=act_rate(self.graph, op),

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from strategy.base.errors import InputError, did_you_mean, report
 from strategy.comm.boxing import BoxingStep
 from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
+from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature
 from strategy.layout.schedule import Schedule, at_position
 from strategy.sbp.placement import Placement
@@ -119,7 +120,7 @@ def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]
     stage_of: dict[str, int] = {}
     seen_layer = False
     for op in graph.ops:
-        if op.kind == "repeat":
+        if op_definition(op.kind).repeats:
             continue
         if op.phase is not Phase.FORWARD:
             stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
@@ -129,8 +130,9 @@ def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]
         else:
             stage_of[op.name] = count - 1 if seen_layer else 0
         stage_of[op.name] = pinned.get(op.name, stage_of[op.name])
-        repeats = (graph.producer[name] for name in op.inputs if name in graph.producer)
-        stage_of.update({r.name: stage_of[op.name] for r in repeats if r.kind == "repeat" and r.name not in stage_of})
+        for producer in (graph.producer[name] for name in op.inputs if name in graph.producer):
+            if op_definition(producer.kind).repeats:
+                stage_of.setdefault(producer.name, stage_of[op.name])
     for op in reversed(graph.ops):
         if op.name not in stage_of:  # a repeat that a repeat reads, or nobody
             around = (*graph.consumers[op.outputs[0]], *(graph.producer[n] for n in op.inputs if n in graph.producer))

@@ -25,11 +25,10 @@ from strategy.base.errors import PlanError, present
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.comm.hierarchical import nodes_of
 from strategy.cost.cost import CostModel, expected, port_rates
-from strategy.cost.data_sheet import FLOP_BOUND
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase, Role
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.copy import TO_HOST
+from strategy.graph.ops.traits import Movement, counts_flop
 from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
@@ -50,6 +49,7 @@ from strategy.program.program import (
     TransferTask,
     Work,
 )
+from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, local_boxes
 from strategy.sbp.tensor import Box, Rate, box_shape
 
@@ -130,9 +130,10 @@ def products_flop(graph: Graph, *, repeated: bool = False) -> dict[str, int]:
     """FLOPs of one micro-batch's matrix products on the logical tensors, by kind; with `repeated` also of clones."""
     found: dict[str, int] = {}
     for op in graph.ops:
-        if op.kind in FLOP_BOUND and op.phase is not Phase.UPDATE and (repeated or not op.repeats):
+        definition = op_definition(op.kind)
+        if counts_flop(definition.cost) and op.phase is not Phase.UPDATE and (repeated or not op.repeats):
             read, written = expected(graph.specs(op.inputs)), expected(graph.specs(op.outputs))
-            flop = op_definition(op.kind).flop(read, written, op.attrs)
+            flop = definition.flop(read, written, op.attrs)
             found[op.kind] = found.get(op.kind, 0) + flop
     return found
 
@@ -221,7 +222,8 @@ class _Lowering:
         if action.kind is ActKind.LOAD:
             return "load"
         if action.kind is ActKind.COPY and self.pipeline.overlaps:
-            return "d2h" if self.graph.by_name[action.op].kind == TO_HOST else "h2d"
+            cost = op_definition(self.graph.by_name[action.op].kind).cost
+            return "d2h" if cost == Movement(Space.HOST) else "h2d"
         return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:

@@ -13,6 +13,7 @@ from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Op, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import PrecisionClass
 
 
 def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
@@ -35,7 +36,8 @@ def differentiate(graph: GraphBuilder, loss: str, *, frozen: Collection[str] = (
         if reaches_loss.intersection(op.outputs):
             reaches_loss.update(op.inputs)
     needed = frozenset(depends & reaches_loss)
-    casts = {op.outputs[0]: op.inputs[0] for op in forward if op.kind == "cast" and _is_variable(graph, op.inputs[0])}
+    converted = (op for op in forward if op_definition(op.kind).precision is PrecisionClass.CONVERTS)
+    casts = {op.outputs[0]: op.inputs[0] for op in converted if _is_variable(graph, op.inputs[0])}
     gradients: dict[str, list[str]] = {}
     last: dict[str, tuple[Op, int]] = {}
     for op in reversed(forward):

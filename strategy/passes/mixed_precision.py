@@ -1,7 +1,8 @@
 """Mixed precision: casts put into a forward pass, so that its large products compute on 16-bit floats.
 
 Parameters stay as they are, in float32; each is cast once per step, for all of its readers. What an op computes in
-follows from its kind (the lists of Micikevicius et al. 2018, arXiv:1710.03740, as OneFlow and PyTorch have them):
+follows from its precision class (the lists of Micikevicius et al. 2018, arXiv:1710.03740, as OneFlow and PyTorch have
+them):
 
     products           in halves, accumulated in float32 (see `strategy.graph.ops.half_precision`)
     sums and powers    in float32: soft-max, losses, reductions, statistics over a batch
@@ -22,16 +23,9 @@ from enum import StrEnum
 
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.tensor import DType
-
-PRODUCTS = frozenset({"matmul", "matmul_nt", "matmul_tn", "batch_matmul", "grouped_matmul", "conv2d", "attention"})
-SUMS = frozenset(
-    {
-        *("exp", "log", "sqrt", "rsqrt", "square", "softmax", "log_softmax", "sum_exp", "cross_entropy", "arc_margin"),
-        *("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "square_sum", "accumulate", "report"),
-        *("batch_norm", "batch_norm_sums", "square_deviations", "running_average", "group_norm"),
-    }
-)
 
 
 class Precision(StrEnum):
@@ -94,11 +88,12 @@ class _Casts:
 def _dtype_of(builder: GraphBuilder, op: Op, half: DType, whole: Collection[str]) -> DType | None:
     """What an op computes in; None where it has no floats to cast, or says itself what it casts to."""
     read = [builder.values[name] for name in op.inputs if builder.spec(name).dtype.is_float]
-    if op.kind == "cast" or not read:
+    precision = op_definition(op.kind).precision
+    if precision is PrecisionClass.CONVERTS or not read:
         return None
-    if op.kind in SUMS or op.updates or not set(whole).isdisjoint(op.outputs):
+    if precision is PrecisionClass.SINGLE or op.updates or not set(whole).isdisjoint(op.outputs):
         return DType.FLOAT32
-    if op.kind in PRODUCTS:
+    if precision is PrecisionClass.HALF:
         return half
     if any(value.role is Role.INPUT for value in read):
         return DType.FLOAT32

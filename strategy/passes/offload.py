@@ -22,8 +22,10 @@ from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph
+from strategy.graph.ops import op_definition
 from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
-from strategy.sbp.placement import MOVES, Space
+from strategy.graph.ops.traits import Movement
+from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 
 CLIP = "clip"
@@ -132,15 +134,16 @@ class _Traveller:
 
         No copy, no sum over the step, and no gradient of a weight, which a schedule may put off.
         """
-        if op.kind == TO_DEVICE or self.values[op.outputs[0]].rate is not Rate.MICRO_BATCH:
+        brought = op_definition(op.kind).cost == Movement(Space.DEVICE)
+        if brought or self.values[op.outputs[0]].rate is not Rate.MICRO_BATCH:
             return False
         readers = [reader for name in op.outputs for reader in self.graph.consumers.get(name, ())]
-        return not readers or any(reader.kind != "accumulate" for reader in readers)
+        return not readers or not all(op_definition(reader.kind).accumulates for reader in readers)
 
     def _add_backward(self, op: Op) -> None:
         """The op with its new inputs; a fence of what has come from the host is none too many."""
         inputs = tuple(self.instead.get((name, op.layer), name) for name in op.inputs)
-        if op.kind == "copy" and inputs != op.inputs:
+        if op_definition(op.kind).rearranges and inputs != op.inputs:
             self.instead[op.outputs[0], op.layer] = inputs[0]
             del self.values[op.outputs[0]]
         else:
@@ -170,10 +173,11 @@ class _Mover:
         for op in self.graph.ops:
             updates = op.phase is Phase.UPDATE and any(self._on_host(name) for name in op.inputs)
             host = op.name in state or updates or self.graph.on_host(op)
-            reads_host = MOVES[op.kind] is Space.DEVICE if op.kind in MOVES else host
+            cost = op_definition(op.kind).cost
+            reads_host = cost.to is Space.DEVICE if isinstance(cost, Movement) else host
             inputs = tuple(self._at(name, op, host=reads_host) for name in op.inputs)
             self.ops.append(replace(op, inputs=inputs))
-            if host and op.kind not in MOVES:
+            if host and not isinstance(cost, Movement):
                 self.values.update((n, replace(self.values[n], space=Space.HOST)) for n in (*op.outputs, *op.updates))
         return Graph(self.values, tuple(self.ops), self.graph.loss)
 

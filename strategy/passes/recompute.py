@@ -26,13 +26,9 @@ from fnmatch import fnmatchcase
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph
 from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import RecomputeClass
 from strategy.layout.config import Recompute
 from strategy.sbp.tensor import Rate
-
-FUSED_ATTENTION = "attention"
-"""The kind that goes from queries, keys and values to their mixture in one act."""
-SCORES = "batch_matmul"
-PRODUCTS = frozenset({SCORES, "matmul", "matmul_nt", "matmul_tn", "grouped_matmul"})
 
 
 def recompute(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> Graph:
@@ -93,11 +89,13 @@ def _attention_inside(graph: Graph, activations: Mapping[str, Op]) -> Iterator[s
     Korthikanti et al. 2022, arXiv:2205.05198, section 5. Fused attention keeps its own output instead of the scores.
     """
     for name, op in activations.items():
-        if op.kind == FUSED_ATTENTION:
+        what = op_definition(op.kind).recompute
+        if what is RecomputeClass.ATTENTION:
             yield name
-        elif op.kind == "softmax":
+        elif what is RecomputeClass.SOFTMAX:
             scores = [above for read in op.inputs for above in _up_to_product(read, activations)]
-            if any(activations[above].kind == SCORES for above in scores):  # else it is no attention: a router, say
+            products = (op_definition(activations[above].kind).recompute for above in scores)
+            if RecomputeClass.SCORES in products:  # else it is no attention: a router, say
                 yield from (*scores, *_down_to_product(graph, name))
 
 
@@ -105,7 +103,7 @@ def _up_to_product(name: str, activations: Mapping[str, Op]) -> Iterator[str]:
     """The activation, and those of its layer that it follows from, as far as a product."""
     if name in activations:
         yield name
-        if activations[name].kind not in PRODUCTS:
+        if not op_definition(activations[name].kind).recompute.is_product:
             for read in activations[name].inputs:
                 yield from _up_to_product(read, activations)
 
@@ -114,7 +112,7 @@ def _down_to_product(graph: Graph, name: str) -> Iterator[str]:
     """The activation, and those that follow from it up to a product, which is left out."""
     yield name
     for op in graph.consumers[name]:
-        if op.phase is Phase.FORWARD and op.kind not in PRODUCTS:
+        if op.phase is Phase.FORWARD and not op_definition(op.kind).recompute.is_product:
             for output in op.outputs:
                 yield from _down_to_product(graph, output)
 

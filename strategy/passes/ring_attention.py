@@ -23,9 +23,14 @@ from dataclasses import dataclass, field, replace
 from strategy.base.errors import InputError, report
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Graph, Op, Role
+from strategy.graph.ops import op_definition
 from strategy.graph.ops.heads import is_masked, is_packed
+from strategy.graph.ops.traits import Attention
 from strategy.layout.config import Context, PlanConfig
 from strategy.sbp.tensor import Shape
+
+ATTENTION, ATTENTION_GRADIENT = Attention(), Attention(gradient=True)
+"""What is cut into blocks."""
 
 
 def split_sequences(graph: Graph, config: PlanConfig) -> Graph:
@@ -46,7 +51,7 @@ def ring_attention(graph: Graph, ranks: int) -> Graph:
 
 def attention_problems(graph: Graph, ranks: int) -> list[InputError]:
     """Why a graph's sequences cannot be split among so many ranks."""
-    found = [op for op in graph.ops if op.kind == "attention"]
+    found = [op for op in graph.ops if op_definition(op.kind).cost == ATTENTION]
     if not found:
         return [InputError("the model has no attention", got=f"cp = {ranks}", expected="cp = 1")]
     shapes = ((op, graph.values[name].spec.shape) for op in found for name in op.inputs[:2])
@@ -73,9 +78,10 @@ class _Rewriter:
             if value.role is not Role.COMPUTED:
                 self.builder.declare(value)
         for op in self.graph.ops:
-            if op.kind == "attention":
+            cost = op_definition(op.kind).cost
+            if cost == ATTENTION:
                 self._forward(op)
-            elif op.kind == "attention_grad":
+            elif cost == ATTENTION_GRADIENT:
                 self._backward(op)
             else:
                 self.builder.ops.append(op)
@@ -120,8 +126,8 @@ class _Rewriter:
     def _block(self, op: Op, q: str, k: str, shift: int) -> Attrs:
         rows, keys = self.builder.spec(q).shape, self.builder.spec(k).shape
         causal, group = op.attrs["causal"], rows[2] // keys[2]
-        ring = {"rows": rows[1], "keys": keys[1], "chunks": self.ranks, "shift": shift}
-        return {"causal": causal, "group": group, **ring}
+        attrs = {"rows": rows[1], "keys": keys[1], "chunks": self.ranks, "shift": shift}
+        return {"causal": causal, "group": group, **attrs}
 
     def _next(self, op: Op, label: str, x: str, shift: int) -> str:
         attrs = {"shift": shift, "chunks": self.ranks}

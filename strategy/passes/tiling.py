@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.graph import Graph, Op, Value, check_graph
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import Operands, Product
 from strategy.passes.zero_layouts import persistent
 from strategy.sbp.sbp import balanced_split
 from strategy.sbp.tensor import TensorSpec
@@ -31,8 +33,8 @@ def tile(graph: Graph, tiles: int, patterns: Sequence[str]) -> Graph:
     """
     if tiles == 1:
         return graph
-    weights = persistent(graph, frozen=True) | {op.outputs[0] for op in graph.ops if op.kind == "repeat"}
-    linear = {op.name: op for op in graph.ops if op.kind == "matmul" and op.inputs[1] in weights}
+    weights = persistent(graph, frozen=True) | {op.outputs[0] for op in graph.ops if op_definition(op.kind).repeats}
+    linear = {op.name: op for op in graph.ops if _computes(op, Operands.NN) and op.inputs[1] in weights}
     found = {name for pattern in patterns for name in linear if fnmatchcase(name, pattern)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in linear):
@@ -65,9 +67,9 @@ class _Tiler:
             origin, _, part = op.name.partition(":")
             if op.name in self.maps:
                 self._map(op)
-            elif origin in self.maps and (op.kind, part) == ("matmul_nt", "dx"):
+            elif origin in self.maps and part == "dx" and _computes(op, Operands.NT):
                 self._input_gradient(op)
-            elif origin in self.maps and (op.kind, part) == ("matmul_tn", "dw"):
+            elif origin in self.maps and part == "dw" and _computes(op, Operands.TN):
                 self._weight_gradient(op)
             else:
                 self.ops.append(op)
@@ -79,7 +81,8 @@ class _Tiler:
     def _add(self, like: Op, name: str, kind: str, inputs: Sequence[str], spec: TensorSpec, source: str) -> str:
         """An op beside `like`, whose value lives at the rate of `source`."""
         self.values[name] = Value(name, spec, self.graph.values[source].rate)
-        self.ops.append(replace(like, name=name, kind=kind, inputs=tuple(inputs), outputs=(name,), attrs={}))
+        attrs = like.attrs if kind == like.kind else {}
+        self.ops.append(replace(like, name=name, kind=kind, inputs=tuple(inputs), outputs=(name,), attrs=attrs))
         return name
 
     def _slice(self, like: Op, source: str, name: str, low: int, high: int) -> str:
@@ -101,7 +104,7 @@ class _Tiler:
         for tile_name, low, high in self._cuts(spec.shape[-1]):
             operands = x, self._weight(op, w, tile_name, low, high)
             part = f"{op.name}:{tile_name}"
-            parts.append(self._add(op, part, "matmul", operands, _columns(spec, high - low), op.name))
+            parts.append(self._add(op, part, op.kind, operands, _columns(spec, high - low), op.name))
         self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": len(spec.shape) - 1}))
 
     def _input_gradient(self, op: Op) -> None:
@@ -111,7 +114,7 @@ class _Tiler:
         for tile_name, low, high in self._cuts(self.graph.values[grad].spec.shape[-1]):
             piece = self._slice(op, grad, f"{op.name}:{tile_name}.dy", low, high)
             operands = piece, self._weight(op, w, tile_name, low, high)
-            term = self._add(op, f"{op.name}:{tile_name}", "matmul_nt", operands, spec, op.name)
+            term = self._add(op, f"{op.name}:{tile_name}", op.kind, operands, spec, op.name)
             total = (
                 self._add(op, f"{op.name}:{tile_name}.sum", "add_n", (total, term), spec, op.name) if total else term
             )
@@ -126,9 +129,14 @@ class _Tiler:
         for tile_name, low, high in self._cuts(spec.shape[-1]):
             piece = self._slice(op, grad, f"{op.name}:{tile_name}.dy", low, high)
             shape, name = _columns(spec, high - low), f"{op.name}:{tile_name}"
-            term = self._add(op, name, "matmul_tn", (x, piece), shape, op.name)
+            term = self._add(op, name, op.kind, (x, piece), shape, op.name)
             parts.append(self._add(op, f"{name}.reduced", "copy", (term,), shape, op.name))
         self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": 1}))
+
+
+def _computes(op: Op, operands: Operands) -> bool:
+    """Whether an op is one matrix product, with these operands: part of a linear map."""
+    return op_definition(op.kind).cost == Product(operands=operands)
 
 
 def _columns(spec: TensorSpec, count: int) -> TensorSpec:

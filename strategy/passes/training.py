@@ -18,6 +18,7 @@ from strategy.base.errors import InputError, did_you_mean
 from strategy.base.files import LARGEST
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Op, Phase, Role, Value
+from strategy.graph.ops import op_definition
 from strategy.graph.ops.learning_rate import Decay
 from strategy.models.base import Model
 from strategy.nn.layers import set_training
@@ -320,13 +321,13 @@ def _in_order(ops: Sequence[Op]) -> list[Op]:
     written = {name for op in ops for name in op.outputs}
     waiting: dict[str, list[Op]] = {}
     for op in ops:
-        if op.kind == "accumulate" and op.inputs[0] in written:
+        if op_definition(op.kind).accumulates and op.inputs[0] in written:
             waiting.setdefault(op.inputs[0], []).append(op)
     early: list[Op] = []
     late: list[Op] = []
-    after_the_last = {op.outputs[0] for op in ops if op.kind == "accumulate"}
+    after_the_last = {op.outputs[0] for op in ops if op_definition(op.kind).accumulates}
     for op in ops:
-        if op.kind == "accumulate" and op.inputs[0] in written:
+        if op_definition(op.kind).accumulates and op.inputs[0] in written:
             continue
         if op.phase is Phase.UPDATE or after_the_last.intersection(op.inputs):
             after_the_last.update(op.outputs)

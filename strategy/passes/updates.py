@@ -192,10 +192,10 @@ def _update_stack(builder: GraphBuilder, stack: str, members: Sequence[Trained],
     singles = builder.add(f"{members[0].name}:direction", "unstack", directions, labels=labels, phase=phase)
     for member, direction in zip(members, singles, strict=True):
         a, b = builder.spec(member.name).shape
-        own = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.weight_decay}
+        own_attrs = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.weight_decay}
         inputs, updates = (direction, shared.lr), (member.name,)
         builder.add(
-            f"{member.name}:muon", "descend", inputs, updates=updates, attrs=own, phase=phase, layer=member.layer
+            f"{member.name}:muon", "descend", inputs, updates=updates, attrs=own_attrs, phase=phase, layer=member.layer
         )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strategy.graph.graph import Graph, Op, Phase
+from strategy.graph.ops import op_definition
 
 
 def set_apart(graph: Graph) -> Graph:
@@ -19,10 +20,11 @@ def set_apart(graph: Graph) -> Graph:
     apart: set[str] = set()
     for op in reversed(graph.ops):
         readers = [r for name in op.outputs for r in (*graph.consumers[name], *graph.followers.get(name, ()))]
-        if op.phase is Phase.BACKWARD and op.kind != "accumulate" and not any(_awaits(r, op, apart) for r in readers):
+        computes = op.phase is Phase.BACKWARD and not op_definition(op.kind).accumulates
+        if computes and not any(_awaits(r, op, apart) for r in readers):
             apart.add(op.name)
     written = {name for op in graph.ops if op.name in apart for name in op.outputs}
-    apart.update(op.name for op in graph.ops if op.kind == "accumulate" and op.inputs[0] in written)
+    apart.update(op.name for op in graph.ops if op_definition(op.kind).accumulates and op.inputs[0] in written)
     first: list[Op] = []
     weights: list[Op] = []
     last: list[Op] = []
@@ -36,7 +38,7 @@ def set_apart(graph: Graph) -> Graph:
 
 def _awaits(reader: Op, op: Op, apart: set[str]) -> bool:
     """Whether `reader` keeps `op` in the backward pass."""
-    if reader.phase is not Phase.BACKWARD or reader.kind == "accumulate":
+    if reader.phase is not Phase.BACKWARD or op_definition(reader.kind).accumulates:
         return False
     return reader.name not in apart or _origin(reader) != _origin(op)
 

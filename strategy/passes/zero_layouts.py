@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
+from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.config import PlanConfig
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
@@ -27,10 +28,6 @@ from strategy.sbp.tensor import Rate, Shape
 
 DATA = 0
 """The mesh axis along which is shared."""
-PIECEWISE = frozenset({"repeat", "slice"})
-"""Kinds that pass a parameter on shared out as it is: what they write is gathered, not what they read."""
-BY_EXPERT = frozenset({"grouped_matmul"})
-"""Kinds that read a weight per expert, second; experts are its first dim."""
 
 
 def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None) -> int | None:
@@ -121,7 +118,7 @@ class _Demands:
         """Parameters in whatever form the passes read them."""
         found = set(persistent(self.graph, frozen=self.config.zero_stage == 3))
         for op in self.graph.ops:
-            if op.kind in PIECEWISE and op.inputs[0] in found:
+            if op_definition(op.kind).piecewise and op.inputs[0] in found:
                 found.update(op.outputs)
         return frozenset(found)
 
@@ -147,9 +144,10 @@ class _Demands:
 
     def _by_expert(self, op: Op, position: int) -> Iterator[Sbp]:
         """What else will do where an op reads weights of experts, or adds up their gradients: its rank's own."""
-        if op.kind in BY_EXPERT and position == 1:
-            name = op.inputs[1]
-        elif op.kind == "accumulate":
+        definition = op_definition(op.kind)
+        if position == definition.expert_weights:
+            name = op.inputs[position]
+        elif definition.accumulates:
             name = op.outputs[0]
         else:
             return
@@ -159,7 +157,8 @@ class _Demands:
     @cached_property
     def of_experts(self) -> frozenset[str]:
         """Parameters with a weight per expert."""
-        read = (op.inputs[1] for op in self.graph.ops if op.kind in BY_EXPERT)
+        places = ((op, op_definition(op.kind).expert_weights) for op in self.graph.ops)
+        read = (op.inputs[place] for op, place in places if place is not None)
         return frozenset(_parameter(name) for name in read if name in self.used)
 
     def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
@@ -173,11 +172,12 @@ class _Demands:
 
     def _of_passes(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         """Of what uses parameters or adds up gradients."""
-        if op.kind == "accumulate" and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
+        definition = op_definition(op.kind)
+        if definition.accumulates and op.phase in (Phase.BACKWARD, Phase.WEIGHT):
             sbp = self._shared(op.outputs[0])
             if sbp != B:
                 yield 1, sbp if self.config.zero_stage > 1 else P
-        elif op.inputs and op.inputs[0] in self.used and (op.kind in PIECEWISE or _is_derived(self.graph, op)):
+        elif op.inputs and op.inputs[0] in self.used and (definition.piecewise or _is_derived(self.graph, op)):
             yield 1, self._shared(op.outputs[0])
         elif op.phase is not Phase.UPDATE:
             yield from ((position, B) for position, name in enumerate(op.inputs) if name in self.used)
@@ -187,7 +187,7 @@ class _Demands:
         """The dims in which parameters are sliced before use: cut there, ranks would lack most slices."""
         found: dict[str, set[int]] = {}
         for op in self.graph.ops:
-            if op.kind == "slice" and op.inputs[0] in self.used:
+            if op_definition(op.kind).piecewise and op.inputs[0] in self.used:
                 (whole,), (piece,) = self.graph.specs(op.inputs), self.graph.specs(op.outputs)
                 dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
                 found.setdefault(_parameter(op.inputs[0]), set()).update(dims)

@@ -1,84 +1,23 @@
-"""Ops: one file per family, one `OpDef` per kind; this index holds them all."""
+"""Ops: one file per family, one `OpDef` per kind; this index finds them all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.graph.ops import (
-    attention,
-    attention_block,
-    batch_matmul,
-    batch_norm,
-    binary,
-    conv,
-    copy,
-    dropless,
-    dropout,
-    gather,
-    group_norm,
-    grouped_matmul,
-    indexing,
-    lamb,
-    learning_rate,
-    linear,
-    loss,
-    margin,
-    matmul,
-    moe,
-    muon,
-    norm,
-    optimizer,
-    pool,
-    reduction,
-    repeat,
-    rotary,
-    shape,
-    shift,
-    skipped_steps,
-    slicing,
-    softmax,
-    unary,
-)
 from strategy.graph.ops.base import OpDef
+from strategy.graph.ops.traits import MEMORY_BOUND, CostClass
 
-_FAMILIES = (
-    matmul,
-    batch_matmul,
-    unary,
-    linear,
-    copy,
-    binary,
-    shift,
-    reduction,
-    repeat,
-    softmax,
-    norm,
-    group_norm,
-    batch_norm,
-    attention,
-    attention_block,
-    rotary,
-    conv,
-    pool,
-    gather,
-    indexing,
-    loss,
-    margin,
-    dropout,
-    shape,
-    slicing,
-    optimizer,
-    learning_rate,
-    skipped_steps,
-    lamb,
-    muon,
-    moe,
-    dropless,
-    grouped_matmul,
-)
 
-REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for family in _FAMILIES for definition in family.OPS}
+def _definitions() -> Iterator[OpDef]:
+    """The `OPS` of every module of this package, in the order of the modules' names."""
+    for module in sorted(found.name for found in pkgutil.iter_modules(__path__, f"{__name__}.")):
+        yield from getattr(importlib.import_module(module), "OPS", ())
+
+
+REGISTRY: Mapping[str, OpDef] = {definition.kind: definition for definition in _definitions()}
 
 
 def op_definition(kind: str) -> OpDef:
@@ -90,3 +29,9 @@ def op_definition(kind: str) -> OpDef:
     if kind not in REGISTRY:
         raise InputError("unknown op kind", got=kind, hint=did_you_mean(kind, REGISTRY))
     return REGISTRY[kind]
+
+
+def cost_class(kind: str) -> CostClass:
+    """What the time of an act of a kind is bound by; of one that is no op, it is the bytes."""
+    found = REGISTRY.get(kind)
+    return MEMORY_BOUND if found is None else found.cost

@@ -36,6 +36,7 @@ from strategy.graph.ops.heads import (
     write_keys,
     write_queries,
 )
+from strategy.graph.ops.traits import Attention, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, P, Sbp
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -186,6 +187,25 @@ def _examples_grad() -> tuple[Example, ...]:
 
 
 OPS = (
-    OpDef("attention", _infer, _flop, _signatures, _run, _gradient, examples=_examples()),
-    OpDef("attention_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples_grad()),
+    OpDef(
+        "attention",
+        _infer,
+        _flop,
+        _signatures,
+        _run,
+        _gradient,
+        cost=Attention(),
+        precision=PrecisionClass.HALF,
+        recompute=RecomputeClass.ATTENTION,
+        examples=_examples(),
+    ),
+    OpDef(
+        "attention_grad",
+        _infer_grad,
+        _flop_grad,
+        _signatures_grad,
+        _run_grad,
+        cost=Attention(gradient=True),
+        examples=_examples_grad(),
+    ),
 )

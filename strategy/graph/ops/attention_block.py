@@ -34,6 +34,7 @@ from strategy.graph.ops.heads import (
     separate_heads,
     write_queries,
 )
+from strategy.graph.ops.traits import Attention
 from strategy.sbp.sbp import B, P, Sbp, Split, balanced_split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -266,6 +267,22 @@ def _examples_grad() -> tuple[Example, ...]:
 
 
 OPS = (
-    OpDef("attention_block", _infer, _flop, _signatures, _run, examples=_examples_forward()),
-    OpDef("attention_block_grad", _infer_grad, _flop_grad, _signatures_grad, _run_grad, examples=_examples_grad()),
+    OpDef(
+        "attention_block",
+        _infer,
+        _flop,
+        _signatures,
+        _run,
+        cost=Attention(block=True),
+        examples=_examples_forward(),
+    ),
+    OpDef(
+        "attention_block_grad",
+        _infer_grad,
+        _flop_grad,
+        _signatures_grad,
+        _run_grad,
+        cost=Attention(block=True, gradient=True),
+        examples=_examples_grad(),
+    ),
 )

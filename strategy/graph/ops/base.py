@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strategy.base.errors import InputError
 from strategy.graph.graph import Attrs
+from strategy.graph.ops.traits import MEMORY_BOUND, CostClass, PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import B, Owner, P, Partial, Reduce, Sbp, Split, may_be_partial
 from strategy.sbp.tensor import Box, Shape, TensorSpec
 
@@ -116,7 +117,8 @@ class OpDef:
     `signatures(inputs, outputs, attrs, parts)` lists the legal 1-d signatures over an axis of `parts` ranks,
     all-broadcast excepted (it is always legal and added); a split of a dim with fewer rows than parts need not be left
     out, it is refused later. `gradient` appends the backward ops. `run` is the meaning. Bytes are those of all inputs,
-    outputs and updates unless `nbytes` says otherwise.
+    outputs and updates unless `nbytes` says otherwise. The other fields are traits (see `traits`): all that costs,
+    passes and the search know of the op.
     """
 
     kind: str
@@ -136,6 +138,20 @@ class OpDef:
     """Its operands may be ragged: `Rows` in a call, and as many rows as are expected where FLOPs and bytes count."""
     repeats: bool = False
     """Its output is a micro-batch value made of step inputs: every act of a step gives it anew."""
+    cost: CostClass = MEMORY_BOUND
+    """What its time is bound by."""
+    precision: PrecisionClass = PrecisionClass.FOLLOWS
+    """What it computes in under mixed precision."""
+    recompute: RecomputeClass = RecomputeClass.BETWEEN
+    """What it is to selective recompute."""
+    trains: bool = False
+    """It writes a trained parameter, its first update, by what its first input says: the end of an optimiser's rule."""
+    rearranges: bool = False
+    """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
+    piecewise: bool = False
+    """A rank's piece of its output is a piece of its input: ZeRO passes a parameter through it shared out as it is."""
+    expert_weights: int | None = None
+    """Which input holds a weight per expert, along its first dim: ZeRO shares it out by expert."""
     examples: tuple[Example, ...] = ()
 
 

@@ -23,6 +23,7 @@ from strategy.graph.ops.base import (
     split_letters,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import Gemm, PrecisionClass, Product, RecomputeClass
 from strategy.sbp.tensor import Shape, TensorSpec
 
 _LEADING = "abcdef"
@@ -96,4 +97,17 @@ _EXAMPLES = (
     _example((4, 5, 7, 4), (4, 5, 5, 7), 1, 1),
 )
 
-OPS = (OpDef("batch_matmul", _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES),)
+OPS = (
+    OpDef(
+        "batch_matmul",
+        _infer,
+        _flop,
+        _signatures,
+        _run,
+        _gradient,
+        cost=Product(Gemm.BATCHED, batch_dims=True),
+        precision=PrecisionClass.HALF,
+        recompute=RecomputeClass.SCORES,
+        examples=_EXAMPLES,
+    ),
+)

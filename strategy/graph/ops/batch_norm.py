@@ -32,6 +32,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.norm import epsilon_of
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import Shape, TensorSpec
 
@@ -274,6 +275,7 @@ OPS = (
         _flop,
         _signatures_deviations,
         _run_deviations,
+        precision=PrecisionClass.SINGLE,
         examples=_examples("xc", {}),
     ),
     OpDef(
@@ -283,6 +285,7 @@ OPS = (
         _signatures,
         _run,
         _gradient,
+        precision=PrecisionClass.SINGLE,
         examples=_examples("xcvcc", {**_EPSILON, "count": 0}),
     ),
     OpDef(
@@ -291,6 +294,7 @@ OPS = (
         _flop_sums,
         _signatures_sums,
         _run_sums,
+        precision=PrecisionClass.SINGLE,
         examples=_examples("xcvx", _EPSILON),
     ),
     OpDef(
@@ -308,6 +312,7 @@ OPS = (
         _flop_average,
         _signatures_average,
         _run_average,
+        precision=PrecisionClass.SINGLE,
         examples=_AVERAGES,
     ),
 )

@@ -26,6 +26,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import Convolution, PrecisionClass
 from strategy.graph.ops.window import Pair, inside, padded, pair, slabs, uncut_dims, window_counts
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import Shape, TensorSpec
@@ -230,7 +231,33 @@ _EXAMPLES_DW = tuple(
 )
 
 OPS = (
-    OpDef("conv2d", _infer, _flop, _signatures, _run, _gradient, examples=_EXAMPLES),
-    OpDef("conv2d_dx", _infer_dx, _flop_dx, _signatures_dx, _run_dx, examples=_EXAMPLES_DX),
-    OpDef("conv2d_dw", _infer_dw, _flop_dw, _signatures_dw, _run_dw, examples=_EXAMPLES_DW),
+    OpDef(
+        "conv2d",
+        _infer,
+        _flop,
+        _signatures,
+        _run,
+        _gradient,
+        cost=Convolution(filters=1),
+        precision=PrecisionClass.HALF,
+        examples=_EXAMPLES,
+    ),
+    OpDef(
+        "conv2d_dx",
+        _infer_dx,
+        _flop_dx,
+        _signatures_dx,
+        _run_dx,
+        cost=Convolution(filters=0),
+        examples=_EXAMPLES_DX,
+    ),
+    OpDef(
+        "conv2d_dw",
+        _infer_dw,
+        _flop_dw,
+        _signatures_dw,
+        _run_dw,
+        cost=Convolution(filters=2),
+        examples=_EXAMPLES_DW,
+    ),
 )

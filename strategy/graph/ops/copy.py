@@ -28,6 +28,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, ragged_spec
+from strategy.graph.ops.traits import Movement
 from strategy.sbp.placement import MOVES, Space
 from strategy.sbp.sbp import Split
 from strategy.sbp.tensor import DType, TensorSpec
@@ -73,6 +74,10 @@ def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
     return 0
 
 
+def _nbytes_moved(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
+    return inputs[0].nbytes
+
+
 _EXAMPLES = (
     Example((TensorSpec((7, 5)),)),
     Example((TensorSpec((4, 6), DType.INT32),), ranges={0: (0, 9)}),
@@ -89,10 +94,22 @@ OPS = (
         on_rows(_run),
         _gradient,
         ragged=True,
+        rearranges=True,
         examples=_EXAMPLES,
     ),
     *(
-        OpDef(kind, _infer, _flop, _signatures, on_rows(_run), _back, ragged=True, examples=_EXAMPLES[:2])
-        for kind in MOVES
+        OpDef(
+            kind,
+            _infer,
+            _flop,
+            _signatures,
+            on_rows(_run),
+            _back,
+            _nbytes_moved,
+            ragged=True,
+            cost=Movement(space),
+            examples=_EXAMPLES[:2],
+        )
+        for kind, space in MOVES.items()
     ),
 )

@@ -13,6 +13,7 @@ from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.norm import epsilon_of
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import Shape, TensorSpec
 
@@ -133,7 +134,16 @@ def _examples(forms: str, *, with_groups: bool) -> tuple[Example, ...]:
 
 
 OPS = (
-    OpDef("group_norm", _infer, _flop, _signatures, _run, _gradient, examples=_examples("xcc", with_groups=True)),
+    OpDef(
+        "group_norm",
+        _infer,
+        _flop,
+        _signatures,
+        _run,
+        _gradient,
+        precision=PrecisionClass.SINGLE,
+        examples=_examples("xcc", with_groups=True),
+    ),
     OpDef(
         "group_norm_grad",
         _infer_grad,

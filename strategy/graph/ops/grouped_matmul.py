@@ -27,6 +27,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import alike, ragged_spec, same_rows
+from strategy.graph.ops.traits import Gemm, Operands, PrecisionClass, Product, RecomputeClass
 from strategy.sbp.ragged import Rows
 from strategy.sbp.tensor import TensorSpec
 
@@ -130,6 +131,10 @@ OPS = (
         _run,
         _gradient,
         ragged=True,
+        cost=Product(Gemm.GROUPED),
+        precision=PrecisionClass.HALF,
+        recompute=RecomputeClass.PRODUCT,
+        expert_weights=1,
         examples=(_example(5, 4, 5, 0), _example(4, 7, 4, 1)),
     ),
     OpDef(
@@ -140,6 +145,7 @@ OPS = (
         _run_tn,
         _gradient_tn,
         ragged=True,
+        cost=Product(Gemm.GROUPED, Operands.TN, batch_dims=True),
         examples=(Example((ragged_spec((5, 4, 5, 7), 2), ragged_spec((5, 4, 5, 4), 2)), derive={1: same_rows}),),
     ),
 )

@@ -102,6 +102,7 @@ OPS = (
         _flop_apply,
         _signatures_apply,
         _run_apply,
+        trains=True,
         examples=(_apply_example(TensorSpec((5, 7))), _apply_example(TensorSpec((4,)))),
     ),
 )

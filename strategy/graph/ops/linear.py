@@ -23,6 +23,7 @@ from strategy.graph.ops.base import (
 from strategy.graph.ops.elementwise import RAGGED, SPECS, extremes, flop_per_element, infer_alike, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -152,6 +153,7 @@ OPS = (
         _gradient_cast,
         in_place=(0,),
         ragged=True,
+        precision=PrecisionClass.CONVERTS,
         examples=(
             Example((TensorSpec((7, 5)),), attrs={"dtype": "float64"}),
             Example((RAGGED,), attrs={"dtype": "float64"}),

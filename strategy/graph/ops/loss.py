@@ -30,6 +30,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -217,6 +218,7 @@ OPS = (
         _signatures_sum_exp,
         _run_sum_exp,
         _gradient_sum_exp,
+        precision=PrecisionClass.SINGLE,
         examples=tuple(
             Example(specs, ranges={0: _NEAR, 1: _NEAR})
             for specs in ((_LOGITS, _ROW), (TensorSpec((4, 6, 5)), TensorSpec((4, 6))))
@@ -238,6 +240,7 @@ OPS = (
         _run,
         _gradient,
         nbytes=_nbytes_per_row,
+        precision=PrecisionClass.SINGLE,
         examples=(
             *(Example((_LOGITS, _LABELS, _ROW), attrs=attrs, ranges=ranges, derive=_LSE) for attrs, ranges in _ATTRS),
             Example(_DEEP, attrs=_ATTRS[1][0], ranges={1: (0, 5)}, derive=_LSE),

@@ -24,6 +24,7 @@ from strategy.graph.ops.base import (
 )
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.loss import flat_rows, rows_of
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -110,6 +111,7 @@ OPS = (
         _signatures_margin,
         _run_margin,
         _gradient_margin,
+        precision=PrecisionClass.SINGLE,
         examples=(Example((_LOGITS, _LABELS), attrs=_MARGIN, ranges=_COSINES),),
     ),
     OpDef(

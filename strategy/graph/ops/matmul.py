@@ -23,6 +23,7 @@ from strategy.graph.ops.base import (
     split_letters,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import Operands, PrecisionClass, Product, RecomputeClass
 from strategy.sbp.tensor import Shape, TensorSpec
 
 _LEADING = "abcdef"
@@ -122,6 +123,9 @@ OPS = (
         _signatures_nn,
         _run_nn,
         _gradient,
+        cost=Product(),
+        precision=PrecisionClass.HALF,
+        recompute=RecomputeClass.PRODUCT,
         examples=_examples(((5, 7), (7, 4)), ((4, 5, 8), (8, 7))),
     ),
     OpDef(
@@ -131,6 +135,9 @@ OPS = (
         _signatures_nt,
         _run_nt,
         _gradient_nt,
+        cost=Product(operands=Operands.NT),
+        precision=PrecisionClass.HALF,
+        recompute=RecomputeClass.PRODUCT,
         examples=_examples(((5, 7), (4, 7)), ((4, 5, 8), (7, 8))),
     ),
     OpDef(
@@ -139,6 +146,9 @@ OPS = (
         _flop_tn,
         _signatures_tn,
         _run_tn,
+        cost=Product(operands=Operands.TN),
+        precision=PrecisionClass.HALF,
+        recompute=RecomputeClass.PRODUCT,
         examples=_examples(((5, 7), (5, 4)), ((4, 5, 8), (4, 5, 7))),
     ),
 )

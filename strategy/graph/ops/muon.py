@@ -31,6 +31,7 @@ from strategy.graph.ops.base import (
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.optimizer import infer_update, scaled_gradient, update_signatures
 from strategy.graph.ops.skipped_steps import STEP, unless_skipped, without_step
+from strategy.graph.ops.traits import FlopBound
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import TensorSpec
 
@@ -204,6 +205,7 @@ OPS = (
         _flop_direction,
         _signatures_direction,
         _run_direction,
+        cost=FlopBound(),
         examples=(_direction_example((5, 4, 7), 1), _direction_example((4, 7, 5), 0, STEP)),
     ),
     OpDef(
@@ -212,6 +214,7 @@ OPS = (
         _flop_descend,
         _signatures_descend,
         _run_descend,
+        trains=True,
         examples=tuple(
             Example(
                 (TensorSpec(shape), _SCALAR),

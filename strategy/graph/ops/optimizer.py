@@ -13,6 +13,7 @@ from collections.abc import Callable
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, float_attr, shapes
 from strategy.graph.ops.skipped_steps import STEP, step_of, unless_skipped, without_step
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import Shape, TensorSpec
 
@@ -255,6 +256,7 @@ OPS = (
         _flop_per_element(6),
         _signatures_sgd,
         _run_sgd,
+        trains=True,
         examples=(
             *_examples(0, _SGD),
             *_examples(1, _SGD | {"momentum": 0.9}, _SGD | {"momentum": 0.9, "nesterov": 1, "weight_decay": 0.0}),
@@ -266,6 +268,7 @@ OPS = (
         _flop_per_element(15),
         _signatures(2),
         _run_adam,
+        trains=True,
         examples=_examples(2, ADAM_ATTRS, positive=(1,)),
     ),
     OpDef(
@@ -274,6 +277,7 @@ OPS = (
         _flop_per_element(14),
         _signatures(2),
         _run_adamw,
+        trains=True,
         examples=_examples(2, ADAM_ATTRS, {**ADAM_ATTRS, "weight_decay": 0.0}, positive=(1,)),
     ),
     OpDef(
@@ -282,6 +286,7 @@ OPS = (
         _flop_per_element(8),
         _signatures(1),
         _run_adagrad,
+        trains=True,
         examples=_examples(1, {"epsilon": 1e-8, "weight_decay": 0.1}, positive=(0,)),
     ),
     OpDef(
@@ -290,6 +295,7 @@ OPS = (
         _flop_report,
         no_signatures,
         _run_report,
+        precision=PrecisionClass.SINGLE,
         examples=(Example((_SCALAR,)), Example((_SCALAR,) * 3)),
     ),
 )

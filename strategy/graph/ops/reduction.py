@@ -28,6 +28,7 @@ from strategy.graph.ops.base import (
     split_letters,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import P, Partial, Split
 from strategy.sbp.tensor import Shape, TensorSpec
 
@@ -224,7 +225,16 @@ _WINNER_EXAMPLES = (
 )
 
 OPS = (
-    OpDef("reduce_sum", _infer, _flop, _signatures("reduce_sum"), _run_sum, _gradient_sum, examples=_EXAMPLES),
+    OpDef(
+        "reduce_sum",
+        _infer,
+        _flop,
+        _signatures("reduce_sum"),
+        _run_sum,
+        _gradient_sum,
+        precision=PrecisionClass.SINGLE,
+        examples=_EXAMPLES,
+    ),
     OpDef(
         "reduce_mean",
         _infer,
@@ -232,10 +242,29 @@ OPS = (
         _signatures("reduce_mean"),
         _run_mean,
         _gradient_mean,
+        precision=PrecisionClass.SINGLE,
         examples=(*_EXAMPLES, *_COUNTED),
     ),
-    OpDef("reduce_max", _infer, _flop, _signatures("reduce_max"), _run_max, _gradient_winner, examples=_EXAMPLES),
-    OpDef("reduce_min", _infer, _flop, _signatures("reduce_min"), _run_min, _gradient_winner, examples=_EXAMPLES),
+    OpDef(
+        "reduce_max",
+        _infer,
+        _flop,
+        _signatures("reduce_max"),
+        _run_max,
+        _gradient_winner,
+        precision=PrecisionClass.SINGLE,
+        examples=_EXAMPLES,
+    ),
+    OpDef(
+        "reduce_min",
+        _infer,
+        _flop,
+        _signatures("reduce_min"),
+        _run_min,
+        _gradient_winner,
+        precision=PrecisionClass.SINGLE,
+        examples=_EXAMPLES,
+    ),
     OpDef("reduce_winner_grad", _infer_winner, _flop_twice, _signatures_winner, _run_winner, examples=_WINNER_EXAMPLES),
     OpDef(
         "square_sum",
@@ -244,6 +273,7 @@ OPS = (
         _signatures_square_sum,
         _run_square_sum,
         _gradient_square_sum,
+        precision=PrecisionClass.SINGLE,
         examples=(Example((_SQUARE,)), Example((_CUBE,)), Example((TensorSpec(()),))),
     ),
     OpDef(
@@ -253,6 +283,7 @@ OPS = (
         _signatures_accumulate,
         _run_accumulate,
         accumulates=True,
+        precision=PrecisionClass.SINGLE,
         examples=(Example((_SQUARE,)), Example((TensorSpec(()),))),
     ),
 )

@@ -34,6 +34,7 @@ OPS = (
         _signatures,
         _run,
         repeats=True,
+        piecewise=True,
         examples=(Example((TensorSpec((7, 5)),)), Example((TensorSpec(()),))),
     ),
 )

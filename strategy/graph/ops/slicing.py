@@ -165,6 +165,7 @@ OPS = (
         _run_slice,
         _gradient_slice,
         nbytes=_nbytes_slice,
+        piecewise=True,
         examples=(
             Example((TensorSpec((7, 9)),), attrs={"begin": (0, 5), "end": (7, 9)}),
             Example((TensorSpec((9, 5)),), attrs={"begin": (0, 0), "end": (4, 5)}),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import AxisSignature, Call, Example, OpDef, Specs, expect, linear_in, shapes
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.ops.traits import PrecisionClass, RecomputeClass
 from strategy.sbp.sbp import Split
 from strategy.sbp.tensor import TensorSpec
 
@@ -82,7 +83,18 @@ _EXAMPLES = (Example((TensorSpec((7, 5)),)), Example((TensorSpec((4, 6, 5)),)))
 _EXAMPLES_GRAD = (Example((TensorSpec((7, 5)),) * 2), Example((TensorSpec((4, 6, 5)),) * 2))
 
 OPS = (
-    OpDef("softmax", _infer, _flop, _signatures, _run_softmax, _gradient, in_place=(0,), examples=_EXAMPLES),
+    OpDef(
+        "softmax",
+        _infer,
+        _flop,
+        _signatures,
+        _run_softmax,
+        _gradient,
+        in_place=(0,),
+        precision=PrecisionClass.SINGLE,
+        recompute=RecomputeClass.SOFTMAX,
+        examples=_EXAMPLES,
+    ),
     OpDef(
         "softmax_grad",
         _infer_grad,
@@ -92,7 +104,17 @@ OPS = (
         in_place=(0,),
         examples=_EXAMPLES_GRAD,
     ),
-    OpDef("log_softmax", _infer, _flop, _signatures, _run_log_softmax, _gradient, in_place=(0,), examples=_EXAMPLES),
+    OpDef(
+        "log_softmax",
+        _infer,
+        _flop,
+        _signatures,
+        _run_log_softmax,
+        _gradient,
+        in_place=(0,),
+        precision=PrecisionClass.SINGLE,
+        examples=_EXAMPLES,
+    ),
     OpDef(
         "log_softmax_grad",
         _infer_grad,

@@ -16,6 +16,7 @@ from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, 
 from strategy.graph.ops.elementwise import RAGGED, SPECS, extremes, flop_per_element, infer_alike, infer_float
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
+from strategy.graph.ops.traits import PrecisionClass
 
 _GELU_C = math.sqrt(2.0 / math.pi)
 _GELU_A = 0.044715
@@ -46,6 +47,8 @@ class _Unary:
     """Whether `run` may write over its operand, and which of its operands `slope` may write over."""
     ragged: bool = False
     """Operands may be ragged."""
+    precision: PrecisionClass = PrecisionClass.FOLLOWS
+    """What f computes in under mixed precision; its gradient follows what it reads."""
 
 
 def _relu(call: Call) -> None:
@@ -196,11 +199,21 @@ _UNARY = (
     _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True, slope_in_place=(1,)),
     _Unary("sigmoid", _sigmoid, 6, _sigmoid_slope, 3, increasing=True),
     _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input", ragged=True, in_place=False),
-    _Unary("exp", _exp, 4, "mul", increasing=True, domain=(-3.0, 3.0)),
-    _Unary("log", _log, 4, "div", keeps="input", domain=_POSITIVE),
-    _Unary("sqrt", _sqrt, 1, _sqrt_slope, 2, domain=_POSITIVE, slope_in_place=(0, 1)),
-    _Unary("rsqrt", _rsqrt, 2, _rsqrt_slope, 4, domain=_POSITIVE),
-    _Unary("square", _square, 1, _square_slope, 2, keeps="input", bilinear=True, slope_in_place=(0, 1)),
+    _Unary("exp", _exp, 4, "mul", increasing=True, domain=(-3.0, 3.0), precision=PrecisionClass.SINGLE),
+    _Unary("log", _log, 4, "div", keeps="input", domain=_POSITIVE, precision=PrecisionClass.SINGLE),
+    _Unary("sqrt", _sqrt, 1, _sqrt_slope, 2, domain=_POSITIVE, slope_in_place=(0, 1), precision=PrecisionClass.SINGLE),
+    _Unary("rsqrt", _rsqrt, 2, _rsqrt_slope, 4, domain=_POSITIVE, precision=PrecisionClass.SINGLE),
+    _Unary(
+        "square",
+        _square,
+        1,
+        _square_slope,
+        2,
+        keeps="input",
+        bilinear=True,
+        slope_in_place=(0, 1),
+        precision=PrecisionClass.SINGLE,
+    ),
     _Unary("abs", _abs, 1, _abs_slope, 2, keeps="input", slope_in_place=(1,)),
 )
 
@@ -236,6 +249,7 @@ def _definitions(row: _Unary) -> tuple[OpDef, ...]:
         gradient,
         ragged=ragged,
         in_place=in_place,
+        precision=row.precision,
         examples=examples,
     )
     if isinstance(row.slope, str):

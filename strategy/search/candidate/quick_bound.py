@@ -13,10 +13,10 @@ from functools import cache, lru_cache, reduce
 from operator import and_
 
 from strategy.cost.cost import CostModel, expected, product_of
-from strategy.cost.data_sheet import PRODUCTS
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase
-from strategy.graph.ops import op_definition
+from strategy.graph.ops import cost_class, op_definition
+from strategy.graph.ops.traits import Gemm, Operands, Product
 from strategy.layout.config import Context, PlanConfig
 from strategy.layout.objective import slots
 from strategy.layout.schedule import Schedule
@@ -27,7 +27,7 @@ from strategy.passes.training import Training
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request
 
-Product = tuple[int, int, int, int]
+Size = tuple[int, int, int, int]
 """Rows, columns, depth, how many at once."""
 
 
@@ -47,12 +47,16 @@ def quick_bound_ns(request: Request, config: PlanConfig) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A product on the whole batch. `deep`: samples are its depth, as in the gradient of a weight; else its rows."""
+    """A product on the whole batch.
+
+    `deep`: samples are its depth, as in the gradient of a weight; else its rows. `batched`: it is many of one shape.
+    """
 
     kind: str
     half: str
-    product: Product
+    product: Size
     deep: bool
+    batched: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +78,26 @@ def _least_work(model: Model, training: Training, cp: int, context: Context) -> 
             kinds.setdefault(op.layer, Counter())[op.kind] += op.phase is not Phase.UPDATE
     acts = reduce(and_, kinds.values()) if kinds else Counter()
     products = Counter(item for op in graph.ops if op.phase is not Phase.UPDATE for item in _items(graph, op))
-    flop = {kind: flop for kind, flop in products_flop(graph).items() if kind not in PRODUCTS}
+    flop = {kind: flop for kind, flop in products_flop(graph).items() if not isinstance(cost_class(kind), Product)}
     return _LeastWork(tuple(products.items()), tuple(flop.items()), tuple(acts.items()))
 
 
 def _items(graph: Graph, op: Op) -> Iterator[_Item]:
-    if op.kind not in PRODUCTS or op.repeats:
+    definition = op_definition(op.kind)
+    cost = definition.cost
+    if not isinstance(cost, Product) or op.repeats:
         return
     read, written = expected(graph.specs(op.inputs)), expected(graph.specs(op.outputs))
-    product = product_of(op.kind, written[0].shape, op_definition(op.kind).flop(read, written, op.attrs))
+    product = product_of(cost, written[0].shape, definition.flop(read, written, op.attrs))
     half = next((str(spec.dtype) for spec in read if spec.dtype.is_half), "")
     if product is not None:
-        yield _Item(op.kind, half, product, op.kind.endswith("_tn"))
+        yield _Item(op.kind, half, product, deep=cost.operands is Operands.TN, batched=cost.gemm is Gemm.BATCHED)
 
 
 def _least_seconds(cost: CostModel, item: _Item, micro_batches: int, cuts: int) -> float:
     """Seconds of the cheapest part of a product that one of `cuts` ranks can be left with, per micro-batch."""
     m, n, k, count = item.product
-    if item.kind == "batch_matmul":  # samples are among the many; whatever is cut, no shape is known to lose less
+    if item.batched:  # samples are among the many; whatever is cut, no shape is known to lose less
         flop = 2 * m * n * k * count // (cuts * micro_batches)
         return _seconds(cost, item, flop, None)
     m, k = (m, -(-k // micro_batches)) if item.deep else (-(-m // micro_batches), k)
@@ -99,7 +105,7 @@ def _least_seconds(cost: CostModel, item: _Item, micro_batches: int, cuts: int) 
     return min(_seconds(cost, item, 2 * m * n * k * count, (m, n, k, count)) for m, n, k, count in parts)
 
 
-def _seconds(cost: CostModel, item: _Item, flop: int, product: Product | None) -> float:
+def _seconds(cost: CostModel, item: _Item, flop: int, product: Size | None) -> float:
     whole = Features(item.kind, flop, 0, half=item.half, product=product)
     return cost.seconds(whole) - cost.seconds(replace(whole, flop=0))
 

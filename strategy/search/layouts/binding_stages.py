@@ -84,7 +84,7 @@ def copy_lifetimes(lifetimes: Lifetimes, value: str, home: int, stage: int) -> I
         stage: the stage of the copy.
     """
     arrives = home != stage
-    yield stage, "copy", lifetimes.copy(value, stage, arrives=arrives)
+    yield stage, "copied", lifetimes.copy(value, stage, arrives=arrives)
     if home < 0:
         return
     copy, there = Copy(value, stage, ()), lifetimes.conversion_time(value, stage)

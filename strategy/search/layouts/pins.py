@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 from strategy.base.errors import InfeasibleError, InputError, SbpError, did_you_mean, report
 from strategy.graph.graph import Graph, Op, Value
+from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature, op_signatures
 from strategy.sbp.sbp import NdSbp, Partial, Split, check_layout, format_nd
 from strategy.sbp.tensor import Shape
@@ -100,7 +101,7 @@ def pinned(graph: Graph, layouts: Mapping[str, NdSbp], mesh: Shape, *, owned: bo
 
 def _held(op: Op, signature: Signature, wanted: Mapping[str, NdSbp]) -> Iterator[tuple[str, NdSbp]]:
     """The layouts that pins hold; a copy that is pinned is there to have another layout than what it is made of."""
-    rearranges = op.kind == "copy" and op.outputs[0] in wanted
+    rearranges = op_definition(op.kind).rearranges and op.outputs[0] in wanted
     return ((name, nd_sbp) for name, nd_sbp in named_layouts(op, signature) if not rearranges or name in op.outputs)
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
+from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Signature
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
@@ -100,11 +102,12 @@ def position_axis(graph: Graph) -> AxisRule:
             return isinstance(sbp, Split) and sbp.dim == 1
         if value.role is Role.INPUT:
             return sbp == B
-        if op.kind in _BLOCKS and name in op.inputs[:2]:
+        definition = op_definition(op.kind)
+        if _is_attention(op, block=True) and name in op.inputs[:2]:
             return isinstance(sbp, Split) and sbp.dim == 1
-        if op.kind == "copy" and "shift" in op.attrs:
+        if definition.rearranges and "shift" in op.attrs:
             return sbp == Split(1, int_attr(op.attrs, "shift"))
-        return op.kind not in _WHOLE_ATTENTION or name != op.inputs[0] or sbp == Split(2)
+        return not _is_attention(op, block=False) or name != op.inputs[0] or sbp == Split(2)
 
     return rule
 
@@ -116,21 +119,24 @@ def context_parallel(graph: Graph) -> AxisRule:
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
         if name in op.updates:
             return sbp == B
-        if name in split and op.kind not in _WHOLE_ATTENTION and not (isinstance(sbp, Split) and sbp.dim == 1):
+        if name in split and not _is_attention(op, block=False) and not (isinstance(sbp, Split) and sbp.dim == 1):
             return False
         return free(op, name, sbp)
 
     return rule
 
 
-_WHOLE_ATTENTION = ("attention", "attention_grad")
-_BLOCKS = ("attention_block", "attention_block_grad")
+def _is_attention(op: Op, *, block: bool) -> bool:
+    """Whether an op is attention or its gradient: in one block of a ring, or all of it."""
+    cost = op_definition(op.kind).cost
+    return isinstance(cost, Attention) and cost.block is block
 
 
 def _by_position(graph: Graph) -> Iterator[str]:
     """Values [samples, positions, ...], as long as some input."""
     leading = {value.spec.shape[:2] for value in graph.with_role(Role.INPUT)}
-    statistics = {op.outputs[1] for op in graph.ops if op.kind in ("attention", "attention_block")}
+    costs = ((op, op_definition(op.kind).cost) for op in graph.ops)
+    statistics = {op.outputs[1] for op, cost in costs if isinstance(cost, Attention) and not cost.gradient}
     for value in graph.with_role(Role.COMPUTED):
         shape = value.spec.shape
         flows = value.rate is Rate.MICRO_BATCH and len(shape) > 2 and shape[:2] in leading
