@@ -130,5 +130,5 @@ def _timeline(rank: int, held: Sequence[_Held], allocated_nbytes: int) -> Memory
     for one in held:
         if one.begin_ns <= at_ns < one.end_ns:
             tensors[one.name] = tensors.get(one.name, 0) + one.nbytes
-    largest_first = tuple(sorted(tensors.items(), key=lambda pair: (-pair[1], pair[0])))
+    largest_first = tuple(sorted(tensors.items(), key=lambda pair: -pair[1]))
     return MemoryTimeline(rank, tuple(times), tuple(levels), allocated_nbytes, largest_first)

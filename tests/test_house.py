@@ -122,7 +122,19 @@ def dry_run_lint() -> str:
     return subprocess.run(["make", "--dry-run", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-EMITTERS = {"Op": 1, "add": 1, "apply": 1, "_add": 2, "operate": 0, "_with": 0, "_reduce": 0, "_experts": 1}
+EMITTERS = {
+    "Op": 1,
+    "add": 1,
+    "apply": 1,
+    "_add": 2,
+    "operate": 0,
+    "op": 0,
+    "derived": 1,
+    "Lineage": 0,
+    "_with": 0,
+    "_reduce": 0,
+    "_experts": 1,
+}
 """What emits an op -> which of its arguments is the kind; those before it are names."""
 ATTRIBUTE_READERS = {"int_attr", "float_attr", "ints_attr"}
 TAKE_APART = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "find"}
@@ -280,3 +292,85 @@ def words_of(exception: str) -> list[str]:
     """What an exception allows: one expression, or several words or calls."""
     text = exception.partition(": ")[2]
     return [text] if " in " in text else text.split(" ")
+
+
+NAME_PARSERS = frozenset(
+    {"split", "rsplit", "partition", "rpartition", "startswith", "endswith", "removeprefix", "removesuffix", "replace"}
+)
+PARSED_NAMES = {
+    "strategy/closed_form": "names of devices and frameworks as the published measurements write them",
+    "strategy/models/pretrained.py": "names in weight files, as their publishers chose them",
+    "strategy/plan/plan.py": "units at the end of the names of fields",
+    "simulator/machine.py": "units at the end of the names of columns",
+    "executor/checkpoint": "names of folders and files",
+    "executor/supervision/heartbeat.py": "names of files",
+    "experiments/published": "cells of published measurements",
+}
+"""Where what is called a name is taken apart and belongs to no op, value, register or actor, and what it is."""
+
+
+def names_taken_apart(tree: ast.AST) -> list[int]:
+    """Lines where a name is split, sliced, searched or matched against a regular expression."""
+    return [node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr) and _takes_name_apart(node)]
+
+
+def _takes_name_apart(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(ast.Attribute(ast.Name("re"), _), arguments):
+            return any(map(_is_name, arguments))
+        case ast.Call(ast.Attribute(_, "match" | "fullmatch" | "search" | "sub" | "findall"), arguments):
+            return any(map(_is_name, arguments))
+        case ast.Call(ast.Attribute(text, method)):
+            return method in NAME_PARSERS and _is_name(text)
+        case ast.Subscript(text, ast.Slice() | ast.Constant(int())):
+            return _is_name(text)
+        case ast.Compare(ast.Constant(str()), [operator], [text]):
+            return not isinstance(operator, ast.Eq) and _is_name(text)
+    return False
+
+
+def _is_name(node: ast.expr) -> bool:
+    """Whether an expression is called like the name of something; a part of one is one."""
+    match node:
+        case ast.Attribute(_, called) | ast.Name(called):
+            return called in ("name", "origin", "parameter", "template", "repeats") or called.endswith("_name")
+        case ast.Subscript(ast.Attribute(_, "inputs" | "outputs" | "updates")):
+            return True
+        case ast.Subscript(text, ast.Constant(int())) | ast.Call(ast.Attribute(text, _)):
+            return _is_name(text)
+    return False
+
+
+def test_no_name_is_taken_apart() -> None:
+    """What a name would tell of an op or a value is a field of it."""
+    used, found = set(), []
+    for path in SOURCES:
+        where = path.relative_to(ROOT).as_posix()
+        lines = names_taken_apart(ast.parse(path.read_text()))
+        known = next((start for start in PARSED_NAMES if where == start or where.startswith(f"{start}/")), None)
+        if lines and known is not None:
+            used.add(known)
+        elif known is None:
+            found += [f"{where}:{line}" for line in lines]
+    assert found == []
+    assert used == PARSED_NAMES.keys(), "an exception that nothing needs"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'op.name.split(":", 1)[0]',
+        "name.removeprefix(op.name)",
+        'origin, _, part = op.name.partition(":")',
+        'value.name.startswith("layers.")',
+        'op.inputs[0].rpartition(".")',
+        "name.replace(like.name, like.repeats, 1)",
+        're.sub(pattern, ".*", name, count=1)',
+        "PATTERN.fullmatch(actor.name)",
+        "actor.name[0]",
+        "name[3:]",
+        '".mlp." in name',
+    ],
+)
+def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
+    assert names_taken_apart(ast.parse(line)) != []

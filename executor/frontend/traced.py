@@ -100,7 +100,7 @@ def mapped(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
 @contextmanager
 def _tracing_as(root: Module, *, training: bool) -> Iterator[None]:
     """Modules that differ between training and evaluation trace for what the graph is for, however they are set."""
-    switched = [m for m, _, _ in root.walk() if getattr(m, "training", training) is not training]
+    switched = [m for m, _ in root.walk() if getattr(m, "training", training) is not training]
     for module in switched:
         vars(module)["training"] = training
     try:
@@ -130,7 +130,7 @@ def _step_value(builder: GraphBuilder, name: str, count: int) -> str:
     if value.spec.shape:
         expected = "a scalar, of which the sum over the micro-batches is given"
         raise InputError("an output has a piece per micro-batch", got=f"{name} {value.spec.shape}", expected=expected)
-    return builder.add(f"{name}:told", "accumulate", (name,), phase=Phase.FORWARD)[0]
+    return builder.add(builder.derived(name, "told"), "accumulate", (name,), phase=Phase.FORWARD)[0]
 
 
 def _tensors(outputs: Any, where: str) -> list[Tensor]:

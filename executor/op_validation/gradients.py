@@ -76,8 +76,7 @@ def backward_of(subject: Subject) -> tuple[Graph, dict[str, str]]:
         if value.role is not Role.COMPUTED:
             builder.declare(value)
     op = subject.op
-    labels = [name.removeprefix(f"{op.name}.") for name in op.outputs[1:]]
-    builder.add(op.name, op.kind, op.inputs, labels=labels, updates=op.updates, attrs=op.attrs)
+    builder.add(op.name, op.kind, op.inputs, labels=op.labels, updates=op.updates, attrs=op.attrs)
     builder.declare(replace(subject.graph.values[op.outputs[0]], name="seed", rate=Rate.MICRO_BATCH, role=Role.INPUT))
     floats = frozenset(name for name in op.inputs if subject.graph.values[name].spec.dtype.is_float)
     state = GradientBuilder(builder, builder.ops[0], floats, {op.outputs[0]: ["seed"]})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.dual_pipe import Times, dual_pipe_program
-from simulator.pipelines import pipeline
+from simulator.dual_pipe import Times, dual_pipe_order, dual_pipe_program
+from simulator.pipelines import NAMES, pipeline
 from simulator.simulate import simulate
-from strategy.layout.schedule import Schedule
+from strategy.graph.graph import Phase
+from strategy.layout.schedule import Schedule, chunk_order
 from strategy.program.program import ActKind, Program
+from strategy.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +40,15 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class _Act:
+    """What an act of a rank is, whenever it takes place."""
+
+    letter: str
+    number: int
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One schedule: its bars, and the share of a step in which a rank idles."""
 
@@ -47,9 +59,9 @@ class Panel:
 
 def data() -> Sequence[Panel]:
     """Every schedule on the same stages and micro-batches; DualPipe's ranks hold two stages each."""
-    panels = [_panel(schedule, _program(schedule)) for schedule in Schedule]
+    panels = [_panel(schedule, _program(schedule), partial(_acts, schedule)) for schedule in Schedule]
     times = Times(_FORWARD, 2 * _FORWARD, _FORWARD, 3 * _FORWARD)
-    return [*panels, _panel("dualpipe", dual_pipe_program(STAGES, MICRO_BATCHES, times))]
+    return [*panels, _panel("dualpipe", dual_pipe_program(STAGES, MICRO_BATCHES, times), _dual_pipe_acts)]
 
 
 def _program(schedule: Schedule) -> Program:
@@ -61,25 +73,36 @@ def _program(schedule: Schedule) -> Program:
     )
 
 
-def _panel(name: str, program: Program) -> Panel:
+def _panel(name: str, program: Program, acts: Callable[[int], Iterator[_Act]]) -> Panel:
     found = simulate(program, steps=1)
-    return Panel(str(name), tuple(_bars(program, name)), found.idle_share)
+    return Panel(str(name), tuple(_bars(program, found.timeline, acts)), found.idle_share)
 
 
-def _bars(program: Program, name: str) -> Iterator[Bar]:
-    timeline = simulate(program, steps=1).timeline
-    apart = name != "dualpipe" and Schedule(name).splits_backward
+def _bars(program: Program, timeline: Timeline, acts: Callable[[int], Iterator[_Act]]) -> Iterator[Bar]:
+    """A bar per act of the streams that compute; `acts` gives those of a rank, in the order of its stream."""
+    act_of: dict[int, dict[int, _Act]] = {}
+    for stream in program.streams:
+        if program.actors[stream.sequence[0]].kind is ActKind.COMPUTE:
+            for actor, act in zip(stream.sequence, acts(stream.rank), strict=True):
+                found = act_of.setdefault(actor, {})
+                found[len(found)] = act
     for record in timeline.records:
-        actor = timeline.actors[record.actor]
-        if actor.kind is not ActKind.COMPUTE:
-            continue
-        if name == "dualpipe":
-            letter = "&" if "&" in actor.name else actor.name[0]
-            number, late = actor.name.split("&")[0].split(".")[1], actor.name[1] == "1"
-        else:
-            letter, number, late = actor.name[0], str(record.number % MICRO_BATCHES), "_" in actor.name
-            letter = "I" if letter == "B" and apart else letter
-        yield Bar(actor.rank, record.start_ns, record.end_ns, letter, number, late)
+        if record.actor in act_of:
+            act = act_of[record.actor][record.number]
+            rank = timeline.actors[record.actor].rank
+            yield Bar(rank, record.start_ns, record.end_ns, act.letter, str(act.number), act.late)
+
+
+def _acts(schedule: Schedule, rank: int) -> Iterator[_Act]:
+    for chunk in chunk_order(schedule, STAGES, rank, MICRO_BATCHES, schedule.default_laps):
+        inputs = chunk.phase is Phase.BACKWARD and schedule.splits_backward
+        yield _Act("I" if inputs else NAMES[chunk.phase], chunk.micro_batch, chunk.lap > 0)
+
+
+def _dual_pipe_acts(rank: int) -> Iterator[_Act]:
+    for pieces in dual_pipe_order(STAGES, rank, MICRO_BATCHES):
+        first = pieces[0]
+        yield _Act("&" if len(pieces) > 1 else str(first.part), first.micro_batch, first.direction == 1)
 
 
 def figure(panels: Sequence[Panel]) -> Figure:

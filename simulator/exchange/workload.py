@@ -83,7 +83,8 @@ def workload(
     graph = training_graph(model, training)
     place = {op.name: number for number, op in enumerate(graph.ops)}
     updates = {op.updates[0]: op for op in graph.ops if op_definition(op.kind).trains}
-    first = sorted((min(place[op.name] for op in graph.consumers[variable]), variable) for variable in updates)
+    first = [(place[graph.consumers[variable][0].name], variable) for variable in updates]
+    first.sort(key=lambda need: (need[0], -graph.ops[need[0]].inputs.index(need[1])))
     number = {variable: gradient for gradient, (_, variable) in enumerate(first)}
     needs: dict[int, list[int]] = {}
     gives: dict[int, list[int]] = {}

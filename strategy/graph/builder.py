@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strategy.base.errors import GraphError, InputError, did_you_mean
-from strategy.graph.graph import Attrs, Graph, Op, Phase, Role, Value, check_graph, written_space
+from strategy.graph.graph import Attrs, Graph, Lineage, Op, Phase, Role, Value, check_graph, of_value, written_space
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import OpDef
 from strategy.sbp.tensor import Rate, TensorSpec
@@ -34,11 +34,12 @@ class GraphBuilder:
 
     def add(
         self,
-        name: str,
+        name: str | Lineage,
         kind: str,
         inputs: Sequence[str],
         *,
         labels: Sequence[str] = (),
+        outputs: Sequence[str] = (),
         updates: Sequence[str] = (),
         attrs: Attrs | None = None,
         phase: Phase = Phase.FORWARD,
@@ -46,10 +47,23 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Append an op and the values that it writes; the first output is called like the op, others `name.label`.
 
+        Args:
+            name: of the op, with its provenance where it is not the model's own.
+            kind: of the op.
+            inputs: what it reads.
+            labels: of its outputs but the first; those that it does not write are left out.
+            outputs: their names, where they are called otherwise.
+            updates: variables that it rewrites.
+            attrs: of the op.
+            phase: of the training step.
+            layer: the repeated layer that it belongs to.
+
         Raises:
             GraphError: a tensor is unknown, or the shapes do not compose; names op, tensors, found and expected.
         """
         attrs = attrs or {}
+        line = name if isinstance(name, Lineage) else Lineage(name)
+        name = line.name
         problems = [
             f"op {name}: reads {n}, which the graph does not hold" for n in (*inputs, *updates) if n not in self.values
         ]
@@ -70,15 +84,36 @@ class GraphBuilder:
         except (ValueError, KeyError) as error:
             found = f"{len(inputs)} inputs, {len(updates)} updates, attrs {dict(attrs)}"
             raise GraphError([f"{where}: {kind} takes other operands or attrs (got {found}): {error}"]) from error
-        outputs = (name, *(f"{name}.{label}" for label in labels))[: len(specs)]
-        twice = [output for output in outputs if output in self.values]
+        written = tuple(outputs or (name, *(f"{name}.{label}" for label in labels)))[: len(specs)]
+        twice = [output for output in written if output in self.values]
         if twice:
             raise GraphError([f"value {output}: the name is used twice" for output in twice])
         rate = _rate_of(definition, operands)
-        for output, spec in zip(outputs, specs, strict=True):
+        for output, spec in zip(written, specs, strict=True):
             self.declare(Value(output, spec, rate, space=space))
-        self.ops.append(Op(name, kind, tuple(inputs), outputs, tuple(updates), dict(attrs), phase, layer))
-        return outputs
+        op = Op(
+            name,
+            kind,
+            tuple(inputs),
+            written,
+            tuple(updates),
+            dict(attrs),
+            phase,
+            layer,
+            origin=line.origin,
+            parameter=line.parameter,
+            template=line.template,
+            labels=tuple(labels[: max(len(specs) - 1, 0)]),
+        )
+        self.ops.append(op)
+        return written
+
+    def derived(self, name: str, label: str, layer: int | None = None) -> Lineage:
+        """The lineage of an op of a layer that is made for a value; what was written last is found at once."""
+        value = self.values[name]
+        computed = value.role is Role.COMPUTED
+        producer = next((op for op in reversed(self.ops) if name in op.outputs), None) if computed else None
+        return of_value(value, producer, label, layer)
 
     def spec(self, name: str) -> TensorSpec:
         """Shape and dtype of a value."""

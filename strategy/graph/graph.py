@@ -8,7 +8,6 @@ value once per step. The order of `ops` is a topological order and is the canoni
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,6 +19,8 @@ from strategy.sbp.tensor import Rate, TensorSpec
 
 Attr = int | float | str | tuple[int, ...]
 Attrs = Mapping[str, Attr]
+Path = tuple[str | int, ...]
+"""Attributes of modules, from the outermost; members of `Layers` are numbers."""
 
 
 class Role(StrEnum):
@@ -54,6 +55,20 @@ class Value:
     """How a variable starts: `"zeros"`, `"ones"`, `"constant(figure)"` or `"normal(std)"`."""
     space: Space = Space.DEVICE
     """The memory that it is in, on every rank of its placement."""
+    parameter: str = ""
+    """Of a variable that is the state of another, an optimiser's moment say: that other."""
+    path: Path = ()
+    """Of a module's parameter: the attributes that lead to it."""
+
+    @property
+    def layer(self) -> int | None:
+        """Of a module's parameter: the repeated layer that it belongs to."""
+        return layer_of(self.path)
+
+    @property
+    def template(self) -> str:
+        """Of a module's parameter: what it is called in every repeated layer."""
+        return template_of(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,90 @@ class Op:
     """The forward op whose work it does again: its FLOPs are the hardware's, not the model's."""
     after: tuple[str, ...] = ()
     """Values that must be there before it acts, if they are on its stage; it does not look at them."""
+    origin: str = ""
+    """Provenance: the op of the model that it was made for (its gradient, its clone, a cast of what it writes, a sum of
+    that, ...). Empty for the ops of the model, and for what belongs to none."""
+    parameter: str = ""
+    """Provenance: the variable that it was made for (its update, a cast, a repeat, a tile of it, ...)."""
+    template: str = ""
+    """What it is called in every repeated layer: `layers.*.mlp.fc1`. Empty where that is its name."""
+    labels: tuple[str, ...] = ()
+    """Of its outputs, the first left out."""
+
+    @property
+    def root(self) -> str:
+        """The op of the model that it belongs to, which may be itself."""
+        return self.origin or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a new op is called, and its provenance (see `Op`)."""
+
+    name: str
+    template: str = ""
+    origin: str = ""
+    parameter: str = ""
+
+    def op(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        phase: Phase,
+        layer: int | None,
+        *,
+        attrs: Attrs | None = None,
+        after: tuple[str, ...] = (),
+    ) -> Op:
+        """An op of this lineage that writes one value, called like it."""
+        return Op(
+            self.name,
+            kind,
+            tuple(inputs),
+            (self.name,),
+            attrs=attrs or {},
+            phase=phase,
+            layer=layer,
+            after=after,
+            origin=self.origin,
+            parameter=self.parameter,
+            template=self.template,
+        )
+
+
+def lineage_of(op: Op) -> Lineage:
+    """That of an op that is there."""
+    return Lineage(op.name, op.template, op.origin, op.parameter)
+
+
+def of_op(op: Op, label: str, layer: int | None) -> Lineage:
+    """The lineage of an op of a layer that is made for another, or for the same op of the model or variable as that."""
+    template = op.template if op.template and op.layer == layer else op.name
+    return Lineage(f"{op.name}:{label}", f"{template}:{label}", "" if op.parameter else op.root, op.parameter)
+
+
+def of_value(value: Value, producer: Op | None, label: str, layer: int | None) -> Lineage:
+    """The lineage of an op of a layer that is made for a value, by whatever wrote that."""
+    name = f"{value.name}:{label}"
+    if producer is None:
+        parameter = (value.parameter or value.name) if value.role is Role.VARIABLE else ""
+        template = value.template if value.template and value.layer == layer else value.name
+        return Lineage(name, f"{template}:{label}", "", parameter)
+    template = value.name
+    if producer.template and producer.layer == layer:
+        template = ".".join((producer.template, *producer.labels[: producer.outputs.index(value.name)][-1:]))
+    return Lineage(name, f"{template}:{label}", "" if producer.parameter else producer.root, producer.parameter)
+
+
+def layer_of(path: Path) -> int | None:
+    """The repeated layer at the end of a path, the innermost one."""
+    return next((part for part in reversed(path) if isinstance(part, int)), None)
+
+
+def template_of(path: Path) -> str:
+    """A path as text, with a star in place of the innermost repeated layer."""
+    inner = max((at for at, part in enumerate(path) if isinstance(part, int)), default=None)
+    return ".".join("*" if at == inner else str(part) for at, part in enumerate(path))
 
 
 @dataclass(frozen=True)
@@ -121,6 +220,22 @@ class Graph:
         """Op name -> op."""
         return {op.name: op for op in self.ops}
 
+    def derived(self, name: str, label: str, layer: int | None) -> Lineage:
+        """The lineage of an op of a layer that is made for a value."""
+        return of_value(self.values[name], self.producer.get(name), label, layer)
+
+    def parameter_of(self, name: str) -> str:
+        """The variable that a value is, is the state of, or was made for; empty where there is none."""
+        value, producer = self.values[name], self.producer.get(name)
+        if value.role is Role.VARIABLE:
+            return value.parameter or name
+        return "" if producer is None else producer.parameter
+
+    def template_of(self, op: Op) -> str:
+        """What ops that are tied over the layers have in common; what computes an op again has it of that."""
+        known = self.by_name[op.repeats] if op.repeats else op
+        return known.template or known.name
+
     def specs(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """The specs of several values."""
         return tuple(self.values[name].spec for name in names)
@@ -139,13 +254,6 @@ def act_rate(graph: Graph, op: Op) -> Rate:
     """How often an op acts: once per micro-batch if it reads or writes a value of that rate."""
     micro = any(graph.values[name].rate is Rate.MICRO_BATCH for name in (*op.inputs, *op.outputs))
     return Rate.MICRO_BATCH if micro else Rate.STEP
-
-
-def template_name(name: str, layer: int | None) -> str:
-    """Name with its layer index starred: `layer.3.mlp.fc1` -> `layer.*.mlp.fc1`; ops of one template fold together."""
-    if layer is None:
-        return name
-    return re.sub(rf"\.{layer}(?=\.|$|:)", ".*", name, count=1)
 
 
 def deciding_op(graph: Graph, value: str) -> Op | None:

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean, report
 from strategy.comm.boxing import BoxingStep
-from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
+from strategy.graph.graph import Graph, Op, Phase, deciding_op
 from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature
 from strategy.layout.schedule import Schedule, at_position
@@ -179,18 +179,17 @@ def _check_order(graph: Graph, stage_of: Mapping[str, int]) -> None:
 
 
 def _stage_of_origin(graph: Graph, op: Op, stage_of: Mapping[str, int]) -> int:
-    """Stage of the forward op, value or variable that a backward or update op is named after.
+    """Stage of the first op that reads the variable, or of the op of the model, that an op was made for.
 
     Else, for an op of a layer or an update, that of what it reads; else the first.
     """
-    origin = op.name.split(":", 1)[0]
-    if origin in graph.values and graph.values[origin].role is Role.VARIABLE and graph.consumers[origin]:
-        return stage_of[graph.consumers[origin][0].name]
-    producer = graph.producer.get(origin)
+    if op.parameter and graph.consumers[op.parameter]:
+        return stage_of[graph.consumers[op.parameter][0].name]
+    if op.origin:
+        return stage_of.get(op.origin, 0)
     follows = op.layer is not None or (op.updates and op.inputs)
-    if producer is None and origin not in stage_of and follows:
-        producer = graph.producer.get(op.inputs[0])
-    return stage_of.get(producer.name if producer is not None else origin, 0)
+    producer = graph.producer.get(op.inputs[0]) if follows else None
+    return 0 if producer is None else stage_of.get(producer.name, 0)
 
 
 def home_of(graph: Graph, stages: Stages, signatures: Assignment, value: str) -> Home | None:

@@ -22,7 +22,10 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """What one rank holds when it holds most: the bytes that no placement saves, and the tensors, largest first."""
+    """What one rank holds when it holds most: the bytes that no placement saves, and the tensors.
+
+    The largest come first, and of equal ones those that are first in the program.
+    """
 
     nbytes: int
     tensors: tuple[tuple[str, int], ...]
@@ -104,10 +107,10 @@ def fullest(program: Program, rank: int) -> Fill:
     mine = [i for i in occupancy.registers_of[rank] if program.registers[i].space is Space.DEVICE]
     state = ((i, b) for i in mine for b in range(program.registers[i].blocks))
     held: dict[str, int] = {}
-    for index, _ in (*live, *((i, b) for i, b in state if program.registers[i].initial)):
+    for index in sorted(i for i, _ in (*live, *((i, b) for i, b in state if program.registers[i].initial))):
         register = program.registers[index]
         held[register.name] = held.get(register.name, 0) + aligned(register.block_nbytes)
-    return Fill(sum(held.values()), tuple(sorted(held.items(), key=lambda pair: (-pair[1], pair[0]))))
+    return Fill(sum(held.values()), tuple(sorted(held.items(), key=lambda pair: -pair[1])))
 
 
 def _spans(program: Program, occupants: Sequence[Occupant]) -> list[Span]:

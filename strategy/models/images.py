@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 from strategy.base.errors import InputError
 from strategy.models.base import Features, Integers, Source
-from strategy.nn.layers import BatchNorm, Conv2d, Pair
+from strategy.nn.layers import RUNNING, BatchNorm, Conv2d, Pair
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 from strategy.sbp.tensor import DType, TensorSpec
@@ -60,8 +60,8 @@ class ImageModel(ImageBatches):
     @property
     def parameters(self) -> int:
         """Number of trained elements: all but the running statistics of batch norm."""
-        held = self.module().parameters()
-        return sum(math.prod(parameter.shape) for name, parameter in held if ".running_" not in name)
+        held = (pair for member, _ in self.module().walk() for pair in member.own_parameters())
+        return sum(math.prod(parameter.shape) for attribute, parameter in held if attribute not in RUNNING)
 
     def module(self) -> Module:
         """The model, to be traced; subclasses write it."""

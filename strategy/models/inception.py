@@ -147,7 +147,7 @@ class Steps(Module):
                 self.steps.append(fork)
                 self.outputs = fork.outputs
 
-    def children(self) -> Iterator[tuple[str, Module]]:
+    def children(self) -> Iterator[tuple[str | int, Module]]:
         """The steps that hold parameters, by index."""
         yield from ((str(index), step) for index, step in enumerate(self.steps) if isinstance(step, Module))
 
@@ -171,7 +171,7 @@ class Branches(Module):
         self.branches = [Steps(inputs, chain, width) for chain in fork]
         self.outputs = sum(branch.outputs for branch in self.branches)
 
-    def children(self) -> Iterator[tuple[str, Module]]:
+    def children(self) -> Iterator[tuple[str | int, Module]]:
         """The chains by index."""
         yield from ((f"branch{index}", branch) for index, branch in enumerate(self.branches))
 

@@ -106,6 +106,10 @@ class GroupNorm(Module):
         return x.tracer.apply("norm", "group_norm", operands, attrs, ("mean", "rstd"))[0]
 
 
+RUNNING = ("running_mean", "running_variance")
+"""Attributes of a batch norm that are no trained parameters, but statistics."""
+
+
 class BatchNorm(Module):
     """Batch norm per channel, by the statistics of the whole micro-batch while `training`, else by the running ones.
 
@@ -126,7 +130,7 @@ class BatchNorm(Module):
         """[n, channels, ...] -> [n, channels, ...]."""
         (x,) = inputs
         scale = (self.parameter("weight", x), self.parameter("bias", x))
-        running = (self.parameter("running_mean", x), self.parameter("running_variance", x))
+        running = [self.parameter(attribute, x) for attribute in RUNNING]
         if not self.training:
             return x.apply("norm", "batch_norm", *running, *scale, attrs={"epsilon": self.epsilon, "count": 0})
         count = math.prod(x.shape) // x.shape[1]
@@ -142,14 +146,14 @@ class BatchNorm(Module):
         return y
 
     def _follow(self, y: Tensor, running: Sequence[Tensor], terms: Sequence[Tensor], count: int) -> None:
-        """Update the running statistics once per step; the ops are named after `y`, on whose stage they run."""
+        """Update the running statistics once per step; the ops belong to that of `y`, on whose stage they run."""
         graph, layer = y.tracer.graph, y.tracer.scopes[-1].layer
         sums = [
-            graph.add(f"{y.name}:{label}", "accumulate", (term.name,), layer=layer)[0]
+            graph.add(graph.derived(y.name, label, layer), "accumulate", (term.name,), layer=layer)[0]
             for label, term in zip(("means", "moments", "count"), terms, strict=True)
         ]
         graph.add(
-            f"{y.name}:running",
+            graph.derived(y.name, "running", layer),
             "running_average",
             sums,
             updates=[average.name for average in running],
@@ -194,7 +198,7 @@ class Conv2d(Module):
 
 def set_training(module: Module, training: bool) -> None:
     """Whether a module and all below it trace as in training (batch statistics, dropout) or as in evaluation."""
-    for member, _, _ in module.walk():
+    for member, _ in module.walk():
         if "training" in vars(member):
             vars(member)["training"] = training
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from strategy.base.errors import GraphError, InputError
+from strategy.graph.graph import Path
 from strategy.sbp.tensor import Shape
 
 
@@ -54,25 +55,21 @@ class Parameter:
 class Module:
     """Base of everything that holds parameters or other modules."""
 
-    def children(self) -> Iterator[tuple[str, Module]]:
-        """Direct sub-modules by attribute name."""
+    def children(self) -> Iterator[tuple[str | int, Module]]:
+        """Direct sub-modules by attribute name; a repeated layer by its number."""
         for name, member in vars(self).items():
             if isinstance(member, Module):
                 yield name, member
 
     def modules(self) -> Iterator[tuple[str, Module]]:
         """This module and every one below, depth first, by path (`""`, `"layers.0.fc"`)."""
-        yield from ((path.removesuffix("."), module) for module, path, _ in self.walk())
+        yield from ((".".join(map(str, path)), module) for module, path in self.walk())
 
-    def walk(self, path: str = "", layer: int | None = None) -> Iterator[tuple[Module, str, int | None]]:
-        """This module and every one below, each with the prefix of its names and its repeated layer."""
-        yield self, path, layer
+    def walk(self, path: Path = ()) -> Iterator[tuple[Module, Path]]:
+        """This module and every one below, each with the attributes that lead to it."""
+        yield self, path
         for name, child in self.children():
-            yield from child.walk(f"{path}{name}.", self.layer_of(name, layer))
-
-    def layer_of(self, name: str, layer: int | None) -> int | None:
-        """The repeated layer that a child belongs to, in a module of repeated layer `layer`."""
-        return layer
+            yield from child.walk((*path, name))
 
     def own_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """The parameters held in attributes of this module itself."""
@@ -80,8 +77,9 @@ class Module:
 
     def parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Every parameter below, depth first, by its full name."""
-        for module, path, _ in self.walk(prefix):
-            yield from ((path + name, parameter) for name, parameter in module.own_parameters())
+        for module, path in self.walk():
+            start = "".join(f"{part}." for part in path)
+            yield from ((prefix + start + name, parameter) for name, parameter in module.own_parameters())
 
     def forward(self, *inputs: Any) -> Any:
         """The module's computation; subclasses write it."""
@@ -113,13 +111,9 @@ class Layers(Module):
     def __init__(self, members: Sequence[Module]) -> None:
         self.members = tuple(members)
 
-    def children(self) -> Iterator[tuple[str, Module]]:
+    def children(self) -> Iterator[tuple[str | int, Module]]:
         """The members by index."""
-        yield from ((str(index), member) for index, member in enumerate(self.members))
-
-    def layer_of(self, name: str, layer: int | None) -> int | None:
-        """A member is the repeated layer of its index."""
-        return int(name)
+        yield from enumerate(self.members)
 
     def forward(self, *inputs: Any) -> Any:
         """Apply the members in order."""

@@ -19,7 +19,7 @@ from typing import final, overload
 
 from strategy.base.errors import GraphError, did_you_mean, present
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Attrs, Role, Value
+from strategy.graph.graph import Attrs, Lineage, Path, Role, Value, layer_of, template_of
 from strategy.nn.module import Module
 from strategy.nn.operators import Operators, filled
 from strategy.sbp.placement import Placement, Space
@@ -29,10 +29,15 @@ from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where in the module tree ops are applied: the path that names them, and the repeated layer."""
+    """Where in the module tree ops are applied: the attributes that lead there, and the repeated layer."""
 
-    path: str = ""
+    path: Path = ()
     layer: int | None = None
+
+    def named(self, label: str) -> Lineage:
+        """The lineage of an op that is called `label` there."""
+        path = (*self.path, label)
+        return Lineage(".".join(map(str, path)), template_of(path) if self.layer is not None else "")
 
 
 @dataclass(slots=True)
@@ -53,12 +58,14 @@ class Tracer:
 
     def adopt(self, module: Module, dtype: DType) -> None:
         """Declare all parameters of a module tree and remember every module's path."""
-        self._paths.update({id(member): Scope(path, layer) for member, path, layer in module.walk()})
-        for name, parameter in module.parameters():
-            if id(parameter) not in self.named_parameters:
-                spec = TensorSpec(parameter.shape, dtype)
-                self.graph.declare(Value(name, spec, Rate.STEP, Role.VARIABLE, parameter.init))
-                self.named_parameters[id(parameter)] = name
+        for member, path in module.walk():
+            self._paths[id(member)] = Scope(path, layer_of(path))
+            for attribute, parameter in member.own_parameters():
+                if id(parameter) not in self.named_parameters:
+                    own, spec = (*path, attribute), TensorSpec(parameter.shape, dtype)
+                    name = ".".join(map(str, own))
+                    self.graph.declare(Value(name, spec, Rate.STEP, Role.VARIABLE, parameter.init, path=own))
+                    self.named_parameters[id(parameter)] = name
 
     def input(self, name: str, spec: TensorSpec) -> Tensor:
         """Declare an input of the graph, of which every micro-batch has its own piece.
@@ -102,7 +109,7 @@ class Tracer:
     def foreign(self, module: Module, like: Tensor) -> Tensor:
         """Note that a module is called that does not belong here; stands for what it would have given."""
         self.problems.append(f"a {type(module).__name__} is called that is no attribute of the traced module")
-        return self._poison(f"{self._scope.path}{type(module).__name__}", like.spec)
+        return self._poison(self._scope.named(type(module).__name__).name, like.spec)
 
     def parameter(self, module: Module, name: str, like: Tensor) -> Tensor:
         """The traced tensor of the parameter in attribute `name` of a module."""
@@ -110,11 +117,11 @@ class Tracer:
         kind = type(module).__name__
         if name not in held:
             self.problems.append(f"{kind} has no parameter {name}; {did_you_mean(name, held)}")
-            return self._poison(self._scope.path + name, like.spec)
+            return self._poison(self._scope.named(name).name, like.spec)
         found = self.named_parameters.get(id(held[name]))
         if found is None:
             self.problems.append(f"{kind}.{name} does not belong to the module that is traced")
-            return self._poison(self._scope.path + name, TensorSpec(held[name].shape, like.spec.dtype))
+            return self._poison(self._scope.named(name).name, TensorSpec(held[name].shape, like.spec.dtype))
         return Tensor(self, found)
 
     def spec(self, name: str) -> TensorSpec:
@@ -134,27 +141,30 @@ class Tracer:
     ) -> tuple[Tensor, ...]:
         """Append an op called `label` under the current scope; without a label it is called like its kind."""
         scope = self._scope
-        name = scope.path + label if label else self._free_name(scope.path + kind)
+        line = scope.named(label) if label else self._free(scope, kind)
+        name = line.name
         strangers = [t for t in inputs if t.tracer is not self]
         if strangers:
             self.problems += [f"op {name}: reads {t.name}, a tensor of another graph" for t in strangers]
         elif not any(t.name in self._poisoned for t in inputs):
             try:
                 operands = [t.name for t in inputs]
-                outputs = self.graph.add(name, kind, operands, labels=labels, attrs=attrs, layer=scope.layer)
+                outputs = self.graph.add(line, kind, operands, labels=labels, attrs=attrs, layer=scope.layer)
                 return tuple(Tensor(self, output) for output in outputs)
             except GraphError as error:
                 self.problems += error.problems
         guess = self._guess(inputs, attrs or {})
         return tuple(self._poison(output, guess) for output in (name, *(f"{name}.{label}" for label in labels)))
 
-    def _free_name(self, stem: str) -> str:
-        name, number = stem, self._numbers.get(stem, 1)
-        while name in self.graph.values or name in self._poisoned:
+    def _free(self, scope: Scope, kind: str) -> Lineage:
+        """An op called like its kind, with a number from the second one on."""
+        first = line = scope.named(kind)
+        number = self._numbers.get(first.name, 1)
+        while line.name in self.graph.values or line.name in self._poisoned:
             number += 1
-            name = f"{stem}_{number}"
-        self._numbers[stem] = number
-        return name
+            line = scope.named(f"{kind}_{number}")
+        self._numbers[first.name] = number
+        return line
 
     def _poison(self, name: str, guess: TensorSpec) -> Tensor:
         while name in self.graph.values or name in self._poisoned:

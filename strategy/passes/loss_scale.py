@@ -31,15 +31,15 @@ def scaled_loss(builder: GraphBuilder, loss: str, initial: float) -> LossScale:
     spec = TensorSpec((), builder.spec(loss).dtype)
     scale = builder.declare(Value(f"{loss}:scale", spec, Rate.STEP, Role.VARIABLE, f"constant({initial!r})"))
     good = builder.declare(Value(f"{loss}:good", STEP_SPEC, Rate.STEP, Role.VARIABLE, "zeros"))
-    return LossScale(builder.add(f"{loss}:scaled", "mul", (loss, scale))[0], scale, good)
+    return LossScale(builder.add(builder.derived(loss, "scaled"), "mul", (loss, scale))[0], scale, good)
 
 
 def scaled_count(builder: GraphBuilder, count: str, found: LossScale) -> str:
     """What the summed gradients of a scaled loss are divided by."""
-    return builder.add(f"{count}:scaled", "mul", (count, found.scale), phase=Phase.UPDATE)[0]
+    return builder.add(builder.derived(count, "scaled"), "mul", (count, found.scale), phase=Phase.UPDATE)[0]
 
 
 def add_adjustment(builder: GraphBuilder, found: LossScale, figures: Attrs) -> None:
     """Append the update of the scale; `figures` are the attributes of `adjust_scale`."""
-    updates = (found.scale, found.good)
-    builder.add(f"{found.scale}:adjust", "adjust_scale", (STEP,), updates=updates, attrs=figures, phase=Phase.UPDATE)
+    line, updates = builder.derived(found.scale, "adjust"), (found.scale, found.good)
+    builder.add(line, "adjust_scale", (STEP,), updates=updates, attrs=figures, phase=Phase.UPDATE)

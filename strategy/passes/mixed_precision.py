@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.graph import Graph, Op, Role, lineage_of
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.tensor import DType
@@ -45,16 +45,16 @@ class Precision(StrEnum):
 def mixed_precision(graph: Graph, half: DType, whole: Collection[str] = ()) -> Graph:
     """A forward pass with casts to `half` and back; the values of `whole` are computed in float32."""
     builder = GraphBuilder({value.name: value for value in graph.values.values() if value.role is not Role.COMPUTED})
-    casts = _Casts(builder)
+    casts = _Casts(builder, graph)
     for op in graph.ops:
         dtype = _dtype_of(builder, op, half, whole)
         inputs = op.inputs if dtype is None else [casts.of(name, dtype, op) for name in op.inputs]
-        labels = [name.removeprefix(f"{op.name}.") for name in op.outputs[1:]]
         outputs = builder.add(
-            op.name,
+            lineage_of(op),
             op.kind,
             inputs,
-            labels=labels,
+            labels=op.labels,
+            outputs=op.outputs,
             updates=op.updates,
             attrs=op.attrs,
             phase=op.phase,
@@ -69,6 +69,7 @@ class _Casts:
     """The casts so far. A value is narrowed where it is written, and widened where it is first read: little moves."""
 
     builder: GraphBuilder
+    graph: Graph
     layer_of: dict[str, int | None] = field(default_factory=dict)
     known: dict[tuple[str, DType], str] = field(default_factory=dict)
 
@@ -80,7 +81,8 @@ class _Casts:
         if (name, dtype) not in self.known:
             layer = self.layer_of.get(name, reader.layer) if dtype.is_half else reader.layer
             attrs = {"dtype": str(dtype)}
-            cast = self.builder.add(f"{name}:{dtype}", "cast", (name,), attrs=attrs, phase=reader.phase, layer=layer)
+            line = self.graph.derived(name, dtype, layer)
+            cast = self.builder.add(line, "cast", (name,), attrs=attrs, phase=reader.phase, layer=layer)
             self.known[name, dtype] = cast[0]
         return self.known[name, dtype]
 

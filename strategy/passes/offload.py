@@ -21,15 +21,12 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph
+from strategy.graph.graph import Graph, Lineage, Op, Phase, Role, Value, check_graph, of_op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
 from strategy.graph.ops.traits import Movement
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
-
-CLIP = "clip"
-"""The op whose first output scales every gradient: what depends on it belongs to the optimiser."""
 
 
 def offload_activations(graph: Graph, patterns: Sequence[str] = ()) -> Graph:
@@ -66,19 +63,23 @@ def offload_optimizer(graph: Graph) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Trip:
-    """An activation that leaves after op `last`, for the backward pass of `layer`; `name` says of whom it is."""
+    """An activation that leaves after op `last`, for the backward pass of `layer`.
+
+    The copies to the host and back are of the lineages `leaves` and `returns`.
+    """
 
     value: str
     layer: int
     last: str
-    name: str
+    leaves: Lineage
+    returns: Lineage
 
 
 def _trips(graph: Graph) -> Iterator[_Trip]:
     """Of every activation, a trip for every layer whose backward pass reads it.
 
-    It is that layer's own, or one that the layer reads in the forward pass too: gradient rules read nothing else. Named
-    after an op of that layer, it follows it to its pipeline stage.
+    It is that layer's own, or one that the layer reads in the forward pass too: gradient rules read nothing else. Made
+    for an op of that layer, it follows it to its pipeline stage.
     """
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
@@ -92,7 +93,11 @@ def _trips(graph: Graph) -> Iterator[_Trip]:
             last = ahead[-1] if ahead else producer
             if layer is not None and layer == last.layer:
                 own = producer.layer == layer
-                yield _Trip(name, layer, last.name, name if own else f"{last.name}:{last.inputs.index(name)}")
+                leaves, returns = (
+                    graph.derived(name, kind, layer) if own else of_op(last, f"{last.inputs.index(name)}:{kind}", layer)
+                    for kind in (TO_HOST, TO_DEVICE)
+                )
+                yield _Trip(name, layer, last.name, leaves, returns)
 
 
 @dataclass(slots=True)
@@ -120,13 +125,14 @@ class _Traveller:
             else:
                 self.ops.append(op)
             for trip in leaving.get(op.name, ()):
-                self._copy(trip, trip.value, TO_HOST, Phase.FORWARD, Space.HOST)
+                self._copy(trip.leaves, trip, trip.value, TO_HOST, Phase.FORWARD, Space.HOST)
         return Graph(self.values, tuple(self.ops), self.graph.loss)
 
     def _bring(self, trip: _Trip) -> None:
         ahead = (op for op in reversed(self.ops) if op.phase is Phase.BACKWARD and self._is_term(op))
         waits = next((op.outputs[:1] for op in ahead), ())
-        back = self._copy(trip, f"{trip.name}:{TO_HOST}", TO_DEVICE, Phase.BACKWARD, Space.DEVICE, after=waits)
+        there = trip.leaves.name
+        back = self._copy(trip.returns, trip, there, TO_DEVICE, Phase.BACKWARD, Space.DEVICE, after=waits)
         self.instead[trip.value, trip.layer] = back
 
     def _is_term(self, op: Op) -> bool:
@@ -150,12 +156,19 @@ class _Traveller:
             self.ops.append(replace(op, inputs=inputs))
 
     def _copy(
-        self, trip: _Trip, source: str, kind: str, phase: Phase, space: Space, *, after: tuple[str, ...] = ()
+        self,
+        line: Lineage,
+        trip: _Trip,
+        source: str,
+        kind: str,
+        phase: Phase,
+        space: Space,
+        *,
+        after: tuple[str, ...] = (),
     ) -> str:
-        name = f"{trip.name}:{kind}"
-        self.values[name] = replace(self.values[source], name=name, space=space)
-        self.ops.append(Op(name, kind, (source,), (name,), phase=phase, layer=trip.layer, after=after))
-        return name
+        self.values[line.name] = replace(self.values[source], name=line.name, space=space)
+        self.ops.append(line.op(kind, (source,), phase, trip.layer, after=after))
+        return line.name
 
 
 @dataclass(slots=True)
@@ -183,7 +196,7 @@ class _Mover:
 
     def _move_state(self) -> set[str]:
         """Put what the optimiser updates on the host; gives the names of its ops: those that depend on the clip."""
-        reached = {self.graph.by_name[CLIP].outputs[0]}
+        reached = {op.outputs[0] for op in self.graph.ops if op_definition(op.kind).clips}
         found: set[str] = set()
         for op in self.graph.ops:
             if reached.intersection(op.inputs):
@@ -203,8 +216,9 @@ class _Mover:
         key = (name, None if variable else reader.layer)
         if key not in self.copies:
             kind, space = (TO_HOST, Space.HOST) if host else (TO_DEVICE, Space.DEVICE)
-            copy = f"{name}:{kind}" if variable else f"{reader.name}:{reader.inputs.index(name)}:{kind}"
-            self.values[copy] = replace(self.values[name], name=copy, role=Role.COMPUTED, init="", space=space)
-            self.ops.append(Op(copy, kind, (name,), (copy,), phase=reader.phase, layer=reader.layer))
-            self.copies[key] = copy
+            position, layer = reader.inputs.index(name), reader.layer
+            line = self.graph.derived(name, kind, layer) if variable else of_op(reader, f"{position}:{kind}", layer)
+            self.values[line.name] = Value(line.name, self.values[name].spec, self.values[name].rate, space=space)
+            self.ops.append(line.op(kind, (name,), reader.phase, layer))
+            self.copies[key] = line.name
         return self.copies[key]

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph
+from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph, of_op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import RecomputeClass
 from strategy.layout.config import Recompute
@@ -154,17 +154,23 @@ class _Repeater:
         for position, read in enumerate(op.inputs):
             self._repeat(read, layer)
             if (read, layer) not in self.instead and self._is_kept(read):
-                fence = f"{op.name}:kept{position}"
-                self._append(Op(fence, "copy", (read,), (fence,), phase=Phase.BACKWARD, layer=layer))
-                self.instead[read, layer] = fence
-        clone = f"{op.name}:recompute"
-        outputs = tuple(clone + output.removeprefix(op.name) for output in op.outputs)
-        self._append(
-            replace(
-                op, name=clone, inputs=self._inputs(op, layer), outputs=outputs, phase=Phase.BACKWARD, repeats=op.name
-            )
+                fence = of_op(op, f"kept{position}", layer)
+                self._append(fence.op("copy", (read,), Phase.BACKWARD, layer))
+                self.instead[read, layer] = fence.name
+        line = of_op(op, "recompute", layer)
+        clone = replace(
+            op,
+            name=line.name,
+            inputs=self._inputs(op, layer),
+            outputs=(line.name, *(f"{line.name}.{label}" for label in op.labels)),
+            phase=Phase.BACKWARD,
+            repeats=op.name,
+            origin=line.origin,
+            parameter=line.parameter,
+            template=line.template,
         )
-        self.instead.update({(old, layer): new for old, new in zip(op.outputs, outputs, strict=True)})
+        self._append(clone)
+        self.instead.update({(old, layer): new for old, new in zip(op.outputs, clone.outputs, strict=True)})
 
     def _is_kept(self, name: str) -> bool:
         """Whether an input of a clone is an activation; inputs of the graph and what lives for a step are at hand."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import InputError, report
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Attrs, Graph, Op, Role
+from strategy.graph.graph import Attrs, Graph, Op, Role, lineage_of, of_op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.heads import is_masked, is_packed
 from strategy.graph.ops.traits import Attention
@@ -72,6 +72,8 @@ class _Rewriter:
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     unpacked: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     """Packed operand -> its queries, keys and values."""
+    made: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(op, label) -> what stands in its place under that label."""
 
     def run(self) -> Graph:
         for value in self.graph.values.values():
@@ -91,17 +93,26 @@ class _Rewriter:
     def _add(
         self,
         like: Op,
-        name: str,
+        label: str,
         kind: str,
         inputs: Sequence[str],
         attrs: Attrs | None = None,
         labels: Sequence[str] = (),
+        outputs: Sequence[str] = (),
     ) -> tuple[str, ...]:
-        """An op in the place of another; if that one repeats a third, it repeats what stands in place of the third."""
-        outputs = self.builder.add(name, kind, inputs, labels=labels, attrs=attrs, phase=like.phase, layer=like.layer)
+        """An op in the place of another; if that one repeats a third, it repeats what stands in place of the third.
+
+        Without a label it has the other's name.
+        """
+        line = of_op(like, label, like.layer) if label else lineage_of(like)
+        written = self.builder.add(
+            line, kind, inputs, labels=labels, outputs=outputs, attrs=attrs, phase=like.phase, layer=like.layer
+        )
+        self.made[like.name, label] = line.name
         if like.repeats:
-            self.builder.ops[-1] = replace(self.builder.ops[-1], repeats=name.replace(like.name, like.repeats, 1))
-        return outputs
+            repeats = self.made.get((like.repeats, label), like.repeats)
+            self.builder.ops[-1] = replace(self.builder.ops[-1], repeats=repeats)
+        return written
 
     def _separate(self, op: Op, operands: Sequence[str]) -> tuple[str, str, str]:
         """Queries, keys and values, as values of their own."""
@@ -115,13 +126,13 @@ class _Rewriter:
             parts = []
             for label, begin, end in cuts:
                 attrs = {"begin": (0, 0, 0, begin, 0), "end": (b, s, g, end, d)}
-                (part,) = self._add(op, f"{op.name}:{label}.packed", "slice", (packed,), attrs)
-                parts.append(self._reshaped(op, f"{op.name}:{label}", part, (b, s, g * (end - begin), d)))
+                (part,) = self._add(op, f"{label}.packed", "slice", (packed,), attrs)
+                parts.append(self._reshaped(op, label, part, (b, s, g * (end - begin), d)))
             self.unpacked[packed] = (parts[0], parts[1], parts[2])
         return self.unpacked[packed]
 
-    def _reshaped(self, op: Op, name: str, x: str, shape: Shape) -> str:
-        return self._add(op, name, "reshape", (x,), {"shape": shape})[0]
+    def _reshaped(self, op: Op, label: str, x: str, shape: Shape) -> str:
+        return self._add(op, label, "reshape", (x,), {"shape": shape})[0]
 
     def _block(self, op: Op, q: str, k: str, shift: int) -> Attrs:
         rows, keys = self.builder.spec(q).shape, self.builder.spec(k).shape
@@ -131,7 +142,7 @@ class _Rewriter:
 
     def _next(self, op: Op, label: str, x: str, shift: int) -> str:
         attrs = {"shift": shift, "chunks": self.ranks}
-        return self._add(op, f"{op.name}:{label}{shift}", "copy", (x,), attrs)[0]
+        return self._add(op, f"{label}{shift}", "copy", (x,), attrs)[0]
 
     def _forward(self, op: Op) -> None:
         q, k, v = self._separate(op, op.inputs)
@@ -139,40 +150,56 @@ class _Rewriter:
         rows: tuple[str, ...] = ()
         for shift in range(self.ranks):
             k, v = self._next(op, "k", k, shift), self._next(op, "v", v, shift)
-            name = op.name if shift == self.ranks - 1 else f"{op.name}:block{shift}"
-            attrs = self._block(op, q, k, shift)
-            rows = self._add(op, name, "attention_block", (q, k, v, *mask, *rows), attrs, labels=("lse",))
+            last = shift == self.ranks - 1
+            label, outputs = ("", op.outputs) if last else (f"block{shift}", ())
+            attrs, inputs = self._block(op, q, k, shift), (q, k, v, *mask, *rows)
+            rows = self._add(op, label, "attention_block", inputs, attrs, labels=("lse",), outputs=outputs)
 
     def _backward(self, op: Op) -> None:
         *operands, out, lse, dout = op.inputs
         q, k, v = self._separate(op, operands)
         mask = operands[-1:] if is_masked(len(operands)) else ()
-        names = [f"{op.name}:{label}" for label in _GRADIENTS] if is_packed(len(operands)) else list(op.outputs)
         dq, home, away = "", ("", ""), ("", "")
         for shift in range(self.ranks):
             k, v = self._next(op, "k", k, shift), self._next(op, "v", v, shift)
             attrs, inputs = self._block(op, q, k, shift), (q, k, v, *mask, out, lse, dout)
-            name = f"{op.name}:block{shift}"
+            name = f"block{shift}"
             part, *travelling = self._add(op, name, "attention_block_grad", inputs, attrs, labels=("dk", "dv"))
             if shift == 0:
                 dq, home = part, (travelling[0], travelling[1])
                 continue
-            dq = self._sum(op, names[0] if shift == self.ranks - 1 else f"{name}:dq", dq, part)
+            dq = self._gradient(op, 0, dq, part) if shift == self.ranks - 1 else self._sum(op, f"{name}:dq", dq, part)
             if shift > 1:
-                home = self._sums(op, [f"{op.name}:block{shift - 1}:{label}" for label in ("dk", "dv")], home, away)
+                ahead = f"block{shift - 1}"
+                home = (
+                    self._sum(op, f"{ahead}:dk", home[0], away[0]),
+                    self._sum(op, f"{ahead}:dv", home[1], away[1]),
+                )
             away = (travelling[0], travelling[1])
-        home = self._sums(op, names[1:], home, away)
+        home = self._gradient(op, 1, home[0], away[0]), self._gradient(op, 2, home[1], away[1])
         if is_packed(len(operands)):
             self._pack(op, operands[0], (dq, *home))
 
-    def _sum(self, op: Op, name: str, total: str, part: str) -> str:
-        return self._add(op, name, "add", (total, part))[0]
+    def _sum(self, op: Op, label: str, total: str, part: str) -> str:
+        return self._add(op, label, "add", (total, part))[0]
 
-    def _sums(self, op: Op, names: Sequence[str], totals: tuple[str, str], parts: tuple[str, str]) -> tuple[str, str]:
-        return self._sum(op, names[0], totals[0], parts[0]), self._sum(op, names[1], totals[1], parts[1])
+    def _gradient(self, op: Op, position: int, total: str, part: str) -> str:
+        """The whole gradient of queries, keys or values: what the op writes, unless these are packed."""
+        if len(op.outputs) == 1:
+            return self._sum(op, _GRADIENTS[position], total, part)
+        line, output = lineage_of(op), op.outputs[position]
+        if position:
+            label = op.labels[position - 1]
+            template = f"{op.template or op.name}.{label}"
+            line = replace(line, name=f"{op.name}.{label}", template=template)
+        add = self.builder.add
+        return add(line, "add", (total, part), outputs=(output,), phase=op.phase, layer=op.layer)[0]
 
     def _pack(self, op: Op, packed: str, gradients: Sequence[str]) -> None:
         b, s, g, wide, d = self.builder.spec(packed).shape
         heads = ((gradients[0], wide - 2), (gradients[1], 1), (gradients[2], 1))
-        parts = [self._reshaped(op, f"{name}.packed", name, (b, s, g, count, d)) for name, count in heads]
-        self._add(op, op.outputs[0], "concat", parts, {"axis": 3})
+        parts = [
+            self._reshaped(op, f"{label}.packed", name, (b, s, g, count, d))
+            for label, (name, count) in zip(_GRADIENTS, heads, strict=True)
+        ]
+        self._add(op, "", "concat", parts, {"axis": 3}, outputs=op.outputs)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.graph.graph import Graph, Op, Value, check_graph
+from strategy.graph.graph import Graph, Lineage, Op, Value, check_graph, of_op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Operands, Product
 from strategy.passes.zero_layouts import persistent
@@ -40,9 +40,9 @@ def tile(graph: Graph, tiles: int, patterns: Sequence[str]) -> Graph:
         if not any(fnmatchcase(name, pattern) for name in linear):
             hint = did_you_mean(pattern, linear)
             raise InputError("a pattern matches no linear map", where="config: tiled", got=pattern, hint=hint)
-    for name in sorted(found):
-        columns = graph.values[name].spec.shape[-1]
-        if columns < tiles:
+    for name, op in linear.items():
+        columns = graph.values[op.outputs[0]].spec.shape[-1]
+        if name in found and columns < tiles:
             expected = f"at most {columns} for {name}"
             raise InputError("more tiles than columns", where="config: tiles", got=tiles, expected=expected)
     tiled = _Tiler(graph, tiles, frozenset(found)).run()
@@ -64,12 +64,11 @@ class _Tiler:
         """The graph with tiles."""
         self.values.update(self.graph.values)
         for op in self.graph.ops:
-            origin, _, part = op.name.partition(":")
             if op.name in self.maps:
                 self._map(op)
-            elif origin in self.maps and part == "dx" and _computes(op, Operands.NT):
+            elif op.origin in self.maps and _computes(op, Operands.NT):
                 self._input_gradient(op)
-            elif origin in self.maps and part == "dw" and _computes(op, Operands.TN):
+            elif op.origin in self.maps and _computes(op, Operands.TN):
                 self._weight_gradient(op)
             else:
                 self.ops.append(op)
@@ -78,59 +77,61 @@ class _Tiler:
     def _cuts(self, columns: int) -> Iterator[tuple[str, int, int]]:
         yield from ((f"tile{i}", *cut) for i, cut in enumerate(balanced_split(0, columns, self.tiles)))
 
-    def _add(self, like: Op, name: str, kind: str, inputs: Sequence[str], spec: TensorSpec, source: str) -> str:
+    def _add(self, like: Op, line: Lineage, kind: str, inputs: Sequence[str], spec: TensorSpec, source: str) -> str:
         """An op beside `like`, whose value lives at the rate of `source`."""
-        self.values[name] = Value(name, spec, self.graph.values[source].rate)
+        self.values[line.name] = Value(line.name, spec, self.graph.values[source].rate)
         attrs = like.attrs if kind == like.kind else {}
-        self.ops.append(replace(like, name=name, kind=kind, inputs=tuple(inputs), outputs=(name,), attrs=attrs))
-        return name
+        made = line.op(kind, inputs, like.phase, like.layer, attrs=attrs, after=like.after)
+        self.ops.append(replace(made, repeats=like.repeats))
+        return line.name
 
-    def _slice(self, like: Op, source: str, name: str, low: int, high: int) -> str:
+    def _slice(self, like: Op, source: str, line: Lineage, low: int, high: int) -> str:
         """Columns of a value."""
         spec = self.graph.values[source].spec
         begin, end = (*(0 for _ in spec.shape[:-1]), low), (*spec.shape[:-1], high)
-        self._add(like, name, "slice", (source,), _columns(spec, high - low), source)
+        self._add(like, line, "slice", (source,), _columns(spec, high - low), source)
         self.ops[-1] = replace(self.ops[-1], attrs={"begin": begin, "end": end})
-        return name
+        return line.name
 
     def _weight(self, like: Op, w: str, tile_name: str, low: int, high: int) -> str:
         """A tile of a weight, cut where it is first used."""
-        name = f"{w}:{tile_name}"
-        return name if name in self.values else self._slice(like, w, name, low, high)
+        line = self.graph.derived(w, tile_name, like.layer)
+        return line.name if line.name in self.values else self._slice(like, w, line, low, high)
 
     def _map(self, op: Op) -> None:
         x, w = op.inputs
-        spec, parts = self.graph.values[op.name].spec, []
+        (result,), parts = op.outputs, []
+        spec = self.graph.values[result].spec
         for tile_name, low, high in self._cuts(spec.shape[-1]):
             operands = x, self._weight(op, w, tile_name, low, high)
-            part = f"{op.name}:{tile_name}"
-            parts.append(self._add(op, part, op.kind, operands, _columns(spec, high - low), op.name))
+            line = of_op(op, tile_name, op.layer)
+            parts.append(self._add(op, line, op.kind, operands, _columns(spec, high - low), result))
         self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": len(spec.shape) - 1}))
 
     def _input_gradient(self, op: Op) -> None:
         """Tile by tile onto a running sum."""
-        (grad, w), spec = op.inputs, self.graph.values[op.name].spec
-        total = ""
+        (grad, w), (result,) = op.inputs, op.outputs
+        spec, total = self.graph.values[result].spec, ""
         for tile_name, low, high in self._cuts(self.graph.values[grad].spec.shape[-1]):
-            piece = self._slice(op, grad, f"{op.name}:{tile_name}.dy", low, high)
+            piece = self._slice(op, grad, of_op(op, f"{tile_name}.dy", op.layer), low, high)
             operands = piece, self._weight(op, w, tile_name, low, high)
-            term = self._add(op, f"{op.name}:{tile_name}", op.kind, operands, spec, op.name)
-            total = (
-                self._add(op, f"{op.name}:{tile_name}.sum", "add_n", (total, term), spec, op.name) if total else term
-            )
+            term = self._add(op, of_op(op, tile_name, op.layer), op.kind, operands, spec, result)
+            line = of_op(op, f"{tile_name}.sum", op.layer)
+            total = self._add(op, line, "add_n", (total, term), spec, result) if total else term
         last = self.ops.pop()
         del self.values[last.name]
-        self.ops.append(replace(last, name=op.name, outputs=op.outputs))
+        self.ops.append(replace(last, name=op.name, outputs=op.outputs, template=op.template))
 
     def _weight_gradient(self, op: Op) -> None:
         """Each tile is copied once it is there: so its terms are free when they are reduced, before the next tile."""
         x, grad = op.inputs
-        spec, parts = self.graph.values[op.name].spec, []
+        (result,), parts = op.outputs, []
+        spec = self.graph.values[result].spec
         for tile_name, low, high in self._cuts(spec.shape[-1]):
-            piece = self._slice(op, grad, f"{op.name}:{tile_name}.dy", low, high)
-            shape, name = _columns(spec, high - low), f"{op.name}:{tile_name}"
-            term = self._add(op, name, op.kind, (x, piece), shape, op.name)
-            parts.append(self._add(op, f"{name}.reduced", "copy", (term,), shape, op.name))
+            piece = self._slice(op, grad, of_op(op, f"{tile_name}.dy", op.layer), low, high)
+            shape, line = _columns(spec, high - low), of_op(op, f"{tile_name}.reduced", op.layer)
+            term = self._add(op, of_op(op, tile_name, op.layer), op.kind, (x, piece), shape, result)
+            parts.append(self._add(op, line, "copy", (term,), shape, result))
         self.ops.append(replace(op, kind="concat", inputs=tuple(parts), attrs={"axis": 1}))
 
 

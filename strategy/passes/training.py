@@ -10,14 +10,14 @@ report                              loss sum, count, gradient norm: what the hos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.base.files import LARGEST
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Graph, Op, Phase, Role, Value
+from strategy.graph.graph import Graph, Op, Phase, Role, Value, of_value
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.learning_rate import Decay
 from strategy.models.base import Model
@@ -195,7 +195,8 @@ def evaluation_graph(model: Model, training: Training) -> Graph:
     """The graph that reports loss and count of one global batch; all parameters are frozen, by their training names."""
     builder, loss, count = _trace(model, training, trains=False)
     _mix(builder, (loss, count), training)
-    sums = [_accumulated(builder, name, None, training, phase=Phase.FORWARD) for name in (loss, count)]
+    producer = {name: op for op in builder.ops for name in op.outputs}
+    sums = [_accumulated(builder, name, None, training, producer, phase=Phase.FORWARD) for name in (loss, count)]
     builder.add(REPORT, "report", sums, phase=Phase.UPDATE)
     builder.ops = _in_order(builder.ops)
     return builder.build(loss=loss)
@@ -222,11 +223,14 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     if not gradients:
         raise InputError("nothing is trained", where="training: frozen", got=training.frozen)
     layer_of = {name: op.layer for op in builder.ops for name in op.inputs}
+    producer = {name: op for op in builder.ops for name in op.outputs}
     trained = [
-        Trained(name, _total(builder, name, terms, layer_of[name], training), layer_of[name])
+        Trained(name, _total(builder, name, terms, layer_of[name], training, producer), layer_of[name])
         for name, terms in gradients.items()
     ]
-    loss_sum, total_count = (_accumulated(builder, n, None, training, phase=Phase.FORWARD) for n in (loss, count))
+    loss_sum, total_count = (
+        _accumulated(builder, n, None, training, producer, phase=Phase.FORWARD) for n in (loss, count)
+    )
     divisor = total_count if scale is None else scaled_count(builder, total_count, scale)
     norm = add_updates(builder, trained, divisor, training.rule)
     if scale is not None:
@@ -275,24 +279,38 @@ def _frozen(builder: GraphBuilder, training: Training) -> set[str]:
     return found
 
 
-def _total(builder: GraphBuilder, name: str, terms: Sequence[str], layer: int | None, training: Training) -> str:
+def _total(
+    builder: GraphBuilder,
+    name: str,
+    terms: Sequence[str],
+    layer: int | None,
+    training: Training,
+    producer: Mapping[str, Op],
+) -> str:
     """A parameter's gradient of the step.
 
     Each use is accumulated where it is, so that the terms of a parameter that two stages use meet once per step.
     """
-    sums = [_accumulated(builder, term, layer, training) for term in terms]
+    sums = [_accumulated(builder, term, layer, training, producer) for term in terms]
     if len(sums) == 1:
         return sums[0]
-    return builder.add(f"{name}:grad", "add_n", sums, phase=Phase.UPDATE, layer=layer)[0]
+    return builder.add(builder.derived(name, "grad", layer), "add_n", sums, phase=Phase.UPDATE, layer=layer)[0]
 
 
 def _accumulated(
-    builder: GraphBuilder, name: str, layer: int | None, training: Training, *, phase: Phase = Phase.BACKWARD
+    builder: GraphBuilder,
+    name: str,
+    layer: int | None,
+    training: Training,
+    producer: Mapping[str, Op],
+    *,
+    phase: Phase = Phase.BACKWARD,
 ) -> str:
     """The step's sum of a micro-batch value; the value itself where there is one micro-batch."""
     if training.num_micro_batches == 1:
         return name
-    return builder.add(f"{name}:sum", "accumulate", (name,), phase=phase, layer=layer)[0]
+    line = of_value(builder.values[name], producer.get(name), "sum", layer)
+    return builder.add(line, "accumulate", (name,), phase=phase, layer=layer)[0]
 
 
 def _drop_unused(builder: GraphBuilder, given: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Attrs, Phase, Role, Value
+from strategy.graph.graph import Attrs, Lineage, Phase, Role, Value
 from strategy.graph.ops import skipped_steps as skip
 from strategy.sbp.tensor import Rate, TensorSpec
 
@@ -113,8 +113,9 @@ def _stacks(builder: GraphBuilder, trained: Sequence[Trained]) -> dict[str, list
         if len(spec.shape) == 2 and parameter.layer is not None:
             by_shape.setdefault(spec, []).append(parameter)
     return {
-        builder.add(f"{members[0].name}:stack", "stack", [m.gradient for m in members], phase=Phase.UPDATE)[0]: members
+        builder.add(line, "stack", [m.gradient for m in members], phase=Phase.UPDATE)[0]: members
         for members in by_shape.values()
+        for line in (builder.derived(members[0].name, "stack"),)
     }
 
 
@@ -125,13 +126,13 @@ def _clip(builder: GraphBuilder, gradients: Sequence[Trained], count: str, rule:
     """
     by_layer: dict[int | None, list[str]] = {}
     for gradient in gradients:
-        name, layer = f"{gradient.name}:square", gradient.layer
-        square = builder.add(name, "square_sum", (gradient.gradient,), phase=Phase.UPDATE, layer=layer)[0]
+        line, layer = builder.derived(gradient.name, "square", gradient.layer), gradient.layer
+        square = builder.add(line, "square_sum", (gradient.gradient,), phase=Phase.UPDATE, layer=layer)[0]
         by_layer.setdefault(layer, []).append(square)
     sums = []
     for layer, squares in by_layer.items():
-        name = "outer:square" if layer is None else f"layers.{layer}:square"
-        sums.append(builder.add(name, "add_n", squares, phase=Phase.UPDATE, layer=layer)[0])
+        line = Lineage("outer:square") if layer is None else Lineage(f"layers.{layer}:square", "layers.*:square")
+        sums.append(builder.add(line, "add_n", squares, phase=Phase.UPDATE, layer=layer)[0])
     square = builder.add("square", "add_n", sums, phase=Phase.UPDATE)[0]
     attrs = {"max_norm": rule.max_norm}
     factor, norm = builder.add("clip", "clip_scale", (square, count), labels=("norm",), attrs=attrs, phase=Phase.UPDATE)
@@ -147,7 +148,7 @@ def _update(builder: GraphBuilder, parameter: Trained, shared: Shared, rule: Rul
     names = _STATES.get(kind, ("velocity",) if rule.figures["momentum"] else ())
     attrs = {key: rule.figures[key] for key in _FIGURES[kind]}
     builder.add(
-        f"{parameter.name}:{kind}",
+        builder.derived(parameter.name, kind, parameter.layer),
         str(kind),
         (parameter.gradient, shared.factor, shared.lr, *shared.step),
         updates=(parameter.name, *_states(builder, parameter.name, names)),
@@ -161,7 +162,7 @@ def _update_lamb(builder: GraphBuilder, parameter: Trained, shared: Shared, rule
     name, layer = parameter.name, parameter.layer
     attrs = {key: rule.figures[key] for key in ("beta1", "beta2", "epsilon")}
     direction = builder.add(
-        f"{name}:direction",
+        builder.derived(name, "direction", layer),
         "lamb_direction",
         (parameter.gradient, shared.factor, name, *shared.step),
         updates=tuple(_states(builder, name, ("m", "v"))),
@@ -170,11 +171,11 @@ def _update_lamb(builder: GraphBuilder, parameter: Trained, shared: Shared, rule
         layer=layer,
     )[0]
     squares = [
-        builder.add(f"{name}:{label}_square", "square_sum", (tensor,), phase=Phase.UPDATE, layer=layer)[0]
-        for label, tensor in (("own", name), ("direction", direction))
+        builder.add(builder.derived(name, label, layer), "square_sum", (tensor,), phase=Phase.UPDATE, layer=layer)[0]
+        for label, tensor in (("own_square", name), ("direction_square", direction))
     ]
-    operands = (direction, *squares, shared.lr)
-    builder.add(f"{name}:lamb", "lamb_apply", operands, updates=(name,), phase=Phase.UPDATE, layer=layer)
+    line, operands = builder.derived(name, "lamb", layer), (direction, *squares, shared.lr)
+    builder.add(line, "lamb_apply", operands, updates=(name,), phase=Phase.UPDATE, layer=layer)
 
 
 def _update_stack(builder: GraphBuilder, stack: str, members: Sequence[Trained], shared: Shared, rule: Rule) -> None:
@@ -184,24 +185,25 @@ def _update_stack(builder: GraphBuilder, stack: str, members: Sequence[Trained],
     of outputs to inputs of Jordan's post.
     """
     attrs = {"momentum": rule.figures["momentum"], "nesterov": rule.figures["nesterov"]}
-    velocity = builder.declare(Value(f"{stack}:velocity", builder.spec(stack), Rate.STEP, Role.VARIABLE, "zeros"))
-    name = f"{members[0].name}:directions"
+    first, spec = members[0].name, builder.spec(stack)
+    velocity = builder.declare(Value(f"{stack}:velocity", spec, Rate.STEP, Role.VARIABLE, "zeros", parameter=first))
     operands, updates, phase = (stack, shared.factor, *shared.step), (velocity,), Phase.UPDATE
-    directions = builder.add(name, "muon_direction", operands, updates=updates, attrs=attrs, phase=phase)
+    line = builder.derived(first, "directions")
+    directions = builder.add(line, "muon_direction", operands, updates=updates, attrs=attrs, phase=phase)
     labels = tuple(str(place) for place in range(1, len(members)))
-    singles = builder.add(f"{members[0].name}:direction", "unstack", directions, labels=labels, phase=phase)
+    singles = builder.add(builder.derived(first, "direction"), "unstack", directions, labels=labels, phase=phase)
     for member, direction in zip(members, singles, strict=True):
         a, b = builder.spec(member.name).shape
         own_attrs = {"scale": math.sqrt(max(1.0, b / a)), "weight_decay": rule.weight_decay}
         inputs, updates = (direction, shared.lr), (member.name,)
-        builder.add(
-            f"{member.name}:muon", "descend", inputs, updates=updates, attrs=own_attrs, phase=phase, layer=member.layer
-        )
+        line = builder.derived(member.name, "muon", member.layer)
+        builder.add(line, "descend", inputs, updates=updates, attrs=own_attrs, phase=phase, layer=member.layer)
 
 
 def _states(builder: GraphBuilder, name: str, labels: Sequence[str]) -> Iterator[str]:
     for label in labels:
-        yield builder.declare(Value(f"{name}:{label}", builder.spec(name), Rate.STEP, Role.VARIABLE, "zeros"))
+        spec = builder.spec(name)
+        yield builder.declare(Value(f"{name}:{label}", spec, Rate.STEP, Role.VARIABLE, "zeros", parameter=name))
 
 
 def _decay(builder: GraphBuilder, name: str, rule: Rule) -> float:

@@ -44,5 +44,5 @@ def _awaits(reader: Op, op: Op, apart: set[str]) -> bool:
 
 
 def _origin(op: Op) -> str:
-    """The forward op that a backward op is named after."""
-    return op.name.split(":", 1)[0]
+    """The forward op that a backward op belongs to."""
+    return op.parameter or op.root

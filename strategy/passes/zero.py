@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strategy.graph.graph import Graph, Op, Phase, Value, act_rate, check_graph
+from strategy.graph.graph import Graph, Lineage, Op, Phase, Value, act_rate, check_graph
 from strategy.layout.config import PlanConfig
 from strategy.passes.zero_layouts import is_shared, persistent
 from strategy.sbp.tensor import Rate
@@ -37,9 +37,10 @@ def _accumulated(graph: Graph, config: PlanConfig) -> Graph:
             value, readers = graph.values[name], graph.consumers[name]
             last = bool(readers) and all(reader.phase is Phase.UPDATE for reader in readers)
             if last and value.rate is Rate.MICRO_BATCH and is_shared(value.spec.shape, config):
-                sums[name] = f"{name}:sum"
-                values[sums[name]] = Value(sums[name], value.spec, Rate.STEP)
-                ops.append(Op(sums[name], "accumulate", (name,), (sums[name],), phase=op.phase, layer=op.layer))
+                line = graph.derived(name, "sum", op.layer)
+                sums[name] = line.name
+                values[line.name] = Value(line.name, value.spec, Rate.STEP)
+                ops.append(line.op("accumulate", (name,), op.phase, op.layer))
     return _checked(replace(graph, values=values, ops=tuple(ops)))
 
 
@@ -53,16 +54,27 @@ def _repeated(graph: Graph, config: PlanConfig) -> Graph:
         for position, name in enumerate(op.inputs if _is_use(graph, op) else ()):
             if name not in shared:
                 continue
-            part = op.name.split(":", 1)[0]
+            part = op.parameter or op.root
             if (name, part, op.phase) not in repeats:
-                plain = f"{name}:{op.phase}"
-                repeated = f"{plain}:{part}" if plain in values else plain
-                repeats[name, part, op.phase] = repeated
-                values[repeated] = Value(repeated, graph.values[name].spec, Rate.MICRO_BATCH)
-                ops.append(Op(repeated, "repeat", (name,), (repeated,), phase=op.phase, layer=op.layer))
+                line = graph.derived(name, op.phase, op.layer)
+                if line.name in values:
+                    line = _repeat_for(graph, name, op)
+                repeats[name, part, op.phase] = line.name
+                values[line.name] = Value(line.name, graph.values[name].spec, Rate.MICRO_BATCH)
+                ops.append(line.op("repeat", (name,), op.phase, op.layer))
             names[position] = repeats[name, part, op.phase]
         ops.append(replace(op, inputs=tuple(names)))
     return _checked(replace(graph, values=values, ops=tuple(ops)))
+
+
+def _repeat_for(graph: Graph, name: str, reader: Op) -> Lineage:
+    """The lineage of a second repeat in a pass: of what no layer owns, that of one layer is like that of another."""
+    part = reader.parameter or reader.root
+    line = graph.derived(name, f"{reader.phase}:{part}", reader.layer)
+    origin = graph.by_name.get(part)
+    if origin is None or origin.layer != reader.layer or line.template != line.name:
+        return line
+    return replace(line, template=f"{name}:{reader.phase}:{origin.template or origin.name}")
 
 
 def _is_use(graph: Graph, op: Op) -> bool:

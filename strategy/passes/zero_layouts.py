@@ -89,7 +89,7 @@ def owners_of(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> 
     sizes: dict[tuple[int, str], int] = {}
     for name, op in graph.updater.items():
         if is_shared(graph.values[name].spec.shape, config):
-            key = stage_of[op.name], _parameter(name)
+            key = stage_of[op.name], graph.parameter_of(name)
             sizes[key] = sizes.get(key, 0) + graph.values[name].spec.nbytes
     held = {stage: [0] * config.dp for stage, _ in sizes}
     found: dict[str, Owner] = {}
@@ -98,11 +98,6 @@ def owners_of(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> 
         held[stage][least] += sizes[stage, name]
         found[name] = Owner(least)
     return found
-
-
-def _parameter(name: str) -> str:
-    """The parameter that state or a gradient is named after."""
-    return name.split(":", 1)[0]
 
 
 @dataclass(frozen=True)
@@ -159,7 +154,7 @@ class _Demands:
         """Parameters with a weight per expert."""
         places = ((op, op_definition(op.kind).expert_weights) for op in self.graph.ops)
         read = (op.inputs[place] for op, place in places if place is not None)
-        return frozenset(_parameter(name) for name in read if name in self.used)
+        return frozenset(self.graph.parameter_of(name) for name in read if name in self.used)
 
     def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:
         if not op.updates:
@@ -190,31 +185,32 @@ class _Demands:
             if op_definition(op.kind).piecewise and op.inputs[0] in self.used:
                 (whole,), (piece,) = self.graph.specs(op.inputs), self.graph.specs(op.outputs)
                 dims = {d for d, rows in enumerate(whole.shape) if rows != piece.shape[d]}
-                found.setdefault(_parameter(op.inputs[0]), set()).update(dims)
+                found.setdefault(self.graph.parameter_of(op.inputs[0]), set()).update(dims)
         return {name: frozenset(dims) for name, dims in found.items()}
 
     def _shared(self, name: str, among: Collection[int] | None = None) -> Sbp:
         shape, parameter = self.graph.values[name].spec.shape, self._parameter_of(name)
         if self.config.zero_owner:
             return self._owner(name) or B
-        free = set(range(len(shape)) if among is None else among) - self.cut.get(parameter or "", frozenset())
-        dim = shared_dim(shape, self.config, among=free & {0}) if parameter in self.of_experts else None
+        free = set(range(len(shape)) if among is None else among)
+        free -= self.cut.get(parameter, frozenset()) if parameter else frozenset()
+        experts = parameter and parameter in self.of_experts
+        dim = shared_dim(shape, self.config, among=free & {0}) if experts else None
         dim = shared_dim(shape, self.config, among=free) if dim is None else dim
         return B if dim is None else Split(dim)
 
     def _owner(self, name: str) -> Owner | None:
         if not is_shared(self.graph.values[name].spec.shape, self.config):
             return None
-        return self.owners.get(self._parameter_of(name) or "")
+        return self.owners.get(self._parameter_of(name))
 
-    def _parameter_of(self, name: str) -> str | None:
-        """Whose form, state or gradient on its way to the update a value is."""
-        parameter = _parameter(name)
-        if parameter in self.graph.values and self.graph.values[parameter].role is Role.VARIABLE:
+    def _parameter_of(self, name: str) -> str:
+        """Whose form, state or gradient on its way to the update a value is; empty where it is nobody's."""
+        if parameter := self.graph.parameter_of(name):
             return parameter
         for op in self.graph.consumers[name]:
             if op.updates:
-                return _parameter(op.updates[0])
+                return self.graph.parameter_of(op.updates[0])
             if op.phase is Phase.UPDATE and self.graph.values[op.outputs[0]].spec.shape:
                 return self._parameter_of(op.outputs[0])
-        return None
+        return ""

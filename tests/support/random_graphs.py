@@ -17,7 +17,7 @@ from functools import cached_property
 from strategy.base.errors import SbpError
 from strategy.cost.cost import CostModel
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Graph, Op, Phase, Role, Value, template_name
+from strategy.graph.graph import Graph, Lineage, Op, Phase, Role, Value
 from strategy.graph.signature import Signature, op_signatures, piece_specs
 from strategy.hardware.cluster import Cluster, Device, Link
 from strategy.layout.arrangement import Pipeline, arrange
@@ -117,7 +117,7 @@ def ties(graph: Graph, options: dict[str, tuple[Signature, ...]]) -> list[list[O
     found: dict[object, list[Op]] = {}
     for op in graph.ops:
         specs = graph.specs((*op.inputs, *op.outputs, *op.updates))
-        key = (template_name(op.name, op.layer), op.kind, specs, options[op.name])
+        key = (graph.template_of(op), op.kind, specs, options[op.name])
         found.setdefault(key, []).append(op)
     return list(found.values())
 
@@ -214,8 +214,8 @@ class _Grower:
     def _input(self, name: str, shape: Shape, dtype: DType = DType.FLOAT32) -> str:
         return self.builder.declare(Value(name, TensorSpec(shape, dtype), Rate.MICRO_BATCH, Role.INPUT))
 
-    def _variable(self, name: str, shape: Shape) -> str:
-        return self.builder.declare(Value(name, TensorSpec(shape), Rate.STEP, Role.VARIABLE, "zeros"))
+    def _variable(self, name: str, shape: Shape, *, of: str = "") -> str:
+        return self.builder.declare(Value(name, TensorSpec(shape), Rate.STEP, Role.VARIABLE, "zeros", parameter=of))
 
     def _add(
         self,
@@ -228,9 +228,11 @@ class _Grower:
         layer: int | None = None,
         updates: Sequence[str] = (),
     ) -> str:
+        template = name if layer is None else name.replace(f"layers.{layer}.", "layers.*.", 1)
+        line = Lineage(name, template, parameter=updates[0] if updates else "")
         labels = ("1", "2", "3")
         made = self.builder.add(
-            name, kind, inputs, labels=labels, attrs=attrs, phase=phase, layer=layer, updates=updates
+            line, kind, inputs, labels=labels, attrs=attrs, phase=phase, layer=layer, updates=updates
         )
         return made[0] if made else ""
 
@@ -295,7 +297,8 @@ class _Grower:
         self._update(variable, grad, square, layer)
 
     def _update(self, variable: str, grad: str, factor: str, layer: int | None) -> None:
-        moments = [self._variable(f"{variable}:{moment}", self.builder.spec(variable).shape) for moment in "mv"]
+        shape = self.builder.spec(variable).shape
+        moments = [self._variable(f"{variable}:{moment}", shape, of=variable) for moment in "mv"]
         self._add(
             f"{variable}:adamw",
             "adamw",

@@ -280,10 +280,12 @@ class _Grower:
         *,
         trained: bool,
         position: int = 0,
+        parameter: str = "",
     ) -> str:
         role, rate = (Role.VARIABLE, Rate.STEP) if trained else (Role.INPUT, Rate.MICRO_BATCH)
         self.operands[name] = Operand(spec, bounds, position)
-        return self.builder.declare(Value(name, spec, rate, role, "zeros" if trained else ""))
+        init = "zeros" if trained else ""
+        return self.builder.declare(Value(name, spec, rate, role, init, parameter=parameter))
 
     def _add(self, name: str, kind: str, inputs: Sequence[str], attrs: Attrs | None = None) -> str:
         return self.builder.add(name, kind, inputs, attrs=attrs)[0]
@@ -352,14 +354,14 @@ class _Grower:
         """A variable's gradient of the step: every use accumulated where it is, then added up."""
         if micro_batches > 1:
             terms = [
-                self.builder.add(f"{term}:sum", "accumulate", (term,), phase=Phase.BACKWARD)[0]
+                self.builder.add(self.builder.derived(term, "sum"), "accumulate", (term,), phase=Phase.BACKWARD)[0]
                 if self.builder.values[term].rate is Rate.MICRO_BATCH
                 else term
                 for term in terms
             ]
         if len(terms) == 1:
             return terms[0]
-        return self.builder.add(f"{name}:grad", "add_n", terms, phase=Phase.UPDATE)[0]
+        return self.builder.add(self.builder.derived(name, "grad"), "add_n", terms, phase=Phase.UPDATE)[0]
 
     def _accumulate_early(self) -> None:
         """Every accumulation right after the op that feeds it."""
@@ -379,7 +381,7 @@ class _Grower:
         if micro_batches > 1:
             count = add("count:sum", "accumulate", (count,), phase=Phase.FORWARD)[0]
         squares = [
-            add(f"{name}:square", "square_sum", (gradient,), phase=Phase.UPDATE)[0]
+            add(self.builder.derived(name, "square"), "square_sum", (gradient,), phase=Phase.UPDATE)[0]
             for name, gradient in gradients.items()
         ]
         square = add("square", "add_n", squares, phase=Phase.UPDATE)[0]
@@ -399,8 +401,10 @@ class _Grower:
         for name, gradient in gradients.items():
             updates = [name]
             if momentum:
-                updates.append(self._leaf(f"{name}:momentum", self.builder.spec(name), trained=True, position=1))
-            add(f"{name}:sgd", "sgd", (gradient, factor, lr, *step), updates=updates, attrs=attrs, phase=Phase.UPDATE)
+                spec = self.builder.spec(name)
+                updates.append(self._leaf(f"{name}:momentum", spec, trained=True, position=1, parameter=name))
+            inputs, line = (gradient, factor, lr, *step), self.builder.derived(name, "sgd")
+            add(line, "sgd", inputs, updates=updates, attrs=attrs, phase=Phase.UPDATE)
 
 
 def _as_matrix(shape: Shape) -> tuple[int, int]:

@@ -146,6 +146,8 @@ class OpDef:
     """What it is to selective recompute."""
     trains: bool = False
     """It writes a trained parameter, its first update, by what its first input says: the end of an optimiser's rule."""
+    clips: bool = False
+    """Its first output is the factor of every gradient: what follows from it belongs to the optimiser."""
     rearranges: bool = False
     """Its output is its input, and may be laid out otherwise: a copy of a copy is one copy."""
     piecewise: bool = False

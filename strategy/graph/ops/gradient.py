@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from strategy.base.errors import GraphError
-from strategy.graph.graph import Attrs, Op, Phase
+from strategy.graph.graph import Attrs, Op, Phase, of_op
 from strategy.sbp.tensor import TensorSpec
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class GradientBuilder:
         parts = self.gradients[name]
         if len(parts) > 1:
             op, position = self.last[name]
-            total, *_ = self.graph.add(f"{op.name}:sum{position}", "add_n", parts, phase=Phase.BACKWARD, layer=op.layer)
-            self.gradients[name] = parts = [total]
+            line = of_op(op, f"sum{position}", op.layer)
+            self.gradients[name] = parts = [*self.graph.add(line, "add_n", parts, phase=Phase.BACKWARD, layer=op.layer)]
         return parts[0]
 
     def wants(self, position: int) -> bool:
@@ -73,10 +73,8 @@ class GradientBuilder:
         self, label: str, kind: str, inputs: Sequence[str], attrs: Attrs | None = None, labels: Sequence[str] = ("0",)
     ) -> tuple[str, ...]:
         """Append a backward op with several outputs."""
-        name = f"{self.op.name}:{label}"
-        return self.graph.add(
-            name, kind, inputs, labels=labels[1:], attrs=attrs, phase=Phase.BACKWARD, layer=self.op.layer
-        )
+        line, layer = of_op(self.op, label, self.op.layer), self.op.layer
+        return self.graph.add(line, kind, inputs, labels=labels[1:], attrs=attrs, phase=Phase.BACKWARD, layer=layer)
 
     def give(self, position: int, gradient: str) -> None:
         """Contribute `gradient` to input `position`.

@@ -249,6 +249,7 @@ OPS = (
             Example((_SCALAR, _SCALAR), attrs={"max_norm": limit}, ranges={0: _POSITIVE, 1: _POSITIVE})
             for limit in (0.01, 100.0)
         ),
+        clips=True,
     ),
     OpDef(
         "sgd",

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from strategy.base.errors import GraphError, InputError, report
 from strategy.cost.cost import CostModel
-from strategy.graph.graph import Graph, template_name
+from strategy.graph.graph import Graph
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.layout.convert import Converter
@@ -319,7 +319,7 @@ def space_log10(request: Request) -> float:
         space = space_of(request, config, free_rules(config))
         options: dict[str, int] = {}
         for op in space.graph.ops:
-            name = template_name(op.repeats or op.name, op.layer)
+            name = space.graph.template_of(op)
             if name not in options:
                 options[name] = len(space.options(op))
         sizes.append(sum(math.log10(count) for count in options.values() if count))

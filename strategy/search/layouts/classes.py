@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from strategy.base.errors import InfeasibleError
-from strategy.graph.graph import Graph, Op, deciding_op, template_name
+from strategy.graph.graph import Graph, Op, deciding_op
 from strategy.graph.signature import Signature
 from strategy.layout.layout import home_position
 from strategy.sbp.sbp import NdSbp
@@ -95,7 +95,7 @@ def classify(space: SearchSpace) -> Classes:
         options = space.options(op)
         if not options:
             raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
-        known = by_template.setdefault(template_name(op.repeats or op.name, op.layer), [])
+        known = by_template.setdefault(space.graph.template_of(op), [])
         alike = [c for c in known if c.options == options and _alike(space.graph, c.ops[0], op)]
         found = next((c for c in alike if space.folded or _decided(c.ops[0]) == _decided(op)), None)
         if found is None:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.units import to_ns
-from strategy.graph.graph import Graph, act_rate, template_name
+from strategy.graph.graph import Graph, act_rate
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, Problem
 from strategy.layout.objective import load_features
@@ -107,7 +107,7 @@ def _add_classes(draft: Draft, classes: Classes) -> None:
             seconds = [space.cost.op_seconds(space.graph, first, option, space.mesh) for option in found.options]
             op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op)) for op in found.ops)
-        name = template_name(first.name, first.layer) if len(found.ops) > 1 else first.name
+        name = first.template if first.template and len(found.ops) > 1 else first.name
         draft.add_node(name, [weight * ns for ns in op_ns[found.kind]])
     for name in classes.held:
         draft.add_node(f"{name}@home", [0])

@@ -7,7 +7,6 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from strategy.graph.graph import Graph, Op, Role
 from strategy.graph.ops import op_definition
@@ -21,10 +20,10 @@ from strategy.search.layouts.space import Keep
 AxisRule = Callable[[Op, str, Sbp], bool]
 """(op, value that it reads, writes or updates, SBP of that along the axis) -> whether the rule allows it."""
 
-_FIRST_MAPS = ("qkv", "q", "k", "v", "fc1", "gate", "up")
-_SECOND_MAPS = ("proj", "fc2", "down")
-_COLUMN_SPLIT = tuple(f"*.{first}.{part}" for first in _FIRST_MAPS for part in ("weight", "bias"))
-_ROW_SPLIT = tuple(f"*.{second}.weight" for second in _SECOND_MAPS)
+_FIRST_MAPS = {("qkv",), ("q",), ("k",), ("v",), ("fc1",), ("gate",), ("up",)}
+_SECOND_MAPS = {("proj",), ("fc2",), ("down",)}
+_MLP = "mlp"
+"""Attributes of the models' blocks: the linear maps that come first in a pair, those that come second, and where."""
 
 
 def data_parallel(graph: Graph) -> AxisRule:
@@ -53,12 +52,13 @@ def tensor_parallel(graph: Graph) -> AxisRule:
 
 def _megatron(graph: Graph) -> Iterator[tuple[str, Sbp]]:
     for value in graph.with_role(Role.VARIABLE):
-        name = value.name.split(":", 1)[0]
-        if value.spec.shape != graph.values[name].spec.shape:
+        parameter = graph.values[graph.parameter_of(value.name)]
+        if value.spec.shape != parameter.spec.shape:
             continue  # the state of stacked parameters, which follows none of them
-        if any(fnmatchcase(name, pattern) for pattern in _COLUMN_SPLIT):
+        held_by, attribute = parameter.path[1:-1][-1:], parameter.path[-1:]
+        if held_by in _FIRST_MAPS and attribute in (("weight",), ("bias",)):
             yield value.name, Split(len(value.spec.shape) - 1)
-        elif any(fnmatchcase(name, pattern) for pattern in _ROW_SPLIT):
+        elif held_by in _SECOND_MAPS and attribute == ("weight",):
             yield value.name, Split(0)
         else:
             yield value.name, B
@@ -73,7 +73,8 @@ def half_and_half(graph: Graph) -> AxisRule:
         if value.role is Role.INPUT:
             return sbp == Split(0)
         if value.role is Role.VARIABLE:
-            return sbp == (megatron.get(name, B) if ".mlp." in name else B)
+            inside = graph.values[graph.parameter_of(name)].path[1:-1]
+            return sbp == (megatron.get(name, B) if _MLP in inside else B)
         return True
 
     return rule

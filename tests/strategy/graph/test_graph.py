@@ -8,7 +8,7 @@ import pytest
 
 from strategy.base.errors import GraphError
 from strategy.graph.builder import GraphBuilder
-from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph, template_name
+from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph, layer_of, of_op, of_value, template_of
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.placement import Space
@@ -134,8 +134,7 @@ def test_queries() -> None:
 def test_layers_fold_to_the_same_templates() -> None:
     graph = training_graph(GptConfig(3, 8, 2, 5, 11), Training(global_batch=2))
     by_layer = [
-        [(template_name(op.name, op.layer), op.kind, op.phase) for op in graph.ops if op.layer == layer]
-        for layer in range(3)
+        [(graph.template_of(op), op.kind, op.phase) for op in graph.ops if op.layer == layer] for layer in range(3)
     ]
     assert sorted(by_layer[0]) == sorted(by_layer[1]) == sorted(by_layer[2])
     assert len(by_layer[0]) > 20
@@ -145,19 +144,41 @@ def test_layers_fold_to_the_same_templates() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layer", "template"),
+    ("path", "layer", "template"),
     [
-        ("layers.3.mlp.fc1", 3, "layers.*.mlp.fc1"),
-        ("layers.3.mlp.3.fc1", 3, "layers.*.mlp.3.fc1"),
-        ("experts.1.layers.13.fc", 13, "experts.1.layers.*.fc"),
-        ("layers.13:square", 13, "layers.*:square"),
-        ("layers.1", 1, "layers.*"),
-        ("layers.13.fc", 1, "layers.13.fc"),
-        ("layers.3.fc", None, "layers.3.fc"),
+        (("layers", 3, "mlp", "fc1"), 3, "layers.*.mlp.fc1"),
+        (("layers", 3, "steps", "3", "fc1"), 3, "layers.*.steps.3.fc1"),
+        (("experts", 13, "layers", 13, "fc"), 13, "experts.13.layers.*.fc"),
+        (("layers", 13), 13, "layers.*"),
+        (("layers3", "fc"), None, "layers3.fc"),
     ],
 )
-def test_template_names(name: str, layer: int | None, template: str) -> None:
-    assert template_name(name, layer) == template
+def test_template_and_layer_of_a_path(path: tuple[str | int, ...], layer: int | None, template: str) -> None:
+    assert (layer_of(path), template_of(path)) == (layer, template)
+
+
+def test_what_is_made_of_an_op_belongs_to_its_root() -> None:
+    op = Op("layers.3.norm", "layer_norm", ("x",), ("y", "y.mean"), layer=3, template="layers.*.norm", labels=("mean",))
+    gradient = of_op(op, "dx", 3).op("gelu", ("y",), Phase.BACKWARD, 3)
+    clone = of_op(gradient, "again", None)
+    assert (gradient.name, gradient.template, gradient.root) == ("layers.3.norm:dx", "layers.*.norm:dx", op.name)
+    assert (clone.name, clone.template, clone.origin) == ("layers.3.norm:dx:again", "layers.3.norm:dx:again", op.name)
+
+
+def test_what_is_made_of_a_second_output_has_its_label() -> None:
+    op = Op("layers.3.norm", "layer_norm", ("x",), ("y", "z"), layer=3, template="layers.*.norm", labels=("mean",))
+    line = of_value(Value("z", SPEC), op, "sum", 3)
+    assert (line.name, line.template, line.origin) == ("z:sum", "layers.*.norm.mean:sum", op.name)
+
+
+def test_what_is_made_of_state_belongs_to_the_parameter() -> None:
+    parameter = Value("layers.3.w", SPEC, role=Role.VARIABLE, path=("layers", 3, "w"))
+    moment = Value("layers.3.w:m", SPEC, role=Role.VARIABLE, parameter=parameter.name)
+    graph = Graph({value.name: value for value in (parameter, moment)}, ())
+    assert [graph.parameter_of(name) for name in graph.values] == [parameter.name] * 2
+    assert graph.derived(moment.name, "to_host", 3).parameter == parameter.name
+    assert graph.derived(parameter.name, "cast", 3).template == "layers.*.w:cast"
+    assert graph.derived(parameter.name, "cast", 2).template == "layers.3.w:cast"
 
 
 def test_the_builder_refuses_a_name_twice() -> None:

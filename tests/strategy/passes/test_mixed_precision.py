@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from strategy.base.errors import InputError
-from strategy.graph.graph import Graph, Phase, Role, template_name
+from strategy.graph.graph import Graph, Phase, Role
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.models import find_model
@@ -73,7 +73,7 @@ def test_layers_stay_alike() -> None:
     graph = mixed(Precision.BF16)
     layers = [
         [
-            (template_name(op.name, layer), op.kind, dtypes(graph, op.inputs))
+            (graph.template_of(op), op.kind, dtypes(graph, op.inputs))
             for op in graph.ops
             if op.layer == layer and op.phase is Phase.FORWARD
         ]

@@ -101,6 +101,7 @@ OTHERS: Mapping[str, Mapping[str, object]] = {
     "accumulates": {"accumulate": True},
     "repeats": {"repeat": True},
     "trains": dict.fromkeys(("sgd", "adam", "adamw", "adagrad", "lamb_apply", "descend"), True),
+    "clips": {"clip_scale": True},
     "rearranges": {"copy": True},
     "piecewise": {"repeat": True, "slice": True},
     "expert_weights": {"grouped_matmul": 1},
