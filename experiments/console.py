@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from strategy.base.errors import EnvironmentLacks, RunError, printable
+from strategy.base.errors import RunError, printable
 
 
 def emit(document: Mapping[str, object]) -> None:
@@ -69,8 +69,3 @@ def open_standard_streams() -> None:
         sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (open for good)
     if sys.stderr is None:
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 (open for good)
-
-
-def not_there_yet(what: str) -> EnvironmentLacks:
-    """The plain answer to a part of the contract that this version does not have."""
-    return EnvironmentLacks(f"{what} is not there yet in this version; see 'sbplan --help' for what is")

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments.arguments import LARGEST_COUNT
-from experiments.console import not_there_yet
 from strategy.base.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ def read_pins(path: Path) -> Pins:
 
     Raises:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
-        EnvironmentLacks: it asks for what this version does not have.
     """
     from strategy.layout.config import mesh_axes
     from strategy.search.candidate.candidates import Pins
@@ -127,7 +125,7 @@ def _setting(key: str, value: Any, where: str) -> Any:
     if type(value) is not type(only):
         raise InputError("a wrong type", where=f"{where} {key}", got=value, expected=type(only).__name__)
     if value != only:
-        raise not_there_yet(f"{where} {key} = {value!r} (only {only!r} is)")
+        raise InputError("no such choice", where=f"{where} {key}", got=value, expected=repr(only))
     return value
 
 

@@ -18,10 +18,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 
+from simulator.stage_times import StageTimes
 from strategy.base.errors import InputError
-from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
-from strategy.sbp.tensor import DType
+from strategy.program.builder import ProgramBuilder
+from strategy.program.program import Program
 
 
 class Part(StrEnum):
@@ -40,28 +42,6 @@ class Piece:
     part: Part
     direction: int
     micro_batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Nanoseconds of one micro-batch on one stage: forward, backward with weights, weights alone, overlapped pair."""
-
-    forward_ns: int
-    backward_ns: int
-    weight_ns: int
-    overlapped_ns: int
-
-    def of(self, act: Sequence[Piece]) -> int:
-        """Of one act."""
-        if len(act) > 1:
-            return self.overlapped_ns
-        times = {
-            Part.FORWARD: self.forward_ns,
-            Part.BACKWARD: self.backward_ns,
-            Part.INPUT: self.backward_ns - self.weight_ns,
-            Part.WEIGHT: self.weight_ns,
-        }
-        return times[act[0].part]
 
 
 def dual_pipe_order(ranks: int, rank: int, num_micro_batches: int) -> list[tuple[Piece, ...]]:
@@ -133,80 +113,87 @@ class _Order:
         return self.done[key] - 1
 
 
-def dual_pipe_program(ranks: int, num_micro_batches: int, times: Times) -> Program:
-    """One step as a program in which messages take no time; it holds a stash of 4 bytes per micro-batch and direction.
+def dual_pipe_program(stages: Sequence[StageTimes], num_micro_batches: int, *, hidden_ns: int = 0) -> Program:
+    """One step as a program; it holds a stash of 4 bytes per micro-batch and direction.
+
+    Args:
+        stages: times of stage s, which is on rank s, and on rank -1 - s for the other direction.
+        num_micro_batches: of both directions together.
+        hidden_ns: how much less a forward and a backward pass take as one act than one after the other.
 
     Raises:
         InputError: see `dual_pipe_order`.
     """
-    build = _Build()
-    for rank in range(ranks):
-        sequence = []
-        for act in dual_pipe_order(ranks, rank, num_micro_batches):
-            ports = [build.ports(ranks, rank, piece) for piece in act]
-            reads = tuple(Port(register) for read, _ in ports for register in read)
-            writes = tuple(Port(register) for _, written in ports for register in written)
-            name = "&".join(f"{piece.part}{piece.direction}.{piece.micro_batch}" for piece in act)
-            sequence.append(build.act(Actor(name, rank, ActKind.COMPUTE, reads, writes, work=Work(times.of(act)))))
-        build.streams.append(Stream(rank, "compute", tuple(sequence)))
+    build = _Pieces(stages, hidden_ns)
+    for rank in range(len(stages)):
+        turns = [build.act(rank, act) for act in dual_pipe_order(len(stages), rank, num_micro_batches)]
+        update_ns = stages[rank].update_ns + stages[-1 - rank].update_ns
+        if update_ns:
+            turns.append(build.program.act(f"U{rank}", rank, update_ns))
+        build.program.stream(rank, "compute", turns)
     build.send()
-    return Program(
-        ranks, tuple(build.registers), tuple(build.actors), tuple(build.streams), num_micro_batches=num_micro_batches
-    )
+    return build.program.freeze(len(stages), num_micro_batches=num_micro_batches)
 
 
-@dataclass(slots=True)
-class _Build:
-    registers: list[Register] = field(default_factory=list)
-    actors: list[Actor] = field(default_factory=list)
-    streams: list[Stream] = field(default_factory=list)
-    known: dict[tuple[str, int], int] = field(default_factory=dict)
-    sent: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
+class _Pieces:
+    """What the pieces of both directions read and write."""
 
-    def act(self, actor: Actor) -> int:
-        """Add an actor."""
-        self.actors.append(actor)
-        return len(self.actors) - 1
+    def __init__(self, stages: Sequence[StageTimes], hidden_ns: int) -> None:
+        self.program = ProgramBuilder()
+        self.stages, self.hidden_ns = stages, hidden_ns
+        self._known: dict[tuple[str, int], int] = {}
+        self._sent: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
 
-    def register(self, name: str, rank: int, *, size: int = 0) -> int:
+    def act(self, rank: int, pieces: Sequence[Piece]) -> int:
+        """The actor of one piece, or of two that overlap."""
+        ports = [self._ports(rank, piece) for piece in pieces]
+        reads, writes = (list(chain.from_iterable(sides)) for sides in zip(*ports, strict=True))
+        time_ns = sum(self._time_ns(rank, piece) for piece in pieces) - self.hidden_ns * (len(pieces) > 1)
+        name = "&".join(f"{piece.part}{piece.direction}.{piece.micro_batch}" for piece in pieces)
+        return self.program.act(name, rank, time_ns, reads=reads, writes=writes)
+
+    def _time_ns(self, rank: int, piece: Piece) -> int:
+        times = self.stages[-1 - rank if piece.direction else rank]
+        return {
+            Part.FORWARD: times.forward_ns,
+            Part.BACKWARD: times.backward_ns,
+            Part.INPUT: times.backward_ns - times.weight_ns,
+            Part.WEIGHT: times.weight_ns,
+        }[piece.part]
+
+    def _register(self, name: str, rank: int, *, elements: int = 0) -> int:
         """The register of a name, added where it is new."""
-        if (name, rank) not in self.known:
-            self.known[name, rank] = len(self.registers)
-            self.registers.append(Register(name, rank, (size,), DType.FLOAT32))
-        return self.known[name, rank]
+        if (name, rank) not in self._known:
+            self._known[name, rank] = self.program.register(name, rank, elements=elements)
+        return self._known[name, rank]
 
-    def ports(self, ranks: int, rank: int, piece: Piece) -> tuple[list[int], list[int]]:
+    def _ports(self, rank: int, piece: Piece) -> tuple[list[int], list[int]]:
         """(registers read, registers written) of a piece."""
         number, ahead = f"{piece.direction}.{piece.micro_batch}", 1 - 2 * piece.direction
-        stash, later = self.register(f"stash {number}", rank, size=1), f"gradient {number}"
+        stash, later = self._register(f"stash {number}", rank, elements=1), f"gradient {number}"
         if piece.part is Part.WEIGHT:
-            return [self.register(later, rank), stash], []
-        forward = piece.part is Part.FORWARD
+            return [self._register(later, rank), stash], []
+        forward, ranks = piece.part is Part.FORWARD, range(len(self.stages))
         towards = rank + (ahead if forward else -ahead)
         comes_from = rank - (ahead if forward else -ahead)
         what = f"{'activation' if forward else 'error'} {number}"
-        reads = [self.register(what, rank)] if 0 <= comes_from < ranks else []
-        writes = [self.register(f"{what} leaves", rank)] if 0 <= towards < ranks else []
+        reads = [self._register(what, rank)] if comes_from in ranks else []
+        writes = [self._register(f"{what} leaves", rank)] if towards in ranks else []
         if writes:
-            self.sent.setdefault((rank, towards), []).append((writes[0], self.register(what, towards)))
+            stage = min(rank, towards) if not piece.direction else len(self.stages) - 1 - max(rank, towards)
+            message = writes[0], self._register(what, towards), self.stages[stage].message_ns
+            self._sent.setdefault((rank, towards), []).append(message)
         if forward:
             writes.append(stash)
         elif piece.part is Part.BACKWARD:
             reads.append(stash)
         else:
-            writes.append(self.register(later, rank))
+            writes.append(self._register(later, rank))
         return reads, writes
 
     def send(self) -> None:
         """Messages in the sender's order, one stream per pair of ranks on either side."""
-        rendezvous = 0
-        for (source, target), moved in sorted(self.sent.items()):
-            sides: tuple[list[int], list[int]] = ([], [])
-            for left, arrived in moved:
-                ends = ((source, (Port(left),), ()), (target, (), (Port(arrived),)))
-                for side, (rank, reads, writes) in zip(sides, ends, strict=True):
-                    name = self.registers[arrived].name
-                    side.append(self.act(Actor(name, rank, ActKind.TRANSFER, reads, writes, rendezvous=rendezvous)))
-                rendezvous += 1
-            for rank, side in zip((source, target), sides, strict=True):
-                self.streams.append(Stream(rank, f"{source}>{target}", tuple(side)))
+        for (source, target), moved in sorted(self._sent.items()):
+            ends = [self.program.message(self.program.registers[message[1]].name, *message) for message in moved]
+            for rank, sequence in zip((source, target), zip(*ends, strict=True), strict=True):
+                self.program.stream(rank, f"{source}>{target}", sequence)

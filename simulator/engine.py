@@ -14,8 +14,9 @@ The tests hold it against an engine that drives `strategy.program.protocol` itse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Run:
     acts: Acts
     lower_bound_ns: int
     busiest_stream_ns: int
-    resource_busy_ns: dict[str, int]
+    resource_busy_ns: Mapping[str, int]
     num_events: int
 
     @property
@@ -83,7 +84,8 @@ def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
     busy_ns = dict(zip(sorted(program.resources), made.resources["busy_ns"].tolist(), strict=True))
     critical_ns = int(streams["end_alone_ns"].max(initial=0))
     busiest_ns = check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy_ns)
-    return Run(program, acts, max(critical_ns, busiest_ns), busiest_ns, busy_ns, num_events)
+    bound_ns = max(critical_ns, busiest_ns)
+    return Run(program, acts, bound_ns, busiest_ns, MappingProxyType(busy_ns), num_events)
 
 
 @in_place
@@ -100,10 +102,12 @@ def _run(
 
     An event is a leader, or, from the number of actors on, a resource.
     """
-    actors, reads, writes, streams, resources, uses, wakes, members, turns, published, returned, block_end_ns = made[
-        :12
-    ]
-    heap, place, due, mover, left, through, woken, awake, shares = made[12:]
+    actors, reads, writes, streams, turns = made.actors, made.reads, made.writes, made.streams, made.turns
+    resources, uses, wakes, members = made.resources, made.uses, made.wakes, made.members
+    published, returned, block_end_ns = made.published, made.returned, made.block_end_ns
+    heap, place, due = made.heap, made.place, made.due
+    mover, left, through, shares = made.mover, made.left, made.through, made.shares
+    woken, awake = made.woken, made.awake
     num_woken = len(woken)
     size = num_events = now = 0
     while True:

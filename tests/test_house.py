@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -144,7 +145,6 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/passes/training.py: 'report'": "the name of the op that is emitted as it",
     "strategy/nn/transformer.py: 'attention'": "the name of what a layer function emits",
     "strategy/closed_form/price.py: 'gather'": "a figure of a framework's profile",
-    "experiments/cli.py: 'report'": "a verb",
     "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
     "strategy/graph/graph.py: kind in MOVES": "a graph lies below ops; its memories name what brings tensors there",
     "strategy/cost/cost.py: step.kind not in PARTS": "kinds of acts, not of ops",
@@ -374,3 +374,80 @@ def test_no_name_is_taken_apart() -> None:
 )
 def test_a_name_that_is_taken_apart_is_found(line: str) -> None:
     assert names_taken_apart(ast.parse(line)) != []
+
+
+IMPORTED_AS = {"cupy-cuda13x": "cupy"}
+STARTED = {"mpich", "ipykernel", "codespell", "coverage", "import-linter", "mypy", "ruff"}
+PLUGINS = {"pytest-timeout", "pytest-xdist"}
+"""Programs, the kernel of a notebook, and plug-ins: used without being imported."""
+
+
+def test_every_extra_is_imported_by_something() -> None:
+    imported: set[str] = set()
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+    extras = PROJECT["project"]["optional-dependencies"]
+    wanted = {re.split(r"[\[>=]", line)[0] for lines in extras.values() for line in lines} - STARTED - PLUGINS
+    assert sorted(name for name in wanted if IMPORTED_AS.get(name, name) not in imported) == []
+
+
+ROOMS_OF_USERS = (
+    "experiments.verbs",
+    "experiments.figures",
+    "strategy.models",
+    "strategy.graph.ops",
+    "executor.runtime.kernels",
+)
+"""Packages whose modules are found by name: a verb, a figure, a model, an op, a backend."""
+STARTS = (
+    "experiments.entry",
+    "experiments.__main__",
+    "experiments.cli",
+    "executor.frontend.graph",
+    "executor.frontend.global_tensor",
+)
+"""The command and the front end."""
+RUN = ("strategy.ilp.solve.warm", "simulator.warm", "experiments.blocks")
+"""With `python -m`, by `make` and by the demo."""
+TIMED = ("experiments.simulator_bench",)
+"""What a bench only times is not used by that."""
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_by(path: Path, known: set[str]) -> set[str]:
+    """The modules of the house that a module imports anywhere, with the packages that they are in."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            parts = name.split(".")
+            found.update(".".join(parts[: end + 1]) for end in range(len(parts)))
+    return found & known
+
+
+def test_every_module_is_reached_by_a_user() -> None:
+    """What only tests and benches import is a promise that nobody can call in."""
+    modules = {module_of(path): path for path in SOURCES}
+    uses = {name: imported_by(path, set(modules)) for name, path in modules.items()}
+    starts = [*STARTS, *RUN]
+    reached = {name for name in modules if name in starts or name.startswith(tuple(f"{r}." for r in ROOMS_OF_USERS))}
+    waiting = [*reached, *(name for name in modules if name in PACKAGES or name.startswith("experiments.notebooks"))]
+    reached.update(waiting)
+    while waiting:
+        name = waiting.pop()
+        for other in uses[name] if name not in TIMED else ():
+            if other not in reached:
+                reached.add(other)
+                waiting.append(other)
+    assert sorted(modules.keys() - reached) == []

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from executor.threads import run_loopback
 from strategy.graph.ops import REGISTRY
 from strategy.lowering.lower import lower
 from strategy.program.program import Register
@@ -33,6 +32,7 @@ from tests.campaigns.layouts import (
     start,
 )
 from tests.support.apart import apart
+from tests.support.threads import run_loopback
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
 
 CASES = 300

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from simulator.dual_pipe import Times, dual_pipe_order, dual_pipe_program
+from simulator.dual_pipe import dual_pipe_order, dual_pipe_program
 from simulator.pipelines import NAMES, pipeline
 from simulator.simulate import simulate
+from simulator.stage_times import StageTimes
 from strategy.graph.graph import Phase
 from strategy.layout.schedule import Schedule, chunk_order
 from strategy.program.program import ActKind, Program
@@ -60,8 +61,8 @@ class Panel:
 def data() -> Sequence[Panel]:
     """Every schedule on the same stages and micro-batches; DualPipe's ranks hold two stages each."""
     panels = [_panel(schedule, _program(schedule), partial(_acts, schedule)) for schedule in Schedule]
-    times = Times(_FORWARD, 2 * _FORWARD, _FORWARD, 3 * _FORWARD)
-    return [*panels, _panel("dualpipe", dual_pipe_program(STAGES, MICRO_BATCHES, times), _dual_pipe_acts)]
+    times = [StageTimes(_FORWARD, 2 * _FORWARD, _FORWARD)] * STAGES
+    return [*panels, _panel("dualpipe", dual_pipe_program(times, MICRO_BATCHES), _dual_pipe_acts)]
 
 
 def _program(schedule: Schedule) -> Program:

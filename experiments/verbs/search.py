@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
-from experiments.console import emit, not_there_yet, say
+from experiments.console import emit, say
 from experiments.outputs import check_place, clean_stdout, make_folder
 from strategy.base.errors import InfeasibleError
 
@@ -31,9 +31,7 @@ TIME_LIMIT_S = 50.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan search` takes."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a preset, a HF config.json, an .onnx file, or package.module:function"
-    )
+    parser.add_argument("model", metavar="MODEL", help="a preset, such as gpt2-small, llama3-8b or resnet50")
     parser.add_argument(
         "--cluster",
         required=True,
@@ -157,12 +155,9 @@ def model_of(text: str, sequence: int | None) -> Model:
 
     Raises:
         InputError: no such preset, or it has no tokens whose number could be given.
-        EnvironmentLacks: another source of models than the presets.
     """
     from strategy.models import find_model
 
-    if text.endswith((".json", ".onnx", ".py")) or ":" in text:
-        raise not_there_yet(f"{text!r}: a model from a file or a function")
     return find_model(text, sequence=sequence)
 
 

@@ -9,15 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
+from experiments.arguments import add_json, positive_int
 from experiments.console import emit, say
 from experiments.outputs import check_place
+from experiments.studies import EXCHANGES, SCHEDULES
 from strategy.base.errors import InputError
 from strategy.base.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from experiments.studies import Study
+    from experiments.unevenness import Unevenness
     from simulator.simulate import Simulation
     from strategy.cost.cost import CostModel
     from strategy.plan.plan import Plan
@@ -42,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(flag, nargs="+", action="extend", default=[], metavar=metavar, help=text)
     parser.add_argument("--jitter", metavar="SHARE", help="what if acts took longer at random, by up to so much: 5%%")
     parser.add_argument("--seed", type=int, metavar="N", help="of the jitter (0)")
+    for flag, choices, nargs, text in (
+        ("--exchange", EXCHANGES, "+", "what if gradients were exchanged as these systems do it (data-parallel plans)"),
+        ("--schedule", SCHEDULES, None, "what if the stages followed this schedule, which plans do not have"),
+    ):
+        metavar = "SYSTEM" if nargs else "NAME"
+        parser.add_argument(flag, nargs=nargs, choices=choices, metavar=metavar, help=f"{text}: {', '.join(choices)}")
+    text = "what if workers might lack the updates of so many steps (data-parallel plans)"
+    parser.add_argument("--staleness", type=positive_int, metavar="STEPS", help=text)
     parser.add_argument("--mtbf", metavar="TIME", help="mean time between failures of one device, such as 50000h")
     parser.add_argument("--restart", default="5 min", metavar="TIME", help="from a failure to training again (5 min)")
     parser.add_argument("--save", metavar="TIME", help="how long a checkpoint stops training (a copy to the host)")
@@ -76,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if cost != plan.cost or uneven:
         program, jitter = uneven.applied(program_of(plan, cost, folds=not uneven))
         found = simulate(program, peak_flop_per_s=peak_flop_per_s, jitter=jitter)
+    studied = studies(args, plan, cost, uneven)
     lost = None
     if args.mtbf is not None:
         from experiments.failures import lost_to_failures
@@ -87,11 +99,35 @@ def run(args: argparse.Namespace) -> int:
         draw(plan, program, found, args.figure)
     if args.json:
         failures = {} if lost is None else asdict(lost)
-        emit({**document(found), **failures, "extrapolated": extrapolated(plan, calibration)})
+        studies_of = {name: asdict(study) for name, study in studied.items()}
+        emit({**document(found), **failures, **studies_of, "extrapolated": extrapolated(plan, calibration)})
     say(f"{args.plan}: {format_seconds(found.step_time_s)} a step, {found.idle_share:.1%} of it idle")
+    for study in studied.values():
+        say(str(study))
     if lost is not None:
         say(str(lost))
     return 0
+
+
+def studies(args: argparse.Namespace, plan: Plan, cost: CostModel, uneven: Unevenness) -> dict[str, Study]:
+    """What else is asked for, by its flag.
+
+    Raises:
+        InputError: uneven ranks under a study of even ones.
+    """
+    from experiments.studies import exchange_study, schedule_study, staleness_study
+
+    found: dict[str, Study] = {}
+    if uneven and (args.exchange or args.schedule):
+        flag = "--exchange" if args.exchange else "--schedule"
+        raise InputError("ranks are even there", where=flag, hint="leave out --straggler, --slow-link and --jitter")
+    if args.exchange:
+        found["exchange"] = exchange_study(plan, cost, args.exchange)
+    if args.schedule:
+        found["schedule"] = schedule_study(plan, cost, args.schedule)
+    if args.staleness is not None:
+        found["staleness"] = staleness_study(plan, cost, args.staleness, uneven)
+    return found
 
 
 def program_of(plan: Plan, cost: CostModel, *, folds: bool = True) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strategy.base.errors import InputError
+from strategy.hardware.cluster import Cluster
 
 _GBIT = 1e9 / 8
 _REACHED = 0.92
@@ -13,6 +14,8 @@ _NVLINK_HOP_S, _PCIE_HOP_S, _RDMA_HOP_S = 0.6e-6, 1.0e-6, 2.7e-6
 """Of a ring by the LL protocol, from NCCL's own tuning tables (src/graph/tuning.cc)."""
 _TCP_HOP_S = 25e-6
 """One way between two virtual machines."""
+_TCP_FLOW = 7 * _GBIT
+"""Of one TCP connection: clouds hold it to 5 or 10 Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,9 @@ class Fabric:
 
 
 def tcp_cloud(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabric:
-    """Virtual machines with V100s on NVLink; clouds hold a TCP connection to 5 or 10 Gbit/s, here to 7."""
+    """Virtual machines with V100s on NVLink."""
     nic = gbit_per_s * _GBIT * _REACHED
-    flow = min(7 * _GBIT, nic)
+    flow = min(_TCP_FLOW, nic)
     return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, flow, _NVLINK_HOP_S, _TCP_HOP_S, slowdown=0.15)
 
 
@@ -97,3 +100,29 @@ def rdma_pcie(nodes: int, gbit_per_s: float, *, gpus_per_node: int) -> Fabric:
     """GPUs under PCIe 3 x16 switches, and RoCE, of which one connection takes all."""
     nic = gbit_per_s * _GBIT * _REACHED
     return Fabric(nodes, gpus_per_node, 10e9, 5e9, nic, nic, _PCIE_HOP_S, _RDMA_HOP_S)
+
+
+def cluster_fabric(cluster: Cluster, ranks: int) -> Fabric:
+    """Of the first nodes of a cluster that hold so many ranks, which do not straggle.
+
+    Raises:
+        InputError: the last of the nodes would have fewer ranks than the others.
+    """
+    gpus = min(ranks, cluster.devices_per_node)
+    if ranks % gpus:
+        expected = f"a multiple of {gpus}"
+        raise InputError("nodes that are not alike", where="ranks", got=ranks, expected=expected)
+    intra, inter = cluster.intra, cluster.inter
+    nic = gpus * inter.bytes_per_s * _REACHED
+    return Fabric(
+        nodes=ranks // gpus,
+        gpus_per_node=gpus,
+        inside_bytes_per_s=intra.bytes_per_s,
+        bridge_bytes_per_s=intra.bytes_per_s,
+        nic_bytes_per_s=nic,
+        flow_bytes_per_s=min(_TCP_FLOW, nic) if cluster.fabric == "tcp" else nic,
+        inside_hop_s=intra.latency_s,
+        network_hop_s=inter.latency_s,
+        straggle=0.0,
+        slowdown=cluster.device.slowdown,
+    )

@@ -8,7 +8,7 @@ multiplies 2.25 times less (Lavin and Gray 2016, arXiv:1509.09308).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strategy.base.errors import InputError
@@ -81,32 +81,59 @@ def workload(
     """
     training = Training(global_batch=batch, optimizer=optimizer, max_norm=math.inf)
     graph = training_graph(model, training)
-    place = {op.name: number for number, op in enumerate(graph.ops)}
     updates = {op.updates[0]: op for op in graph.ops if op_definition(op.kind).trains}
+    return step_workload(name, graph, updates, lambda op: _time_ns(graph, op, device, width))
+
+
+def step_workload(
+    name: str,
+    graph: Graph,
+    updates: Mapping[str, Op],
+    time_ns: Callable[[Op], int],
+    *,
+    before_ns: int = 0,
+    together: bool = False,
+) -> Workload:
+    """A step of a training graph.
+
+    Args:
+        name: of the workload.
+        graph: the graph.
+        updates: by parameter, the op that updates it.
+        time_ns: of every op.
+        before_ns: what the step computes before these ops: earlier micro-batches.
+        together: whether no parameter is updated before all gradients are there, as where they are clipped by a norm.
+    """
+    place = {op.name: number for number, op in enumerate(graph.ops)}
     first = [(place[graph.consumers[variable][0].name], variable) for variable in updates]
     first.sort(key=lambda need: (need[0], -graph.ops[need[0]].inputs.index(need[1])))
     number = {variable: gradient for gradient, (_, variable) in enumerate(first)}
     needs: dict[int, list[int]] = {}
     gives: dict[int, list[int]] = {}
+    nbytes = []
     for at, variable in first:
         needs.setdefault(at, []).append(number[variable])
-        gives.setdefault(_given_at(graph, place, updates[variable].inputs[0]), []).append(number[variable])
-    update_ns = {number[variable]: _time_ns(graph, op, device, width) for variable, op in updates.items()}
-    spans = []
+        gradient = _exchanged(graph, place, updates[variable].inputs[0])
+        gives.setdefault(place[graph.producer[gradient].name], []).append(number[variable])
+        nbytes.append(graph.values[gradient].spec.nbytes)
+    update_ns = {number[variable]: time_ns(op) for variable, op in updates.items()}
+    spans = [Span(before_ns, tuple(range(len(first))))] if together else [Span(before_ns)] if before_ns else []
     for at, op in enumerate(graph.ops):
         if op.phase is not Phase.UPDATE:
             need, give = tuple(needs.get(at, ())), tuple(gives.get(at, ()))
-            time_ns = _time_ns(graph, op, device, width) + sum(update_ns[gradient] for gradient in need)
-            spans.append(Span(time_ns, need, give))
-    return Workload(name, _merged(spans), tuple(graph.values[variable].spec.nbytes for _, variable in first))
+            spans.append(Span(time_ns(op) + sum(update_ns[gradient] for gradient in need), need, give))
+    return Workload(name, _merged(spans), tuple(nbytes))
 
 
-def _given_at(graph: Graph, place: Mapping[str, int], gradient: str) -> int:
-    """The place of the last op of the backward pass that a gradient is made by; terms of one may be added after it."""
+def _exchanged(graph: Graph, place: Mapping[str, int], gradient: str) -> str:
+    """What the backward pass makes of a gradient: terms of one may be added, scaled and clipped after it."""
     producer = graph.producer[gradient]
     if producer.phase is not Phase.UPDATE:
-        return place[producer.name]
-    return max(_given_at(graph, place, name) for name in producer.inputs)
+        return gradient
+    shape = graph.values[gradient].spec.shape
+    alike = (name for name in producer.inputs if name in graph.producer and graph.values[name].spec.shape == shape)
+    terms = (_exchanged(graph, place, name) for name in alike)
+    return max(terms, key=lambda name: place[graph.producer[name].name])
 
 
 def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:

@@ -13,7 +13,6 @@ import numpy as np
 
 from executor.op_validation.pieces import Array, join
 from executor.runtime.worker import Worker
-from executor.threads import run_loopback
 from strategy.base.errors import SbplanError
 from strategy.graph.graph import Role
 from strategy.graph.ops import REGISTRY
@@ -28,6 +27,7 @@ from tests.campaigns.outcome import Outcome
 from tests.mpi.launch import run_ranks
 from tests.support.apart import apart
 from tests.support.reference import run_graph
+from tests.support.threads import run_loopback
 from tests.support.whole_graphs import WholeCase, family_of, forward_kinds, random_whole_graph
 
 MPI_EVERY = 8

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 
 from executor.runtime.measured import measured_timeline
 from executor.runtime.worker import Hooks
-from executor.threads import run_loopback
 from simulator.engine import run as simulate
 from simulator.pipelines import pipeline
 from strategy.graph.graph import Graph
@@ -21,6 +20,7 @@ from strategy.program.timeline import Timeline, Turn, stream_sequences
 from tests.campaigns.outcome import Outcome
 from tests.support.monitor import check_trace
 from tests.support.random_programs import coverage, live_programs
+from tests.support.threads import run_loopback
 
 QUOTAS = {"several actors ready at once": 0.5, "rendezvous": 0.5, "dynamic stream that must choose": 0.02}
 PIPELINE_EVERY = 10

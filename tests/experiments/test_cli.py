@@ -22,34 +22,19 @@ from tests.conftest import Sbplan
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("numpy", "scipy", "ortools", "numba", "matplotlib", "mpi4py", "msgspec", "rich", "cupy", "torch")
-NOT_THERE_YET = {
-    "explain": ["plan.json", "--op", "layer0.mlp", "--why-not", "tp=2"],
-    "export": ["plan.json", "--to", "megatron"],
-    "report": ["plan.json", "--out", "page.html"],
-    "bench": ["cpu", "--json"],
-    "run": ["suite.toml", "--quick"],
-    "runs": [],
-    "cite": ["plan.json"],
-}
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --out --json",
     "verify": "PLAN --certificate --json",
-    "explain": "PLAN --op --why-not --diff",
-    "export": "PLAN --to megatron torchtitan deepspeed dtensor jax --lossy",
     "simulate": "PLAN --calibration --trace --figure --json",
     "train": "PLAN --steps --data --checkpoint --resume --backend numpy cupy --launch --json",
     "profile": "--out --json",
     "refine": "RUN --calibration --out --json",
-    "report": "PLAN|RUN --out",
     "predict": "ROWS.csv --out --constants --json",
     "validate": "--search --out --json",
     "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
-    "bench": "cpu gpu search --time-limit --json",
-    "run": "SUITE.toml --quick",
-    "runs": "",
+    "bench": "search simulator --time-limit --json",
     "figures": "--all --out --json",
-    "cite": "PLAN",
     "doctor": "--ops --write --json",
 }
 
@@ -110,22 +95,13 @@ def test_the_version(sbplan: Sbplan) -> None:
     assert (done.returncode, done.stdout) == (0, f"sbplan {VERSION}\n")
 
 
-@pytest.mark.parametrize("verb", NOT_THERE_YET)
-def test_what_is_not_there_yet_says_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = guarded(lambda: dispatch([verb, *NOT_THERE_YET[verb]]), [])
-    said = capsys.readouterr()
-    assert code == 5
-    assert said.out == ""
-    assert said.err.startswith(f"sbplan: 'sbplan {verb}")
-    assert "is not there yet in this version" in said.err
-    assert said.err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
+        (["cite", "plan.json"], "no such verb (got 'cite'); known: bench, demo, doctor, figures, "),
+        (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'simulator')"),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clus", "local"], "no such flag (got '--clus')"),
@@ -139,7 +115,7 @@ def test_what_is_not_there_yet_says_so(verb: str, capsys: pytest.CaptureFixture[
         (["search", "gpt-tiny", "--cluster", "local", "--time-limit", "nan"], "expected a number of seconds above"),
         (["solve", "p.json", "--time-limit", "-1"], "expected a number of seconds above zero"),
         (["train", "plan.json", "--backend", "numpi"], "invalid choice: 'numpi'"),
-        (["cite", "one.json", "two.json"], "unrecognized arguments: two.json"),
+        (["verify", "one.json", "two.json"], "unrecognized arguments: two.json"),
     ],
 )
 def test_mistakes_are_one_message(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

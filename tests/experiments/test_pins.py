@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.pins import COUNTS, read_pins
-from strategy.base.errors import EnvironmentLacks, InputError
+from strategy.base.errors import InputError
 from strategy.layout.config import Context, Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.sbp.sbp import B, Split
@@ -117,6 +117,7 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
             "[stage] 'layers.0.*': not a count (got -1, expected a whole number >= 0",
         ),
         ('[stage]\n"layers.0.*" = "0"', "[stage] 'layers.0.*': not a count (got '0'"),
+        ("[config]\nep = 2", "[config] ep: no such choice (got 2, expected 1)"),
         ("[config", "pins.toml: cannot be read as TOML"),
     ],
 )
@@ -124,13 +125,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None
     with pytest.raises(InputError) as caught:
         read(tmp_path, text)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("line", ["ep = 2"])
-def test_what_is_not_there_yet_says_so(tmp_path: Path, line: str) -> None:
-    with pytest.raises(EnvironmentLacks, match="is not there yet in this version") as caught:
-        read(tmp_path, f"[config]\n{line}")
-    assert f"[config] {line.replace(chr(34), chr(39))} (only " in str(caught.value)
 
 
 def test_a_file_that_is_missing_or_a_folder_or_not_text(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_deduced_plans_are_legal_and_no_better(command: Command, tmp_path: Path,
         ),
         ('[config]\ntp = 2\n[sbp]\n"ids" = ["B", "S(0)"]', 3, "value ids: a dim is split into more parts than it has"),
         ('[config]\ntp = 2\n[sbp]\n"*.gelu" = ["B", "P"]', 3, "no legal signature of op layers.0.mlp.gelu (gelu)"),
-        ("[config]\nep = 2", 5, "is not there yet"),
+        ("[config]\nep = 2", 2, "[config] ep: no such choice (got 2, expected 1)"),
     ],
 )
 def test_pins_that_cannot_be_satisfied(
@@ -310,9 +310,8 @@ def test_a_calibration_prices_the_plan_and_says_what_it_does_not_cover(
     ("argv", "code", "message"),
     [
         (["gpt-tny"], 2, "unknown model (got 'gpt-tny'); did you mean 'gpt-tiny'?"),
-        (["config.json"], 5, "'config.json': a model from a file or a function is not there yet"),
-        (["net.onnx"], 5, "is not there yet"),
-        (["package.module:build"], 5, "is not there yet"),
+        (["config.json"], 2, "unknown model (got 'config.json'); known: arcface-1m, "),
+        (["package.module:build"], 2, "unknown model (got 'package.module:build'); known: "),
         (["gpt-tiny", "--time-limit", "0"], 2, "got '0', expected a number of seconds above zero"),
         (["gpt-tiny", "--time-limit", "nan"], 2, "expected a number of seconds above zero"),
         (["gpt-tiny", "--global-batch", "0"], 2, "expected a whole number of at least 1"),

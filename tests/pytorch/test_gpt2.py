@@ -10,7 +10,6 @@ import pytest
 from executor.op_validation.pieces import join
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.worker import Hooks, Reports, Worker
-from executor.threads import run_loopback
 from executor.train import program_of
 from strategy.graph.graph import Role
 from strategy.graph.ops import REGISTRY
@@ -36,6 +35,7 @@ from tests.pytorch.generate import (
 )
 from tests.support.reference import Array, run_graph
 from tests.support.small_plans import config_of, plan_by_rules, request
+from tests.support.threads import run_loopback
 
 MODEL = GptConfig(LAYERS, WIDTH, HEADS, SEQUENCE, VOCABULARY)
 TRAINING = Training(

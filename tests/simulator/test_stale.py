@@ -9,6 +9,7 @@ import pytest
 
 from simulator.pipelines import pipeline
 from simulator.simulate import Simulation, simulate
+from simulator.stage_times import StageTimes
 from simulator.stale import pipe_dream_program, stale_workers_program
 from strategy.base.errors import InputError
 from strategy.program.program import Program
@@ -34,7 +35,7 @@ def times_of(found: Simulation, actor: str) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
 def test_a_pipeline_without_flush_fills_once(stages: int, micro_batches: int) -> None:
     """Idle (p - 1) / (m + p - 1) of the run: 1F1B with a flush pays that again with every step of fewer."""
-    found = run_of(pipe_dream_program(stages, micro_batches, forward_ns=F, backward_ns=B))
+    found = run_of(pipe_dream_program([StageTimes(F, B)] * stages, micro_batches))
     assert found.timeline.makespan_ns == (micro_batches + stages - 1) * (F + B)
     assert found.idle_share == pytest.approx((stages - 1) / (micro_batches + stages - 1), abs=1e-12)
     flushed = simulate(pipeline(stages, micro_batches, "1f1b", forward_ns=F, backward_ns=B), steps=1)
@@ -44,7 +45,7 @@ def test_a_pipeline_without_flush_fills_once(stages: int, micro_batches: int) ->
 def test_once_full_no_stage_waits() -> None:
     """A micro-batch every F + B, from the first backward pass of a stage to its last forward pass."""
     stages, micro_batches = 4, 40
-    found = run_of(pipe_dream_program(stages, micro_batches, forward_ns=F, backward_ns=B))
+    found = run_of(pipe_dream_program([StageTimes(F, B)] * stages, micro_batches))
     for s in range(stages):
         ends = [end for _, end in times_of(found, f"B{s}")]
         assert {after - before for before, after in pairwise(ends)} == {F + B}
@@ -54,7 +55,7 @@ def test_once_full_no_stage_waits() -> None:
 @pytest.mark.parametrize("versions", [1, 2, 3, 7])
 def test_fewer_versions_are_less_stale_and_more_idle(stages: int, micro_batches: int, versions: int) -> None:
     """Groups of v micro-batches take a way there and back; v = 1 is the pipeline without micro-batches in flight."""
-    found = run_of(pipe_dream_program(stages, micro_batches, forward_ns=F, backward_ns=B, versions=versions))
+    found = run_of(pipe_dream_program([StageTimes(F, B)] * stages, micro_batches, versions=versions))
     group = min(versions, stages)
     full, rest = divmod(micro_batches - 1, group)
     assert found.timeline.makespan_ns == (full * stages + stages + rest) * (F + B)
@@ -76,7 +77,7 @@ def updates_lacking(found: Simulation, stage: int) -> list[int]:
 def test_idle_shares_are_those_of_as_many_micro_batches_in_flight() -> None:
     """75, 52.9, 38.5 and 27.3 % of four stages and eight micro-batches."""
     for versions, idle in ((1, 3 / 4), (2, 9 / 17), (3, 5 / 13), (4, 3 / 11), (5, 3 / 11)):
-        found = run_of(pipe_dream_program(4, 8, forward_ns=1, backward_ns=1, versions=versions))
+        found = run_of(pipe_dream_program([StageTimes(1, 1)] * 4, 8, versions=versions))
         assert found.idle_share == pytest.approx(idle, abs=1e-12)
 
 
@@ -116,8 +117,8 @@ def test_an_exchange_hides_behind_the_next_step(staleness: int, period_ns: int) 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: pipe_dream_program(0, 1, forward_ns=1, backward_ns=1), "stages: not possible (got 0"),
-        (lambda: pipe_dream_program(2, 1, forward_ns=1, backward_ns=1, versions=0), "versions: not possible (got 0"),
+        (lambda: pipe_dream_program([], 1), "stages: not possible (got 0"),
+        (lambda: pipe_dream_program([StageTimes(1, 1)] * 2, 1, versions=0), "versions: not possible (got 0"),
         (lambda: stale_workers_program([], 1, 0), "workers: not possible (got 0"),
         (lambda: stale_workers_program([1], 1, -1), "staleness: not possible (got -1"),
     ],

@@ -8,13 +8,13 @@ import pytest
 
 from executor.runtime.measured import measured_timeline
 from executor.runtime.worker import Hooks
-from executor.threads import run_loopback
 from strategy.graph.graph import Graph
 from strategy.program.program import Program
 from strategy.program.timeline import by_stream
 from tests.executor.programs import load
 from tests.support.monitor import check_trace
 from tests.support.random_programs import live_programs
+from tests.support.threads import run_loopback
 
 STEPS = 3
 PROGRAMS = list(live_programs(30, seed=500, resources=False))

@@ -17,7 +17,6 @@ from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.transport.base import HostArray, PeerError, Transport, lanes_of
 from executor.runtime.transport.loopback import Message
 from executor.runtime.worker import Hooks, Reports, Worker
-from executor.threads import run_loopback
 from strategy.base.errors import PlanError, RankFault, RunError
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Call
@@ -36,6 +35,7 @@ from tests.executor.programs import (
     start_weights,
 )
 from tests.mpi.launch import run_ranks
+from tests.support.threads import run_loopback
 
 STEPS, MICRO_BATCHES = 3, 4
 

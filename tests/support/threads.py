@@ -1,4 +1,4 @@
-"""All ranks of a program as threads of this process: what tests, and a machine without MPI, run."""
+"""All ranks of a program as threads of this process, over the loopback transport."""
 
 from __future__ import annotations
 
