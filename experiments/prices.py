@@ -39,11 +39,10 @@ def extrapolated(plan: Plan, calibration: Calibration | None) -> list[str]:
         from strategy.cost.data_sheet import unpublished
 
         return sorted(unpublished(plan.cluster))
-    from strategy.cost.cost import coefficient_key
     from strategy.plan.observe import features_by_action
 
     features = features_by_action(plan).values()
-    return sorted({coefficient_key(found) for found in features if calibration.extrapolates(found)})
+    return sorted({str(found.key) for found in features if calibration.extrapolates(found)})
 
 
 def simulated_step(program: Program) -> SimulatedStep:

@@ -16,9 +16,12 @@ from typing import Any
 from strategy.base.errors import InputError, did_you_mean, report
 from strategy.base.units import parse_bandwidth, parse_compute, parse_seconds
 from strategy.cost.cost import CostModel
-from strategy.cost.data_sheet import ON_HOST, Coefficients
+from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import CostKey
+from strategy.graph.ops import cost_class
+from strategy.graph.ops.traits import Movement
 from strategy.hardware.cluster import Cluster
-from strategy.sbp.placement import MOVES
+from strategy.sbp.placement import Space
 
 LARGEST_RATE = 2.0**63
 LONGEST_S = 1e6
@@ -94,7 +97,7 @@ def what_if(cost: CostModel, changes: Sequence[str]) -> CostModel:
     coefficients = {
         key: _scaled(key, found, cost.cluster, cluster)
         for key, found in cost.coefficients.items()
-        if not (straight and key.endswith("@inter"))
+        if not (straight and key.level == "inter")
     }
     return replace(cost, cluster=cluster, coefficients=coefficients)
 
@@ -137,22 +140,21 @@ def _with_gpu_direct(cluster: Cluster, text: str, where: str) -> Cluster:
     return replace(cluster, gpu_direct=TRUTHS[text])
 
 
-def _scaled(key: str, found: Coefficients, old: Cluster, new: Cluster) -> Coefficients:
+def _scaled(key: CostKey, found: Coefficients, old: Cluster, new: Cluster) -> Coefficients:
     """Measured constants of a kind of act, changed as much as the figures that they depend on."""
-    level = key.rpartition("@")[2]
-    if level in ("intra", "inter"):
-        before, after = old.link(level), new.link(level)
+    if key.level:
+        before, after = old.link(key.level), new.link(key.level)
         scaled = _times(found, before.latency_s, after.latency_s, byte=before.bytes_per_s / after.bytes_per_s)
-        if level == "inter" and old.gpu_direct and not new.gpu_direct and new.host is not None:
+        if key.level == "inter" and old.gpu_direct and not new.gpu_direct and new.host is not None:
             copied_s = max(scaled.s_per_byte, 1 / new.host.link_bytes_per_s)
             return replace(scaled, fixed_s=scaled.fixed_s + 2 * new.host.link_latency_s, s_per_byte=copied_s)
         return scaled
     if old.host is not None and new.host is not None:
         one, other = old.host, new.host
-        if key.partition(":")[0] in MOVES:
+        if isinstance(cost_class(key.kind), Movement):
             byte = one.link_bytes_per_s / other.link_bytes_per_s
             return _times(found, one.link_latency_s, other.link_latency_s, byte=byte)
-        if ON_HOST in key:
+        if key.space is Space.HOST:
             flop, byte = one.flop_per_s / other.flop_per_s, one.memory_bytes_per_s / other.memory_bytes_per_s
             return _times(found, old.device.launch_s, new.device.launch_s, flop=flop, byte=byte)
     flop = old.device.flop_per_s / new.device.flop_per_s

@@ -9,7 +9,7 @@ What is done at one instant is the same in any order, so times depend on nothing
 event per leader whose act waits its latency, and one per resource through which something moves: when the next of its
 acts is through if none joins before.
 
-The tests hold it against an engine that drives `strategy.program.protocol` itself.
+The tests hold it against the reference engine (`reference`), which drives `strategy.program.protocol` itself.
 """
 
 from __future__ import annotations

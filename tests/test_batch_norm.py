@@ -17,7 +17,7 @@ from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import Layout, assign_stages
 from strategy.layout.schedule import Schedule
-from strategy.models.base import Features, Integers, Source
+from strategy.models.base import Integers, RandomFeatures, Source
 from strategy.nn.layers import BatchNorm, Conv2d, Linear, global_avg_pool, max_pool
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Module
@@ -61,7 +61,7 @@ class Images:
 
     @property
     def batch(self) -> Mapping[str, Source]:
-        return {"images": Features("labels"), "labels": Integers(CLASSES)}
+        return {"images": RandomFeatures("labels"), "labels": Integers(CLASSES)}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
         return {"images": TensorSpec((micro_batch, 3, 6, 7)), "labels": TensorSpec((micro_batch,), DType.INT32)}

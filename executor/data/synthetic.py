@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.data.text import VOCABULARY, Corpus, TextLoader, check_vocabulary
-from strategy.models import Features, Integers, Source, Tokens
+from strategy.models import Integers, RandomFeatures, Source, Tokens
 from strategy.program.program import LoadTask
 from strategy.sbp.tensor import Box, Shape
 
@@ -82,7 +82,7 @@ class BatchLoader:
         source, shape = self._batch[name], self._shapes[name]
         if isinstance(source, Integers):
             return integers(_key(self._seed, name, step), box, shape[1:], below=source.below)
-        assert isinstance(source, Features)
+        assert isinstance(source, RandomFeatures)
         noise = features(_key(self._seed, name, step), box, shape[1:])
         if not source.label:
             return noise

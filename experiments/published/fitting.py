@@ -67,7 +67,7 @@ def read_all_reduces(path: Path) -> AllReduces:
         link=np.array([sheet.link_bytes_per_s for _, sheet in found]),
         nic=np.array([sheet.nic_bytes_per_s for _, sheet in found]),
         family=np.array([collectives.family_of(sheet) for _, sheet in found], dtype=np.intp),
-        switched=np.array([sheet.generation != "volta" for _, sheet in found]),
+        switched=np.array([sheet.switched for _, sheet in found]),
         efa=np.array([row["inter_link"].startswith("EFA") for row, _ in found]),
     )
     return AllReduces(

@@ -15,7 +15,7 @@ import numpy as np
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
 from strategy.base.units import to_ns
-from strategy.closed_form.calibration import Calibration
+from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.price import Pricing
@@ -26,10 +26,10 @@ BACKWARD = 2.0
 """A backward pass takes so many times a forward pass, and one more where that is done again."""
 
 
-def simulated_seconds(jobs: Sequence[Job], calibration: Calibration) -> Floats:
+def simulated_seconds(jobs: Sequence[Job], fitted: FittedConstants) -> Floats:
     """Seconds of a step of every job, [jobs]; of jobs that neither shard parameters nor wait for a loader."""
-    pricing = Pricing(Jobs.of(jobs), calibration.constants)
-    terms = pricing.terms(calibration.constants)
+    pricing = Pricing(Jobs.of(jobs), fitted.constants)
+    terms = pricing.terms(fitted.constants)
     stages, work = terms.stages, pricing.work
     found = np.empty(len(jobs))
     for i, job in enumerate(jobs):

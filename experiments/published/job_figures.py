@@ -11,17 +11,14 @@ from dataclasses import replace
 
 from experiments.published.fitting import reference
 from experiments.published.job_acts import simulated_seconds
+from experiments.published.megatron import GPT3, TRILLION, megatron_job
 from experiments.published.predictions import Mixture
 from experiments.published.rows import read_rows
 from experiments.published.sources import SourceFigure, near
 from strategy.closed_form.calibration import shipped
-from strategy.closed_form.job import Job, Shape
-from strategy.hardware.devices import DEVICES
+from strategy.closed_form.job import Job
 
 _PAPER = "Narayanan et al. 2021 (arXiv:2104.04473)"
-_PEAK = 312e12
-_TRILLION = Shape.transformer(128, 25600, 160, 4 * 25600, 51200)
-_GPT3 = Shape.transformer(96, 12288, 96, 4 * 12288, 51200)
 _TOKENS = 300e9
 _DAY_S = 86400.0
 _GPT = "dlperf_gpt_"
@@ -30,14 +27,6 @@ _GPT = "dlperf_gpt_"
 def job_figures() -> list[SourceFigure]:
     """A trillion parameters, a month of GPT-3, and OneFlow over Megatron."""
     return [trillion(), month(), oneflow()]
-
-
-def _megatron(shape: Shape, gpus: int, pp: int, global_batch: int, micro_batch: int, virtual: int) -> Job:
-    return Job(
-        shape=shape, device=DEVICES["A100-80"], framework="megatron", precision="half", gpus=gpus, gpus_per_node=8,
-        nic_bytes_per_s=DEVICES["A100-80"].nic_bytes_per_s, fabric="infiniband", seq=2048, global_batch=global_batch,
-        micro_batch=micro_batch, tp=8, pp=pp, virtual=virtual, recompute="full",
-    )  # fmt: skip
 
 
 def _seconds(jobs: list[Job]) -> float:
@@ -56,11 +45,11 @@ def _flop(job: Job, passes: int) -> float:
 
 def trillion(nic_share: float = 1.0, pp: int = 64) -> SourceFigure:
     """What is sent between nodes goes over so much of the NICs."""
-    job = _megatron(_TRILLION, 3072, pp, 3072, 1, 1)
+    job = megatron_job(TRILLION, 3072, pp=pp, global_batch=3072, micro_batch=1)
     job = replace(job, nic_bytes_per_s=nic_share * job.nic_bytes_per_s)
     per_gpu_s = _seconds([job]) * job.gpus
     hardware, model = (_flop(job, passes) / per_gpu_s for passes in (4, 3))
-    values = {"TFLOP/s": hardware / 1e12, "HFU": hardware / _PEAK, "MFU": model / _PEAK}
+    values = {"TFLOP/s": hardware / 1e12, "HFU": hardware / job.device.half, "MFU": model / job.device.half}
     within = near(values, {"TFLOP/s": 163.0, "HFU": 0.52, "MFU": 0.39}, 0.05)
     published = "163 TFLOP/s, 52 % with recompute, 39 % without"
     return SourceFigure("1 T on 3,072 A100, [6 x 8 x 64]", _PAPER, published, "5 %", values, within)
@@ -68,7 +57,10 @@ def trillion(nic_share: float = 1.0, pp: int = 64) -> SourceFigure:
 
 def month(gpus: int = 1024) -> SourceFigure:
     """How the GPUs were cut is not published: the mean over what is usual."""
-    jobs = [_megatron(_GPT3, gpus, pp, 1536, b, v) for pp in (4, 8, 16) for b in (1, 2) for v in (1, 2)]
+    jobs = [
+        megatron_job(GPT3, gpus, pp=pp, global_batch=1536, micro_batch=b, virtual=v)
+        for pp in (4, 8, 16) for b in (1, 2) for v in (1, 2)
+    ]  # fmt: skip
     days = _seconds(jobs) * _TOKENS / (jobs[0].global_batch * jobs[0].seq) / _DAY_S
     return SourceFigure(
         "GPT-3, 300 B tokens on 1,024 A100",

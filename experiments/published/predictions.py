@@ -9,7 +9,7 @@ import numpy as np
 
 from experiments.outputs import csv_text
 from experiments.published.rows import Row
-from strategy.closed_form.calibration import Calibration
+from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.estimate import estimate
 from strategy.closed_form.gemm import Floats
 from strategy.hardware.devices import GIB
@@ -55,7 +55,7 @@ class Prediction:
     extrapolated: bool = False
 
 
-def predict(rows: Sequence[Row], calibration: Calibration) -> list[Prediction]:
+def predict(rows: Sequence[Row], fitted: FittedConstants) -> list[Prediction]:
     """Predict rows, in their order."""
     able = [row for row in rows if row.candidates]
     found: dict[int, Prediction] = {}
@@ -63,7 +63,7 @@ def predict(rows: Sequence[Row], calibration: Calibration) -> list[Prediction]:
         mixture = Mixture.of(able)
         jobs = [candidate.job for row in able for candidate in row.candidates]
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # told below, row by row
-            estimates = estimate(jobs, calibration)
+            estimates = estimate(jobs, fitted)
         reports = np.array([job.framework in _RESERVED for job in jobs])
         held = np.where(reports, estimates.footprint.reserved, estimates.footprint.driver)
         columns = [mixture.mean(values) for values in (

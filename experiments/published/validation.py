@@ -25,7 +25,7 @@ from experiments.published.predictions import Prediction, predict
 from experiments.published.rows import Row, read_rows
 from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, score
 from strategy.closed_form import collectives
-from strategy.closed_form.calibration import TIME, Calibration
+from strategy.closed_form.calibration import TIME, FittedConstants
 from strategy.closed_form.constants import Constants, nominal
 from strategy.closed_form.fit import Fit
 from strategy.closed_form.gemm import Floats
@@ -143,8 +143,8 @@ def predictions(
         by_constants.setdefault(id(constants), (constants, []))[1].append(row)
     found: dict[int, Prediction] = {}
     for constants, mine in by_constants.values():
-        calibration = Calibration(nominal(TIME) | dict(links.values) | dict(constants), intervals)
-        for row, prediction in zip(mine, predict(mine, calibration), strict=True):
+        fitted = FittedConstants(nominal(TIME) | dict(links.values) | dict(constants), intervals)
+        for row, prediction in zip(mine, predict(mine, fitted), strict=True):
             value = float(seconds[row.number])
             scale = value / prediction.seconds
             found[row.number] = replace(

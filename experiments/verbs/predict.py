@@ -23,12 +23,12 @@ def run(args: argparse.Namespace) -> int:
     from experiments.published.predictions import as_csv, predict
     from experiments.published.rows import read_rows
     from strategy.base.files import write_atomic
-    from strategy.closed_form.calibration import read_calibration, shipped
+    from strategy.closed_form.calibration import read_constants, shipped
 
     check_place(args.out, "--out")
     rows = read_rows(args.rows)
-    calibration = read_calibration(args.constants) if args.constants else shipped()
-    predictions = predict(rows, calibration)
+    fitted = read_constants(args.constants) if args.constants else shipped()
+    predictions = predict(rows, fitted)
     write_atomic(args.out, as_csv(predictions))
     for row, prediction in zip(rows, predictions, strict=True):
         if prediction.status != "ok":

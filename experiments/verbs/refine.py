@@ -80,7 +80,11 @@ def run(args: argparse.Namespace) -> int:
     say(f"{args.out}: {len(new.fitted)} kinds, {len(new.fitted.keys() - old.fitted.keys())} of them new")
     if args.json:
         emit(
-            {"calibration": str(args.out), "kinds": sorted(new.fitted), "runs": [found.document() for found in errors]}
+            {
+                "calibration": str(args.out),
+                "kinds": sorted(map(str, new.fitted)),
+                "runs": [found.document() for found in errors],
+            }
         )
     return 0
 

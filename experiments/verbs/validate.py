@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json
 from experiments.console import emit, say
 from experiments.outputs import check_place
+from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.published.scores import Choice, Score
@@ -21,16 +22,23 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan validate` takes."""
     parser.add_argument("--search", action="store_true", help="choose the way predicted fastest in published searches")
+    parser.add_argument(
+        "--depths",
+        action="store_true",
+        help="instead, price the ten jobs of Megatron's SC'21 table by closed form and by acts, and say what differs",
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the constants fitted to all open runs here")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit, hold out, score, and print the tables."""
+    """Fit, hold out, score, and print the tables; or price jobs both ways."""
+    if args.depths:
+        return _price_both_ways(args)
     from experiments.published.fitting import open_rows
     from experiments.published.sources import all_figures, as_table
     from experiments.published.validation import FOLDS, validate
-    from strategy.closed_form.calibration import DECLARED, write_calibration
+    from strategy.closed_form.calibration import DECLARED, write_constants
 
     check_place(args.out, "--out")
     found = validate()
@@ -41,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             "method": "least squares on log ratios, soft L1, priors, families of nearly equal weight",
             "strata": f"held-out residuals of {FOLDS} folds; groups of a model on a GPU kept whole",
         }
-        write_calibration(args.out, found.fits, found.strata, provenance)
+        write_constants(args.out, found.fits, found.strata, provenance)
     figures = all_figures()
     if args.json:
         emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.search else {}))
@@ -54,6 +62,24 @@ def run(args: argparse.Namespace) -> int:
     say("\nfigures that the sources print, simulated\n" + as_table(figures))
     if args.search:
         say("\n" + searches(found.choices))
+    return 0
+
+
+def _price_both_ways(args: argparse.Namespace) -> int:
+    from experiments.published.depths import depths, header, line
+    from experiments.published.depths import document as document_of
+    from experiments.published.megatron import TABLE
+    from strategy.closed_form.calibration import shipped
+
+    if args.search or args.out:
+        raise InputError("fits nothing", where="--depths", got="with --search or --out", expected="alone, or --json")
+    say(header())
+    found = []
+    for name, job in TABLE.items():
+        found.append(depths(name, job, shipped()))
+        say(line(found[-1]))
+    if args.json:
+        emit({"depths": [document_of(one) for one in found]})
     return 0
 
 

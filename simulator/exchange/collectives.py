@@ -14,9 +14,8 @@ from functools import lru_cache
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.loop import Link, Side
 from strategy.base.units import to_ns
+from strategy.hardware.nccl import Wire, tuning
 
-_FENCE_INSIDE_S, _FENCE_NETWORK_S = 2.8e-6, 11.3e-6
-"""Latency of a step by Simple over one by LL, on NVLink and on InfiniBand, in NCCL's tables (src/graph/tuning.cc)."""
 RINGS = 2
 """Of a communicator of NCCL 2 over one NIC."""
 NIC_OUT, NIC_IN, GPU_OUT, GPU_IN, BRIDGE = "nic out", "nic in", "gpu out", "gpu in", "bridge"
@@ -79,8 +78,9 @@ def lower_half(fabric: Fabric, nbytes: int) -> Collective:
 
 @lru_cache(maxsize=64)
 def fenced(fabric: Fabric) -> Fabric:
-    """The fabric as a step by Simple finds it: later by the wait for a fence."""
-    inside_hop_s, network_hop_s = fabric.inside_hop_s + _FENCE_INSIDE_S, fabric.network_hop_s + _FENCE_NETWORK_S
+    """The fabric as a step by Simple finds it: later by the wait for a fence, everywhere that of NVLink and RDMA."""
+    inside_hop_s = fabric.inside_hop_s + tuning().fence_s(Wire.NVLINK)
+    network_hop_s = fabric.network_hop_s + tuning().fence_s(Wire.NETWORK)
     return replace(fabric, inside_hop_s=inside_hop_s, network_hop_s=network_hop_s)
 
 

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 from strategy.base.errors import InputError
+from strategy.closed_form.calibration import shipped
+from strategy.closed_form.collectives import CONSTANTS
+from strategy.closed_form.constants import nominal
 from strategy.hardware.cluster import Cluster
+from strategy.hardware.nccl import Algorithm, Protocol, Wire, tuning
 
 _GBIT = 1e9 / 8
-_REACHED = 0.92
-"""Share of a NIC's rate that NCCL reaches (`nccl.network` of `strategy.closed_form.collectives`, its prior)."""
-_NVLINK_HOP_S, _PCIE_HOP_S, _RDMA_HOP_S = 0.6e-6, 1.0e-6, 2.7e-6
-"""Of a ring by the LL protocol, from NCCL's own tuning tables (src/graph/tuning.cc)."""
 _TCP_HOP_S = 25e-6
 """One way between two virtual machines."""
 _TCP_FLOW = 7 * _GBIT
 """Of one TCP connection: clouds hold it to 5 or 10 Gbit/s."""
+
+
+def _straggle() -> float:
+    """The fitted wait per doubling of the ranks is ln 2 of the mean, for that of the slowest grows with log n."""
+    return round(shipped().constants["jitter.language"] / math.log(2), 4)
+
+
+def _reached() -> float:
+    """Share of a NIC's rate that NCCL reaches: the prior, for the fit rests on EFA, which is neither TCP nor RoCE."""
+    return nominal(CONSTANTS)["nccl.network"]
+
+
+def _hop_s(wire: Wire) -> float:
+    """Of a ring by the LL protocol."""
+    return tuning().hop_s(wire, Algorithm.RING, Protocol.LL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +65,13 @@ class Fabric:
     inside_hop_s: float
     network_hop_s: float
     # What follows is ours, within what is usual, and the same for all figures but for the slowdown over TCP: no source
-    # prints it. The straggling is the shipped calibration's `jitter.language`, per doubling, over ln 2.
+    # prints it. The straggling is that of the fit to systems for language models.
     message_s: float = 5e-6
     entry_s: float = 0.5e-6
     core_bytes_per_s: float = 10e9
     thread_bytes_per_s: float = 1.25e9
     sum_bytes_per_s: float = 20e9
-    straggle: float = 0.0084
+    straggle: float = field(default_factory=_straggle)
     slowdown: float = 0.05
 
     def __post_init__(self) -> None:
@@ -85,21 +101,21 @@ class Fabric:
 
 def tcp_cloud(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabric:
     """Virtual machines with V100s on NVLink."""
-    nic = gbit_per_s * _GBIT * _REACHED
+    nic = gbit_per_s * _GBIT * _reached()
     flow = min(_TCP_FLOW, nic)
-    return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, flow, _NVLINK_HOP_S, _TCP_HOP_S, slowdown=0.15)
+    return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, flow, _hop_s(Wire.NVLINK), _TCP_HOP_S, slowdown=0.15)
 
 
 def rdma_nvlink(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabric:
     """V100s on NVLink, and RDMA, of which one connection takes all."""
-    nic = gbit_per_s * _GBIT * _REACHED
-    return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, nic, _NVLINK_HOP_S, _RDMA_HOP_S)
+    nic = gbit_per_s * _GBIT * _reached()
+    return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, nic, _hop_s(Wire.NVLINK), _hop_s(Wire.NETWORK))
 
 
 def rdma_pcie(nodes: int, gbit_per_s: float, *, gpus_per_node: int) -> Fabric:
     """GPUs under PCIe 3 x16 switches, and RoCE, of which one connection takes all."""
-    nic = gbit_per_s * _GBIT * _REACHED
-    return Fabric(nodes, gpus_per_node, 10e9, 5e9, nic, nic, _PCIE_HOP_S, _RDMA_HOP_S)
+    nic = gbit_per_s * _GBIT * _reached()
+    return Fabric(nodes, gpus_per_node, 10e9, 5e9, nic, nic, _hop_s(Wire.PCIE), _hop_s(Wire.NETWORK))
 
 
 def cluster_fabric(cluster: Cluster, ranks: int) -> Fabric:
@@ -113,7 +129,7 @@ def cluster_fabric(cluster: Cluster, ranks: int) -> Fabric:
         expected = f"a multiple of {gpus}"
         raise InputError("nodes that are not alike", where="ranks", got=ranks, expected=expected)
     intra, inter = cluster.intra, cluster.inter
-    nic = gpus * inter.bytes_per_s * _REACHED
+    nic = gpus * inter.bytes_per_s * _reached()
     return Fabric(
         nodes=ranks // gpus,
         gpus_per_node=gpus,

@@ -1,4 +1,4 @@
-"""Calibration: the fitted constants and strata of the closed-form models, as a file and as values.
+"""Fitted constants: those of the closed-form models and the strata of their intervals, as a file and as values.
 
 The file keeps, for each constant, its value, its 90 % interval and its prior, and for each stratum the half-width of
 its intervals and the range of runs that it rests on; `provenance` says from what it was fitted, and how.
@@ -10,8 +10,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 
 from strategy.base.errors import InputError
 from strategy.base.files import read_json, write_atomic
@@ -28,28 +30,29 @@ _SHIPPED = "published.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class FittedConstants:
     """Values of all constants, and the strata of the intervals."""
 
     constants: Constants
     strata: Mapping[str, Stratum]
 
 
-def shipped() -> Calibration:
-    """The calibration that comes with the package, fitted to the open published measurements."""
+@cache
+def shipped() -> FittedConstants:
+    """The constants that come with the package, fitted to the open published measurements; read once."""
     with resources.as_file(resources.files("strategy.closed_form") / _SHIPPED) as path:
-        return read_calibration(path)
+        return read_constants(path)
 
 
-def read_calibration(path: Path) -> Calibration:
-    """A calibration from its file; a constant that the file lacks keeps its prior.
+def read_constants(path: Path) -> FittedConstants:
+    """Fitted constants from their file; one that the file lacks keeps its prior.
 
     Raises:
         InputError: no such file, another format, an unknown constant, or a figure that cannot be.
     """
     document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise InputError("not a calibration of the closed-form models", where=str(path), expected=f"format {FORMAT}")
+        raise InputError("not fitted constants of the closed-form models", where=str(path), expected=f"format {FORMAT}")
     values = parse_constants(document.get("constants"), DECLARED, where=str(path))
     known = {}
     entries = document.get("strata")
@@ -64,10 +67,10 @@ def read_calibration(path: Path) -> Calibration:
             raise InputError(f"not a stratum: {error}", where=f"{path}: strata[{name!r}]") from None
         if not 0 <= known[name].half_width < float("inf"):
             raise InputError("not a possible half-width", where=f"{path}: strata[{name!r}]", got=entry["half_width"])
-    return Calibration(values, known)
+    return FittedConstants(MappingProxyType(values), MappingProxyType(known))
 
 
-def write_calibration(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], provenance: object) -> None:
+def write_constants(path: Path, fits: Mapping[str, Fit], strata: Mapping[str, Stratum], provenance: object) -> None:
     """Write fitted constants; `fits` by what they were fitted to. Constants that no fit holds are left out."""
     fitted = {name: (fit, source) for source, fit in fits.items() for name in fit.values}
     constants = {}

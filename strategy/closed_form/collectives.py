@@ -14,11 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.closed_form.constants import Constant, Constants
-from strategy.hardware.devices import DeviceSheet
+from strategy.hardware.devices import DeviceSheet, Generation
+from strategy.hardware.nccl import LL128_SHARE, LL_SHARE, TREE_LL_SHARE, Algorithm, Protocol, Wire, tuning
 
 Floats = npt.NDArray[np.float64]
 
-_FAMILIES = ("volta", "ampere", "hopper", "blackwell")
+_FAMILIES = tuple(Generation)
+_RING, _TREE = Algorithm.RING, Algorithm.TREE
+_SIMPLE = Protocol.SIMPLE
 CONSTANTS = (
     Constant("nccl.latency.volta", 1.0, 0.5, "NCCL's latencies on NVLink 2, over its own table"),
     Constant("nccl.latency.ampere", 1.0, 0.5, "NCCL's latencies on NVLink 3, over its own table"),
@@ -30,14 +33,7 @@ CONSTANTS = (
     Constant("nccl.fill", 1.0, 0.5, "filling the pipeline of chunks, over chunks of the best size"),
     Constant("nccl.network", 0.92, 0.04, "share of a node's NICs that a ring over nodes reaches"),
 )
-# NCCL's tables, seconds and bytes/s, by protocol: LL, LL128, Simple (commit 5067397c2676; see the PROVENANCE file).
-_BASE = {"ring": (6.6e-6, 14.0e-6, 8.4e-6), "tree": (6.8e-6, 14.0e-6, 8.4e-6)}
-_HOP = {"ring": (0.6e-6, 1.9e-6, 3.4e-6), "tree": (0.6e-6, 1.25e-6, 4.0e-6)}
-_NET_HOP = {"ring": (2.7e-6, 4.0e-6, 14.0e-6), "tree": (5.0e-6, 8.5e-6, 14.0e-6)}
-_LL_MOST = {"volta": 39e9, "ampere": 87.7e9, "hopper": 141e9, "blackwell": 282e9}
-_CHANNEL = {"volta": 20e9, "ampere": 20e9, "hopper": 36.7e9, "blackwell": 40e9}
-_NVLS_S = 25e-6
-_RING_SHARE = {"hopper": 0.813, "blackwell": 0.757}
+_RING_SHARE = {Generation.HOPPER: 0.813, Generation.BLACKWELL: 0.757}
 """Share of NVLink 4 and 5 that a ring of eight reaches: 365.6 of 450 and 682 of 900 GB/s, one published point each."""
 _NVLS_RATE = (0.0, 0.0, 0.601, 0.532)
 """All-reduce inside the switch, algorithm bandwidth over a link's: 473 and 838 GB/s on the bus, one point each."""
@@ -69,7 +65,7 @@ class Group:
 
 def family_of(sheet: DeviceSheet) -> int:
     """The place of a device's generation in NCCL's tables."""
-    return _FAMILIES.index("hopper" if sheet.generation == "hopper500" else sheet.generation)
+    return _FAMILIES.index(sheet.generation)
 
 
 def bus_bandwidth(group: Group, constants: Constants) -> Floats:
@@ -104,11 +100,12 @@ def reduce_scatter(nbytes: Floats, group: Group, constants: Constants) -> Floats
 
 def all_to_all(nbytes: Floats, group: Group, constants: Constants) -> Floats:
     """Seconds in which every GPU sends `nbytes` in equal parts to all of the group, itself included."""
+    nccl = tuning()
     busy = group.link * _pick(group, _shares(constants))
     outside = np.maximum(group.ranks - group.local, 0) / group.ranks
     inside = (np.minimum(group.local, group.ranks) - 1) / group.ranks
-    latency = _latency(group, constants) * (_BASE["ring"][2] + _HOP["ring"][2])
-    latency = latency + (group.nodes > 1) * _NET_HOP["ring"][2] * _far(group, constants)
+    latency = _latency(group, constants) * (nccl.base_s(_RING, _SIMPLE) + nccl.hop_s(Wire.NVLINK, _RING, _SIMPLE))
+    latency = latency + (group.nodes > 1) * nccl.hop_s(Wire.NETWORK, _RING, _SIMPLE) * _far(group, constants)
     seconds = latency + np.maximum(nbytes * inside / busy, nbytes * outside / (group.nic * constants["nccl.network"]))
     return np.where((group.ranks > 1) & (nbytes > 0), seconds, 0.0)
 
@@ -120,7 +117,9 @@ def send(nbytes: Floats, group: Group, constants: Constants) -> Floats:
         group.nic * constants["nccl.network"],
         group.link * _pick(group, _shares(constants)),
     )
-    near, far = _HOP["ring"][2] * _latency(group, constants), _NET_HOP["ring"][2] * _far(group, constants)
+    nccl = tuning()
+    near = nccl.hop_s(Wire.NVLINK, _RING, _SIMPLE) * _latency(group, constants)
+    far = nccl.hop_s(Wire.NETWORK, _RING, _SIMPLE) * _far(group, constants)
     return np.where((group.ranks > 1) & (nbytes > 0), np.where(group.nodes > 1, far, near) + nbytes / rate, 0.0)
 
 
@@ -148,31 +147,35 @@ def _far(group: Group, constants: Constants) -> Floats:
 
 def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: float, levels: bool) -> Floats:
     """Minimum over the ways; `rounds` is 2 for an all-reduce, 1 for its halves."""
+    nccl = tuning()
     n, nodes = np.maximum(group.ranks, 2), group.nodes
     local = np.minimum(group.local, n)
     scale, far = _latency(group, constants), _far(group, constants)
     bus = bus_bandwidth(group, constants)
     steps, crossings = rounds * (n - 1), rounds * (nodes - 1)
     sent = rounds * (n - 1) / n * nbytes
-    most = _pick(group, [_LL_MOST[name] for name in _FAMILIES])
-    channels = 16 * _pick(group, [_CHANNEL[name] for name in _FAMILIES])
+    most = _pick(group, [nccl.most_by_ll[name] for name in _FAMILIES])
+    channels = 16 * _pick(group, [nccl.channel_by_ll128[name] for name in _FAMILIES])
     best = np.full(np.broadcast_shapes(np.shape(nbytes), np.shape(n)), np.inf)
-    for protocol in range(3):
-        rate = (np.minimum(most, 0.5 * bus), np.minimum(0.92 * bus, channels), bus)[protocol]
-        hop, net = _HOP["ring"][protocol], _NET_HOP["ring"][protocol]
-        latency = scale * (_BASE["ring"][protocol] + (steps - crossings) * hop) + far * crossings * net
-        fill = 0.0 if protocol == 0 else constants["nccl.fill"] * np.sqrt(np.maximum(latency * sent / rate, 0))
+    for protocol in Protocol:
+        rate = (np.minimum(most, LL_SHARE * bus), np.minimum(LL128_SHARE * bus, channels), bus)[protocol]
+        hop, net = nccl.hop_s(Wire.NVLINK, _RING, protocol), nccl.hop_s(Wire.NETWORK, _RING, protocol)
+        latency = scale * (nccl.base_s(_RING, protocol) + (steps - crossings) * hop) + far * crossings * net
+        filling = 0.0 if protocol is Protocol.LL else constants["nccl.fill"]
+        fill = filling * np.sqrt(np.maximum(latency * sent / rate, 0))
         best = np.minimum(best, latency + sent / rate + fill)
     if rounds == 2.0:
-        for protocol in range(3):
-            rate = np.minimum(0.92 * bus, channels) * (1 / 3.8, 0.9, 1.0)[protocol] / 2
-            inside_s = scale * (_BASE["tree"][protocol] + 2 * (local - 1) * _HOP["tree"][protocol])
-            across_s = far * 2 * np.log2(nodes) * _NET_HOP["tree"][protocol]
+        for protocol in Protocol:
+            rate = np.minimum(LL128_SHARE * bus, channels) * (TREE_LL_SHARE, 0.9, 1.0)[protocol] / 2
+            hops_s = 2 * (local - 1) * nccl.hop_s(Wire.NVLINK, _TREE, protocol)
+            inside_s = scale * (nccl.base_s(_TREE, protocol) + hops_s)
+            across_s = far * 2 * np.log2(nodes) * nccl.hop_s(Wire.NETWORK, _TREE, protocol)
             best = np.minimum(best, inside_s + across_s + nbytes / rate)
         nvls = group.link * np.maximum(_pick(group, list(_NVLS_RATE)), 1e-9)
         able = (group.family >= 2) & (nodes == 1) & (n > 4)
+        nvls_s = nccl.nvls_ns / 1e9
         best = np.minimum(
-            best, np.where(able, scale * _NVLS_S + nbytes / nvls + np.sqrt(_NVLS_S * nbytes / nvls), np.inf)
+            best, np.where(able, scale * nvls_s + nbytes / nvls + np.sqrt(nvls_s * nbytes / nvls), np.inf)
         )
     if levels:
         inside = bus_bandwidth(
@@ -180,8 +183,9 @@ def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: flo
         )
         within = rounds * (local - 1) / local * nbytes / inside
         over = rounds * (nodes - 1) / nodes * nbytes / local / (group.nic * constants["nccl.network"])
-        latency = scale * (_BASE["ring"][2] + rounds * (local - 1) * _HOP["ring"][2])
-        latency = latency + far * 2 * np.log2(nodes) * _NET_HOP["tree"][2]
+        hops_s = rounds * (local - 1) * nccl.hop_s(Wire.NVLINK, _RING, _SIMPLE)
+        latency = scale * (nccl.base_s(_RING, _SIMPLE) + hops_s)
+        latency = latency + far * 2 * np.log2(nodes) * nccl.hop_s(Wire.NETWORK, _TREE, _SIMPLE)
         two = latency + within + over
         best = np.minimum(best, np.where((nodes > 1) & (local > 1), two, np.inf))
     return np.where((group.ranks > 1) & (np.asarray(nbytes) > 0), best, 0.0)

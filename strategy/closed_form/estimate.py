@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from strategy.closed_form.calibration import Calibration
+from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.interval import extrapolates, half_width
 from strategy.closed_form.job import Job, Jobs
@@ -28,22 +28,22 @@ class Estimates:
     extrapolated: npt.NDArray[np.bool_]
 
 
-def estimate(jobs: Sequence[Job], calibration: Calibration) -> Estimates:
+def estimate(jobs: Sequence[Job], fitted: FittedConstants) -> Estimates:
     """Predict jobs.
 
     Raises:
         InputError: a job names a framework or a fabric that has no constants.
     """
     columns = Jobs.of(jobs)
-    pricing = Pricing(columns, calibration.constants)
-    seconds = pricing.seconds(calibration.constants)
-    held = footprint(columns, pricing.work, calibration.constants)
-    half = np.exp([half_width(job, calibration.strata) for job in jobs])
+    pricing = Pricing(columns, fitted.constants)
+    seconds = pricing.seconds(fitted.constants)
+    held = footprint(columns, pricing.work, fitted.constants)
+    half = np.exp([half_width(job, fitted.strata) for job in jobs])
     return Estimates(
         seconds,
         seconds / half,
         seconds * half,
         held,
         overflows(columns, held),
-        np.array([extrapolates(job, calibration.strata) for job in jobs], dtype=bool),
+        np.array([extrapolates(job, fitted.strata) for job in jobs], dtype=bool),
     )

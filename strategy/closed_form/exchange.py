@@ -17,7 +17,7 @@ from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs
-from strategy.closed_form.work import Work
+from strategy.closed_form.work import JobWork
 from strategy.hardware.devices import FABRICS
 
 Mask = npt.NDArray[np.bool_]
@@ -55,11 +55,11 @@ class Exchange:
     ep_far: Mask
 
 
-def exchanges(jobs: Jobs, work: Work, constants: Constants) -> Exchange:
+def exchanges(jobs: Jobs, work: JobWork, constants: Constants) -> Exchange:
     """Price the collectives; `constants` are those of `collectives`."""
     j = jobs
     family = np.array([collectives.family_of(job.device) for job in jobs.jobs], dtype=np.intp)
-    switched = np.array([job.device.generation != "volta" or job.device.domain > 8 for job in jobs.jobs])
+    switched = np.array([job.device.switched or job.device.domain > 8 for job in jobs.jobs])
     domain = np.where(j.domain > 8, np.where(j.domain > 16, j.domain, 16.0), j.gpus_per_node)
 
     def group(ranks: Floats, stride: Floats) -> Group:

@@ -23,7 +23,9 @@ class Profile:
     gathering sharded parameters over that of the links, seconds per step. `gradient_bytes` per parameter are reduced;
     `even` systems deal out layers, embedding and head so that no stage is longer than the others;
     `scattered` ones send a boundary tensor between stages once, not once per tensor-parallel rank; `casting` ones run
-    memory-bound kernels in single precision when products run in half.
+    memory-bound kernels in single precision when products run in half. `deepspeed` ones lay memory out as DeepSpeed
+    does; `vision` ones are of image and BERT runs; `host_loader` ones decode images on the host, and `node_loader`
+    ones with one loader per node; `staged_sync` ones stage gradients beside the links' time.
     """
 
     name: str
@@ -38,42 +40,48 @@ class Profile:
     even: bool = False
     scattered: bool = False
     casting: bool = False
-
-
-VISION = (
-    "mxnet-ngc", "mxnet", "tensorflow", "tensorflow-xla", "tensorflow2", "pytorch-ngc", "pytorch", "paddle",
-    "paddle-dali",
-)  # fmt: skip
-"""Systems of published image and BERT runs; what is written after a dash shares its kernels, but for XLA."""
-
-
-def _vision(name: str) -> Profile:
-    moved = {"tensorflow": "moved.tensorflow", "paddle": "moved.paddle"}.get(name, "moved.eager")
-    kernels = name if name.endswith("xla") else name.removesuffix("2").partition("-")[0]
-    return Profile(name, slack=f"slack.{kernels}", moved=moved, gradient_bytes=4.0, casting=moved != "moved.eager")
+    deepspeed: bool = False
+    vision: bool = False
+    host_loader: bool = False
+    node_loader: bool = False
+    staged_sync: bool = False
 
 
 # Megatron-DeepSpeed without a ZeRO stage runs Megatron's loop; with one, DeepSpeed's engine.
 _FORK = Profile(
     "megatron-fork", host="host.deepspeed", dp="dp.exposed.deepspeed", gather="gather.zero", step="step.deepspeed"
 )
+_ENGINE = replace(_FORK, slack="slack.deepspeed", deepspeed=True)
 _CORE = Profile(
     "megatron-core", slack="slack.bridge", moved="moved.compiled", tp="tp.exposed.core", dp="dp.exposed.core",
     gradient_bytes=4.0, even=True, scattered=True,
 )  # fmt: skip
+# Systems of published image and BERT runs; those with one slack share their kernels.
+_MXNET = Profile("mxnet-ngc", slack="slack.mxnet", gradient_bytes=4.0, vision=True)
+_TENSORFLOW = replace(_MXNET, name="tensorflow2", slack="slack.tensorflow")
+_PYTORCH = replace(_MXNET, name="pytorch", slack="slack.pytorch")
+_PADDLE = replace(_MXNET, name="paddle-dali", slack="slack.paddle", staged_sync=True)
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("megatron", dp="dp.exposed.eager", step="step.eager", gradient_bytes=4.0),
         _FORK,
-        replace(_FORK, name="megatron-deepspeed", slack="slack.deepspeed"),
-        replace(_FORK, name="deepspeed-zero", slack="slack.deepspeed"),
+        replace(_ENGINE, name="megatron-deepspeed"),
+        replace(_ENGINE, name="deepspeed-zero"),
         Profile("oneflow", slack="slack.oneflow", moved="moved.oneflow"),
         Profile("torchtitan", slack="slack.torchtitan", moved="moved.compiled", tp="tp.exposed.titan"),
         Profile("llm-foundry", slack="slack.foundry", moved="moved.foundry", step="step.eager"),
         _CORE,
         replace(_CORE, name="megatron-bridge"),
-        *(_vision(name) for name in VISION),
+        _MXNET,
+        replace(_MXNET, name="mxnet", host_loader=True, node_loader=True),
+        _TENSORFLOW,
+        replace(_TENSORFLOW, name="tensorflow", moved="moved.tensorflow", casting=True),
+        replace(_TENSORFLOW, name="tensorflow-xla", slack="slack.tensorflow-xla"),
+        _PYTORCH,
+        replace(_PYTORCH, name="pytorch-ngc", host_loader=True),
+        _PADDLE,
+        replace(_PADDLE, name="paddle", moved="moved.paddle", casting=True),
     )
 }
 PROFILES["oneflow-noclip"] = PROFILES["oneflow"]

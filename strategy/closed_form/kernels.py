@@ -13,14 +13,16 @@ from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats, Product
 from strategy.closed_form.job import Jobs
-from strategy.closed_form.work import Pass, Work
+from strategy.closed_form.work import JobWork, Pass
+from strategy.hardware.devices import Generation
 
 _RATES = (
-    ("volta", "single"), ("volta", "half"), ("ampere", "half"), ("hopper", "half"), ("hopper", "eight"),
-    ("blackwell", "half"), ("blackwell", "eight"), ("blackwell", "mx8"), ("blackwell", "four"),
+    (Generation.VOLTA, "single"), (Generation.VOLTA, "half"), (Generation.AMPERE, "half"), (Generation.HOPPER, "half"),
+    (Generation.HOPPER, "eight"), (Generation.BLACKWELL, "half"), (Generation.BLACKWELL, "eight"),
+    (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"),
 )  # fmt: skip
 _RATE_PRIORS = {"single": 0.9, "half": 0.75, "eight": 0.6, "mx8": 0.6, "four": 0.45}
-_FLASH = {"volta": "ampere", "ampere": "ampere", "hopper": "hopper", "blackwell": "blackwell"}
+FLASH = {generation: generation for generation in Generation} | {Generation.VOLTA: Generation.AMPERE}
 """Whose fused attention a generation's is like: no run on Volta has any."""
 CONSTANTS = (
     *(Constant(f"rate.{generation}.{precision}", _RATE_PRIORS[precision], 0.2,
@@ -65,15 +67,15 @@ class Kernels:
     """The devices of jobs, ready to price passes again and again as a fit moves its constants."""
 
     def __init__(self, jobs: Jobs) -> None:
-        generations = [job.device.generation.removesuffix("500") for job in jobs.jobs]
+        generations = [job.device.generation for job in jobs.jobs]
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self.jobs = jobs
-        self._capped = np.array([job.device.generation.endswith("500") for job in jobs.jobs])
+        self._capped = jobs.power_cap_w > 0
         self._by_row = jobs.where(precision="row8")
         self._rate = Lookup([_rate_name(name, job.precision) for name, job in zip(generations, jobs.jobs, strict=True)])
         halves = ["single" if job.bits == 32 else "half" for job in jobs.jobs]
         self._half = Lookup([_rate_name(name, half) for name, half in zip(generations, halves, strict=True)])
-        self._flash = Lookup([f"flash.{_FLASH[name]}" for name in generations])
+        self._flash = Lookup([f"flash.{FLASH[name]}" for name in generations])
         self._moved = Lookup([profile.moved for profile in profiles])
         casting = np.array([profile.casting for profile in profiles])
         self._wider = np.where(casting & (jobs.bits < 32), 2.0, 1.0)
@@ -111,7 +113,7 @@ class Kernels:
             dtype=float,
         )
 
-    def head(self, work: Work, c: Constants) -> Floats:
+    def head(self, work: JobWork, c: Constants) -> Floats:
         """Seconds of the logits and the loss, forward and backward."""
         moved = c["bytes.logits"] * work.logits_bytes
         return full_rate_flop(work.logits, c) / self._half_rate(c) + moved / self.bandwidth(c)
@@ -124,7 +126,8 @@ def full_rate_flop(product: Product, c: Constants) -> Floats:
     return quantised + lost
 
 
-def _rate_name(generation: str, precision: str) -> str:
+def _rate_name(generation: Generation, precision: str) -> str:
     """The constant of a precision on a generation; what the generation lacks runs as its half."""
-    wanted = {"row8": "eight", "mx8": "mx8" if generation == "blackwell" else "eight"}.get(precision, precision)
+    blocks = "mx8" if generation is Generation.BLACKWELL else "eight"
+    wanted = {"row8": "eight", "mx8": blocks}.get(precision, precision)
     return f"rate.{generation}.{wanted}" if (generation, wanted) in _RATES else f"rate.{generation}.half"

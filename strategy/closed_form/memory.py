@@ -16,7 +16,7 @@ from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs, gradient_bytes
-from strategy.closed_form.work import Work
+from strategy.closed_form.work import JobWork
 from strategy.hardware.devices import GIB
 
 CONSTANTS = (
@@ -52,7 +52,7 @@ class Footprint:
     driver: Floats
 
 
-def footprint(jobs: Jobs, work: Work, constants: Constants) -> Footprint:
+def footprint(jobs: Jobs, work: JobWork, constants: Constants) -> Footprint:
     """What the fullest GPU of each job holds, in bytes."""
     j, c = jobs, constants
     profiles = [PROFILES[job.framework] for job in jobs.jobs]
@@ -63,7 +63,7 @@ def footprint(jobs: Jobs, work: Work, constants: Constants) -> Footprint:
     replicas = j.dp * j.cp
     width = np.where(j.bits == 32, 4.0, 2.0)
     gradient = gradient_bytes(jobs)
-    deepspeed = np.array(["deepspeed" in profile.name for profile in profiles])
+    deepspeed = np.array([profile.deepspeed for profile in profiles])
     master = np.where(j.bits == 32, 8.0, np.where(deepspeed, c["memory.optimiser.deepspeed"], 12.0))
     layer = (work.parameters + work.expert_parameters) * j.pp / np.maximum(j.layers, 1)
     experts = work.expert_parameters * per_stage

@@ -8,17 +8,18 @@ Each term is a method below; which share of a collective is exposed is the frame
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.exchange import Mask, exchanges
-from strategy.closed_form.frameworks import PROFILES, VISION
+from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs, gradient_bytes
 from strategy.closed_form.kernels import Kernels, Lookup
-from strategy.closed_form.pipeline import Stages, step_seconds
+from strategy.closed_form.pipeline import StageTimes, step_seconds
 from strategy.closed_form.work import measure
 
 _NEW_ROUTING = 0.2
@@ -50,12 +51,43 @@ class Terms:
     reducing gradients, `update` of the optimiser. All of it takes `stretch` times as long, and `beside` comes on top.
     """
 
-    stages: Stages
+    stages: StageTimes
     gathered: Floats
     reduced: Floats
     update: Floats
     stretch: Floats
     beside: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Seconds of one micro-batch through all blocks, forward and backward, were they on one stage; one entry per job.
+
+    `compute` of the device's kernels, `tensor` and `others` of exposed communication: tensor-parallel, and of experts
+    and contexts. `host` is what issuing all of it takes.
+    """
+
+    compute: Floats
+    tensor: Floats
+    others: Floats
+    host: Floats
+
+    def seconds(self, sharpness: float) -> Floats:
+        """The slower of device and host, as they overlap."""
+        return _soft_maximum(self.compute + self.tensor + self.others, self.host, sharpness)
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """What a step's seconds go to on the stage that works longest: by cause, then by part, one entry per job.
+
+    A wait of replicas for the slowest of them is communication: it passes in the exchange of gradients.
+    """
+
+    compute: Mapping[str, Floats]
+    exposed: Mapping[str, Floats]
+    bubble: Mapping[str, Floats]
+    other: Mapping[str, Floats]
 
 
 class Pricing:
@@ -66,23 +98,24 @@ class Pricing:
         self.work = measure(jobs)
         self.exchange = exchanges(jobs, self.work, links)
         self._kernels = Kernels(jobs)
-        frameworks = [job.framework for job in jobs.jobs]
-        profiles = [PROFILES[name] for name in frameworks]
+        profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
             Lookup([getattr(profile, part) for profile in profiles])
             for part in ("slack", "host", "tp", "dp", "gather", "step")
         )
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
         self._even = np.array([profile.even for profile in profiles])
+        deepest = np.where(self._even, jobs.layers / jobs.pp, np.ceil(jobs.layers / jobs.pp))
+        self._per_stage = deepest / jobs.layers
         self._gradient = gradient_bytes(jobs)
         self._sharded = jobs.zero >= 3
         self._doubtful = jobs.where(framework="megatron-fork") & (jobs.gpus <= jobs.gpus_per_node)
         self._engine = jobs.where(framework="megatron-deepspeed")
         self._bridge = jobs.where(framework="megatron-bridge")
-        self._vision = np.array([name in VISION for name in frameworks])
-        self._fed = np.array([name in ("mxnet", "pytorch-ngc") for name in frameworks]) & (jobs.conv_flop > 0)
-        self._by_node = jobs.where(framework="mxnet")
-        self._slow_sync = np.array([name.startswith("paddle") for name in frameworks])
+        self._vision = np.array([profile.vision for profile in profiles])
+        self._fed = np.array([profile.host_loader for profile in profiles]) & (jobs.conv_flop > 0)
+        self._by_node = np.array([profile.node_loader for profile in profiles])
+        self._slow_sync = np.array([profile.staged_sync for profile in profiles])
 
     def seconds(self, c: Constants) -> Floats:
         """Seconds of one step of every job."""
@@ -93,16 +126,38 @@ class Pricing:
         step = terms.stretch * busy + terms.beside
         return np.where(self._fed, _soft_maximum(step, self._loading(c), 6.0), step)
 
+    def causes(self, c: Constants) -> Causes:
+        """What the seconds of a step go to, of jobs that neither shard parameters nor wait for a loader."""
+        j, work, terms, blocks = self.jobs, self.work, self.terms(c), self._blocks(c)
+        stages, count, share = terms.stages, work.micro_batches, self._per_stage
+        head = np.where(stages.even, stages.head / j.pp, stages.head)
+        message = np.where(j.pp > 1, stages.message, 0.0)
+        late = blocks.seconds(c["host.sharpness"]) - (blocks.compute + blocks.tensor + blocks.others)
+        compute = {
+            "blocks": count * share * blocks.compute,
+            "head": count * head,
+            "gradients": count * self._added(c),
+            "update": terms.update,
+        }
+        exposed = {
+            "tensor": count * share * blocks.tensor,
+            "others": count * share * blocks.others,
+            "messages": count * message,
+            "reduced": terms.reduced,
+        }
+        bubble = {"fill and drain": (j.pp - 1) * (stages.body + head * stages.even + message) / j.virtual}
+        other = {"host": count * (share * late + self._engine_s(c))}
+        busy = sum((seconds for cause in (compute, exposed, bubble, other) for seconds in cause.values()), np.zeros(1))
+        exposed["replicas"] = (terms.stretch - 1) * busy
+        other["beside"] = terms.beside
+        return Causes(compute, exposed, bubble, other)
+
     def terms(self, c: Constants) -> Terms:
         """What the steps consist of."""
-        j, work = self.jobs, self.work
-        per_stage = np.where(self._even, j.layers / j.pp, np.ceil(j.layers / j.pp)) / j.layers
-        # Gradients are read, added to and written once per micro-batch.
-        held = (work.parameters + work.expert_parameters) * per_stage * j.pp
-        added = np.where(self._sharded, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
-        stages = Stages(
-            body=self._blocks(c) * per_stage + added + np.where(self._engine, c["engine.micro"], 0.0),
-            head=self._slack.of(c) * self._kernels.head(work, c),
+        j = self.jobs
+        stages = StageTimes(
+            body=self._blocks(c).seconds(c["host.sharpness"]) * self._per_stage + self._added(c) + self._engine_s(c),
+            head=self._slack.of(c) * self._kernels.head(self.work, c),
             message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,
             even=self._even,
         )
@@ -117,8 +172,15 @@ class Pricing:
             self._step.of(c),
         )
 
-    def _blocks(self, c: Constants) -> Floats:
-        """Seconds of one micro-batch through all blocks, forward and backward, were they on one stage."""
+    def _added(self, c: Constants) -> Floats:
+        """Seconds in which a stage adds gradients up: they are read, added to and written once per micro-batch."""
+        held = (self.work.parameters + self.work.expert_parameters) * self._per_stage * self.jobs.pp
+        return np.where(self._sharded, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
+
+    def _engine_s(self, c: Constants) -> Floats:
+        return np.where(self._engine, c["engine.micro"], 0.0)
+
+    def _blocks(self, c: Constants) -> Blocks:
         j, work, moves = self.jobs, self.work, self.exchange
         again = work.recompute * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
         kernels = work.forward.kernels * (1 + again) + work.backward.kernels
@@ -131,7 +193,7 @@ class Pricing:
         issued = kernels + np.where(j.tp > 1, 3, 0) * work.collectives * (2 + again)
         routed = work.routed_kernels * (2.9 + again)
         host = self._host.of(c) * (issued - routed) + self._host_routed(c) * routed
-        return _soft_maximum(compute + self._tp.of(c) * tensor + exposed, host, c["host.sharpness"])
+        return Blocks(compute, self._tp.of(c) * tensor, exposed, host)
 
     def _over(self, far: Mask, c: Constants) -> Floats:
         """What an exchange takes over its time at the data sheet's rate: more where it leaves the node."""

@@ -38,7 +38,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class JobWork:
     """A step's work. `forward` and `backward` are of one micro-batch through all blocks of a GPU's share of tensors.
 
     `logits` is forward and backward of the head. Sizes in bytes: `activation` is one boundary tensor (T x h),
@@ -63,7 +63,7 @@ class Work:
     routed_kernels: Floats
 
 
-def measure(jobs: Jobs) -> Work:
+def measure(jobs: Jobs) -> JobWork:
     """Count the work of jobs."""
     j = jobs
     micro_batches = np.maximum(np.round(j.global_batch / (j.dp * j.micro_batch)), 1)
@@ -143,7 +143,7 @@ def measure(jobs: Jobs) -> Work:
     logits, logits_back = _sum([(tokens * j.logit_share, vocab, j.hidden, one, one)], half)
     dense, expert = _parameters(jobs)
     again = np.array([{"none": 0.0, "selective": 0.0, "full": 1.0}[job.recompute] for job in jobs.jobs])
-    return Work(
+    return JobWork(
         forward=ahead,
         backward=back,
         logits=logits + logits_back,

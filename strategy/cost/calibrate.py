@@ -20,15 +20,16 @@ import numpy.typing as npt
 
 from strategy.base.errors import InputError
 from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
-from strategy.cost.cost import CostModel, coefficient_key
+from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
-from strategy.cost.measurement import Features, Measurement
+from strategy.cost.measurement import CostKey, Features, Measurement
 from strategy.graph.ops import cost_class
 from strategy.graph.ops.traits import counts_flop
 from strategy.hardware.cluster import Cluster
+from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
 
-FORMAT = 1
+FORMAT = 2
 HUBER_THRESHOLD = 0.1
 """Relative error beyond which a row counts linearly, not quadratically."""
 
@@ -69,18 +70,18 @@ class Calibration:
     """All fitted kinds of one cluster, and the time that an act costs beyond its kernel."""
 
     cluster: str
-    fitted: Mapping[str, Fitted]
+    fitted: Mapping[CostKey, Fitted]
     act_overhead_s: float = 0.0
 
     def cost_model(self, cluster: Cluster) -> CostModel:
         """The cost model with these constants."""
-        return CostModel(cluster, {kind: f.coefficients for kind, f in self.fitted.items()}, self.act_overhead_s)
+        return CostModel(cluster, {key: found.coefficients for key, found in self.fitted.items()}, self.act_overhead_s)
 
     def extrapolates(self, features: Features) -> bool:
         """Whether an act is of a kind or size that was not measured (a quarter beyond the range is allowed)."""
         if features.parts:
             return any(map(self.extrapolates, features.parts))
-        found = self.fitted.get(coefficient_key(features))
+        found = self.fitted.get(features.key)
         if found is None:
             return True
         pairs = ((features.flop, found.flop_range), (features.nbytes, found.nbytes_range))
@@ -93,12 +94,12 @@ def calibrate(measurements: Iterable[Measurement], cluster: Cluster, *, act_over
     Raises:
         InputError: a measurement has no positive, finite time.
     """
-    by_kind: dict[str, list[Measurement]] = {}
+    by_key: dict[CostKey, list[Measurement]] = {}
     for row in measurements:
         if not (np.isfinite(row.seconds) and row.seconds > 0):
             raise InputError("a measurement without a time", where=row.source, got=row.seconds, expected="seconds > 0")
-        by_kind.setdefault(coefficient_key(row.features), []).append(row)
-    fitted = {kind: _fit(rows) for kind, rows in sorted(by_kind.items())}
+        by_key.setdefault(row.features.key, []).append(row)
+    fitted = {key: _fit(rows) for key, rows in sorted(by_key.items())}
     return Calibration(cluster.name, fitted, act_overhead_s)
 
 
@@ -145,21 +146,21 @@ def refine(
     Kinds that the runs lack stay as they are.
     """
     model = base.cost_model(cluster)
-    by_kind: dict[str, list[Measurement]] = {}
+    by_key: dict[CostKey, list[Measurement]] = {}
     for row in measurements:
-        by_kind.setdefault(coefficient_key(row.features), []).append(row)
+        by_key.setdefault(row.features.key, []).append(row)
     fitted = dict(base.fitted)
-    for kind, rows in sorted(by_kind.items()):
-        known = base.fitted.get(kind)
+    for key, rows in sorted(by_key.items()):
+        known = base.fitted.get(key)
         if known is None:
-            fitted[kind] = _fit(rows)
+            fitted[key] = _fit(rows)
             continue
         bare = dataclasses.replace(model, act_overhead_s=0.0)
         level = float(np.median([row.seconds / max(bare.seconds(row.features), 1e-12) for row in rows]))
         shape = [Measurement(p, max(level * bare.seconds(p), 1e-9), 1, "shape of the base") for p in known.points]
         corrected = _fit([*rows, *shape])
         sources = tuple(sorted({*known.sources, *(row.source for row in rows)}))
-        fitted[kind] = dataclasses.replace(corrected, rows=known.rows + len(rows), sources=sources)
+        fitted[key] = dataclasses.replace(corrected, rows=known.rows + len(rows), sources=sources)
     return Calibration(cluster.name, fitted, act_overhead_s)
 
 
@@ -172,13 +173,16 @@ def scale(calibration: Calibration, factor: float) -> Calibration:
             found, coefficients=Coefficients(c.fixed_s * factor, c.s_per_flop * factor, c.s_per_byte * factor)
         )
 
-    fitted = {kind: scaled(found) for kind, found in calibration.fitted.items()}
+    fitted = {key: scaled(found) for key, found in calibration.fitted.items()}
     return Calibration(calibration.cluster, fitted, calibration.act_overhead_s * factor)
 
 
 def _terms(features: Features) -> tuple[float, float, float]:
-    """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes."""
-    flop = float(features.flop) if counts_flop(cost_class(features.kind)) else 0.0
+    """(fixed, FLOPs, bytes): FLOPs only where they bind, for elsewhere they are proportional to bytes.
+
+    Of what a host computes, the bytes alone are fitted.
+    """
+    flop = float(features.flop) if counts_flop(cost_class(features.kind)) and features.space is Space.DEVICE else 0.0
     return float(features.hops or 1), flop, float(features.nbytes)
 
 
@@ -188,7 +192,9 @@ def _features(content: Mapping[str, Any]) -> Features:
     Raises:
         TypeError, ValueError: an unknown key, or a value that is of another type or cannot be.
     """
-    found = Features(**{**content, "parts": ()})
+    if "space" not in content:
+        raise ValueError('no "space": measured by an older version; train or profile anew')
+    found = Features(**{**content, "parts": (), "space": Space(content["space"])})
     for name in ("kind", "level", "half"):
         _text(getattr(found, name), name)
     for name in ("flop", "nbytes", "hops"):
@@ -225,7 +231,15 @@ def _text(value: object, name: str) -> str:
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write the JSON file, replacing it as one step."""
-    content = {"format": FORMAT, **dataclasses.asdict(calibration)}
+    entries = [
+        {**dataclasses.asdict(key), **dataclasses.asdict(found)} for key, found in sorted(calibration.fitted.items())
+    ]
+    content = {
+        "format": FORMAT,
+        "cluster": calibration.cluster,
+        "act_overhead_s": calibration.act_overhead_s,
+        "fitted": entries,
+    }
     write_atomic(path, json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
@@ -237,20 +251,31 @@ def read_calibration(path: Path) -> Calibration:
     """
     content = read_json(path)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError("not a calibration file", where=str(path), expected=f'"format": {FORMAT}')
+        problem, hint = "not a calibration file", ""
+        if isinstance(content, dict) and content.get("format") == 1:
+            problem = "a calibration of an older version"
+            hint = "profile this machine anew: mpiexec -n RANKS sbplan profile --out FILE"
+        raise InputError(problem, where=str(path), expected=f'"format": {FORMAT}', hint=hint)
     try:
-        fitted = {kind: _fitted_of(kind, entry) for kind, entry in content["fitted"].items()}
+        fitted = {_key(entry): _fitted_of(entry) for entry in content["fitted"]}
+        if len(fitted) < len(content["fitted"]):
+            raise ValueError("two entries of one kind")  # noqa: TRY301 - told like any other wrong key
         overhead_s = _figure(content["act_overhead_s"], "act_overhead_s", LONGEST_S)
         return Calibration(_text(content["cluster"], "cluster"), fitted, overhead_s)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError("a key is missing or wrong", where=str(path), got=str(error)) from error
 
 
-def _fitted_of(kind: str, entry: dict[str, Any]) -> Fitted:
+def _key(entry: Mapping[str, Any]) -> CostKey:
+    kind, half, level = (_text(entry[name], name) for name in ("kind", "half", "level"))
+    return CostKey(kind, half, level, Space(entry["space"]))
+
+
+def _fitted_of(entry: Mapping[str, Any]) -> Fitted:
     constants = {name: _figure(value, name, LONGEST_S) for name, value in entry["coefficients"].items()}
     points = tuple(map(_features, entry["points"]))
-    if {coefficient_key(point) for point in points} != {kind}:
-        raise ValueError(f"the points of {kind!r} are none, or of other kinds")
+    if {point.key for point in points} != {_key(entry)}:
+        raise ValueError(f"the points of {_key(entry)} are none, or of other kinds")
     return Fitted(
         Coefficients(**constants),
         _whole(entry["rows"], "rows", 1),

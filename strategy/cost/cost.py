@@ -23,8 +23,8 @@ from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, Price, boxing_task, transfer_task
 from strategy.comm.busiest_rank import most_sent, most_transferred
 from strategy.comm.hierarchical import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
-from strategy.cost.data_sheet import ON_HOST, Coefficients, data_sheet
-from strategy.cost.measurement import Features
+from strategy.cost.data_sheet import Coefficients, data_sheet
+from strategy.cost.measurement import CostKey, Features
 from strategy.graph.graph import Attr, Graph, Op
 from strategy.graph.ops import cost_class, op_definition
 from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
@@ -41,10 +41,10 @@ Specs = tuple[TensorSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Prices acts on one cluster. `coefficients` override the data sheet per kind (communication: `kind@level`)."""
+    """Prices acts on one cluster. `coefficients` override the data sheet."""
 
     cluster: Cluster
-    coefficients: Mapping[str, Coefficients]
+    coefficients: Mapping[CostKey, Coefficients]
     act_overhead_s: float = 0.0
 
     def seconds(self, features: Features) -> float:
@@ -58,7 +58,7 @@ class CostModel:
 
     def coefficients_of(self, features: Features) -> Coefficients:
         """The constants that price an act: measured ones, else those of the data sheet."""
-        return self.coefficients.get(coefficient_key(features)) or data_sheet(self.cluster, features)
+        return self.coefficients.get(features.key) or data_sheet(self.cluster, features)
 
     def work(self, features: Features, rank: int, sent_nbytes: Sequence[int]) -> Work:
         """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
@@ -140,7 +140,7 @@ DEVICE = "device"
 
 def computes(features: Features) -> bool:
     """Whether an act occupies the device's processors."""
-    return features.kind not in (ActKind.SLICE, ActKind.LOAD) and not features.kind.endswith(ON_HOST)
+    return features.kind not in (ActKind.SLICE, ActKind.LOAD) and features.space is Space.DEVICE
 
 
 def ports_on_the_way(cluster: Cluster, features: Features) -> tuple[str, ...]:
@@ -170,12 +170,6 @@ def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
     if cluster.device.slowdown:
         rates[DEVICE] = 1e9
     return {port_name(port, rank): rate for port, rate in rates.items() for rank in range(ranks)}
-
-
-def coefficient_key(features: Features) -> str:
-    """The name under which the constants of an act's kind are kept."""
-    kind = f"{features.kind}:{features.half}" if features.half else features.kind
-    return f"{kind}@{features.level}" if features.level else kind
 
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
@@ -210,8 +204,8 @@ def _op_features(
     cost = definition.cost
     product = product_of(cost, outputs[0].shape, flop) if isinstance(cost, Product) else None
     every_pair = (isinstance(cost, Attention) and cost.block) or not attrs.get("causal", 1)
-    named = kind + ON_HOST if on_host else kind
-    return Features(named, flop, nbytes, half=half, product=product, every_pair=every_pair)
+    space = Space.HOST if on_host else Space.DEVICE
+    return Features(kind, flop, nbytes, half=half, product=product, every_pair=every_pair, space=space)
 
 
 def product_of(cost: Product, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:

@@ -21,20 +21,18 @@ import numpy as np
 
 from strategy.base.errors import present
 from strategy.closed_form import collectives, gemm
-from strategy.closed_form.calibration import Calibration, shipped
+from strategy.closed_form.calibration import shipped
 from strategy.closed_form.collectives import Group, family_of
 from strategy.closed_form.constants import Constants
-from strategy.closed_form.kernels import full_rate_flop
+from strategy.closed_form.kernels import FLASH, full_rate_flop
 from strategy.cost.measurement import Features
 from strategy.graph.ops import cost_class
 from strategy.graph.ops.traits import Attention, Convolution, CostClass, Gemm, Movement, Product, counts_flop
 from strategy.hardware.cluster import Cluster, Device, Host, Link
-from strategy.hardware.devices import DEVICES, DeviceSheet, named_sheet
+from strategy.hardware.devices import DEVICES, DeviceSheet, Generation, named_sheet
 from strategy.program.program import ActKind
+from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
-
-ON_HOST = "@host"
-"""What the kinds of ops that the host computes end with."""
 
 _LARGE = 2**30
 """Bytes of a message whose time is that of its bytes."""
@@ -55,9 +53,9 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     if isinstance(cost, Movement):
         host = _host(cluster)
         return Coefficients(host.link_latency_s, 0.0, 1 / host.link_bytes_per_s)
-    if features.kind.endswith(ON_HOST):
-        host, kind = _host(cluster), features.kind.removesuffix(ON_HOST)
-        s_per_flop = 1 / host.flop_per_s if counts_flop(cost_class(kind)) else 0.0
+    if features.space is Space.HOST:
+        host = _host(cluster)
+        s_per_flop = 1 / host.flop_per_s if counts_flop(cost) else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / host.memory_bytes_per_s)
     if features.level:
         link = cluster.link(features.level)
@@ -72,22 +70,16 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
         s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if counts_flop(cost) else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
     if not counts_flop(cost):
-        return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * _fitted().constants["bytes.rate"]))
+        return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * shipped().constants["bytes.rate"]))
     s_per_flop = _s_per_flop(device, cost, features.half, features.product, every_pair=features.every_pair)
     return Coefficients(device.launch_s, s_per_flop, 0.0)
-
-
-@cache
-def _fitted() -> Calibration:
-    """The shipped constants, read once."""
-    return shipped()
 
 
 def unpublished(cluster: Cluster) -> tuple[str, ...]:
     """Parts of a cluster on which no published run was: what is said of them is its data sheet alone."""
     if cluster.device.backend == "numpy":
         return (f"device {cluster.device.name}", "links")
-    fitted = _fitted()
+    fitted = shipped()
     seen = named_sheet(cluster.device.name)
     device = () if seen and seen.name in fitted.strata[""].devices else (f"device {cluster.device.name}",)
     known = cluster.nodes == 1 or f"fabric.{cluster.fabric}" in fitted.constants
@@ -99,7 +91,7 @@ def _s_per_flop(
     device: Device, cost: CostClass, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
 ) -> float:
     """Seconds per counted FLOP on a GPU; where no shape is given, of one that loses nothing."""
-    constants, sheet = _fitted().constants, _sheet(device)
+    constants, sheet = shipped().constants, _sheet(device)
     peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
     rate = peak * _share(cost, half, sheet, constants)
     if isinstance(cost, Attention):
@@ -121,11 +113,11 @@ def _sheet(device: Device) -> DeviceSheet:
 
 def _share(cost: CostClass, half: str, sheet: DeviceSheet, constants: Constants) -> float:
     """Share of the peak that the kernels of a cost class reach where nothing of their shape is lost."""
-    generation = sheet.generation.removesuffix("500")
-    clock = constants["rate.capped"] if sheet.generation.endswith("500") else 1.0
-    width = "single" if generation == "volta" and not half else "half"
+    generation = sheet.generation
+    clock = constants["rate.capped"] if sheet.power_cap_w else 1.0
+    width = "single" if generation is Generation.VOLTA and not half else "half"
     if isinstance(cost, Attention):
-        return clock * constants[f"flash.{'ampere' if generation == 'volta' else generation}"]
+        return clock * constants[f"flash.{FLASH[generation]}"]
     if isinstance(cost, Convolution):
         return clock * constants[f"conv.{width}"]
     of_weights = clock * constants[f"rate.{generation}.{width}"]
@@ -137,7 +129,7 @@ def _share(cost: CostClass, half: str, sheet: DeviceSheet, constants: Constants)
 @cache
 def _s_per_byte_sent(device: Device, link: Link, level: str, fabric: str, kind: str, hops: int) -> float:
     """Seconds per byte that the busiest rank of a group on one level sends in a large message."""
-    constants, sheet = _fitted().constants, _sheet(device)
+    constants, sheet = shipped().constants, _sheet(device)
     ranks = hops + 1 if kind not in (ActKind.ROTATE, ActKind.TRANSFER) else 2
     inside = level == "intra"
     group = Group(
@@ -146,7 +138,7 @@ def _s_per_byte_sent(device: Device, link: Link, level: str, fabric: str, kind: 
         link=np.full(1, link.bytes_per_s),
         nic=np.full(1, link.bytes_per_s),
         family=np.full(1, family_of(sheet)),
-        switched=np.full(1, sheet.generation != "volta"),
+        switched=np.full(1, sheet.switched),
         efa=np.zeros(1, dtype=bool),
     )
     whole = np.full(1, float(_LARGE))

@@ -4,6 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from strategy.sbp.placement import Space
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CostKey:
+    """Which acts share constants: those of a kind, of a dtype of 16 bits or wider ones, of a level, of a place.
+
+    `level` is that of a communication, `half` the dtype of an op on 16-bit floats; both are empty of others.
+    """
+
+    kind: str
+    half: str = ""
+    level: str = ""
+    space: Space = Space.DEVICE
+
+    def __str__(self) -> str:
+        """As people read it: `adamw@host`, `matmul:bfloat16`, `all_reduce@inter`."""
+        where = "@host" if self.space is Space.HOST else ""
+        return f"{self.kind}{where}{self.half and f':{self.half}'}{self.level and f'@{self.level}'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Features:
@@ -13,7 +33,8 @@ class Features:
     group of a communication (0 for computation); `level` is `intra` or `inter`, the slowest link that it crosses.
     A collective on two levels is its `parts`, one after another: bytes and hops are then theirs together. `half` is the
     dtype of an op on 16-bit floats; its price is a matter of its own. `product` is the shape of one that multiplies
-    matrices: rows, columns, depth, how many at once. `every_pair` is of attention without a causal mask.
+    matrices: rows, columns, depth, how many at once. `every_pair` is of attention without a causal mask. `space` is
+    where it is computed: on the device or on its host.
     """
 
     kind: str
@@ -25,6 +46,12 @@ class Features:
     half: str = ""
     product: tuple[int, int, int, int] | None = None
     every_pair: bool = False
+    space: Space = Space.DEVICE
+
+    @property
+    def key(self) -> CostKey:
+        """Which constants price it."""
+        return CostKey(self.kind, self.half, self.level, self.space)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.hardware.cluster import Cluster, Device, Host, Link, read_cluster
-from strategy.hardware.devices import DEVICES
+from strategy.hardware.devices import DEVICES, Generation
 
 _COUNT = re.compile("[0-9]{1,9}")
 
@@ -36,7 +36,7 @@ arXiv:2507.03114.
 
 def _device(name: str, launch_s: float) -> Device:
     sheet = DEVICES[name]
-    tensor_cores = sheet.generation != "volta"
+    tensor_cores = sheet.generation is not Generation.VOLTA
     single = sheet.half / 2 if tensor_cores else sheet.single
     bf16 = sheet.half / single if tensor_cores else 1.0
     return Device(
@@ -55,8 +55,8 @@ def _device(name: str, launch_s: float) -> Device:
 def _nodes_of(per_node: int, name: str, host: Host, *, nic: float = 0.0, fabric: str = "infiniband") -> Cluster:
     """One node; `nic` in bytes/s per device, that of the data sheet where it is not given."""
     sheet = DEVICES[name]
-    launch_s = {"volta": 6e-6, "ampere": 5e-6}.get(sheet.generation, 4e-6)
-    near, far = (4e-6, 6e-6) if sheet.generation == "volta" else (3e-6, 5e-6)
+    launch_s = {Generation.VOLTA: 6e-6, Generation.AMPERE: 5e-6}.get(sheet.generation, 4e-6)
+    near, far = (4e-6, 6e-6) if sheet.generation is Generation.VOLTA else (3e-6, 5e-6)
     inter = Link(nic or sheet.nic_bytes_per_s, far)
     device = _device(name, launch_s)
     return Cluster("", 1, per_node, device, Link(sheet.link_bytes_per_s, near), inter, host, fabric)
@@ -65,8 +65,8 @@ def _nodes_of(per_node: int, name: str, host: Host, *, nic: float = 0.0, fabric:
 _GBIT = 1e9 / 8
 PRESETS: Mapping[str, Cluster] = {
     "dgx-1p": _nodes_of(8, "P100", _BROADWELL, nic=50 * _GBIT),
-    "dgx-1": _nodes_of(8, "V100-32", _BROADWELL, nic=50 * _GBIT),
-    "v100-ib100": _nodes_of(8, "V100-16", _BROADWELL, nic=12.5 * _GBIT),
+    "dgx-1": _nodes_of(8, "V100-32", _BROADWELL),
+    "v100-ib100": _nodes_of(8, "V100-16", _BROADWELL),
     "v100-vpc25": _nodes_of(8, "V100-16", _BROADWELL, nic=25 / 8 * _GBIT, fabric="tcp"),
     "a100-opa": _nodes_of(8, "A100-80", _EPYC, nic=50 * _GBIT, fabric="omnipath"),
     "dgx-a100-40": _nodes_of(8, "A100-40", _EPYC),

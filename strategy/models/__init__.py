@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.models import arcface, bert, gpt, inception, llama, mixtral, mlp, resnet, vgg, vit, wide_deep
-from strategy.models.base import Family, Features, Integers, Model, Preset, Source, Tokens
+from strategy.models.base import Family, Integers, Model, Preset, RandomFeatures, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig
 
 _MODULES = (gpt, llama, mixtral, bert, vit, wide_deep, arcface, mlp, resnet, vgg, inception)
@@ -67,12 +67,12 @@ __all__ = [
     "FAMILIES",
     "PRESETS",
     "Family",
-    "Features",
     "Gpt",
     "GptConfig",
     "Integers",
     "Model",
     "Preset",
+    "RandomFeatures",
     "Source",
     "Tokens",
     "family_of",

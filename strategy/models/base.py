@@ -29,7 +29,7 @@ class Integers:
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class RandomFeatures:
     """Figures of mean 0 and variance 1.
 
     `label` names the input [samples] that holds the samples' classes: samples of a class then resemble one another, so
@@ -39,7 +39,7 @@ class Features:
     label: str = ""
 
 
-Source = Tokens | Integers | Features
+Source = Tokens | Integers | RandomFeatures
 """What fills one input of a model."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from strategy.base.errors import InputError
-from strategy.models.base import Features, Integers, Source
+from strategy.models.base import Integers, RandomFeatures, Source
 from strategy.nn.layers import RUNNING, BatchNorm, Conv2d, Pair
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
@@ -32,7 +32,7 @@ class ImageBatches:
     @property
     def batch(self) -> Mapping[str, Source]:
         """Images that resemble those of the same class."""
-        return {"images": Features("labels"), "labels": Integers(self.classes)}
+        return {"images": RandomFeatures("labels"), "labels": Integers(self.classes)}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
         """images[b, colour, row, column] and labels[b]."""

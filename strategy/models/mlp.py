@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.base.errors import InputError
-from strategy.models.base import Family, Features, Integers, Preset, Source
+from strategy.models.base import Family, Integers, Preset, RandomFeatures, Source
 from strategy.nn.layers import Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module
@@ -46,7 +46,7 @@ class MlpConfig:
     @property
     def batch(self) -> Mapping[str, Source]:
         """Features that resemble those of the same class."""
-        return {"features": Features("labels"), "labels": Integers(self.classes)}
+        return {"features": RandomFeatures("labels"), "labels": Integers(self.classes)}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
         """features[b, f] and labels[b]."""

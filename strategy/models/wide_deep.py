@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strategy.base.errors import InputError
-from strategy.models.base import Family, Features, Integers, Preset, Source
+from strategy.models.base import Family, Integers, Preset, RandomFeatures, Source
 from strategy.nn.layers import Embedding, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module
@@ -61,7 +61,7 @@ class WideDeepConfig:
     def batch(self) -> Mapping[str, Source]:
         """Random ids, and figures that resemble those of the same class."""
         ids = Integers(self.vocabulary)
-        return {"wide": ids, "deep": ids, "dense": Features("clicks"), "clicks": Integers(2)}
+        return {"wide": ids, "deep": ids, "dense": RandomFeatures("clicks"), "clicks": Integers(2)}
 
     def inputs(self, micro_batch: int) -> dict[str, TensorSpec]:
         """wide[b, i], deep[b, j], dense[b, k] and clicks[b]."""

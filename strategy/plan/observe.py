@@ -42,7 +42,7 @@ def observe(
         if not found.parts:
             seconds.setdefault(found, []).append(elapsed_ns / 1e9)
     rows = [Measurement(found, max(fmean(times), 1e-9), len(times), source) for found, times in seconds.items()]
-    return sorted(rows, key=lambda row: (row.features.kind, row.features.nbytes, row.features.flop))
+    return sorted(rows, key=lambda row: (row.features.kind, row.features.space, row.features.nbytes, row.features.flop))
 
 
 def _durations(timeline: Timeline, program: Program, steps: Collection[int]) -> Iterable[tuple[int, int]]:

@@ -22,6 +22,7 @@ from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
 from strategy.comm.boxing import BoxingStep
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import CostKey
 from strategy.graph.graph import Graph
 from strategy.graph.ops.learning_rate import Decay
 from strategy.graph.signature import Signature
@@ -37,7 +38,7 @@ from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.program.program import ActKind
-from strategy.sbp.placement import Placement
+from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import NdSbp, format_nd, parse_nd
 from strategy.sbp.tensor import DType
 
@@ -129,7 +130,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         "cluster": dataclasses.asdict(plan.cluster),
         "calibration": {
             "act_overhead_s": plan.cost.act_overhead_s,
-            "coefficients": {kind: dataclasses.asdict(c) for kind, c in sorted(plan.cost.coefficients.items())},
+            "coefficients": _coefficients_document(plan.cost.coefficients),
         },
         "config": dataclasses.asdict(plan.config),
         **claims,
@@ -334,12 +335,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if not where.gpu_direct and where.host is None:
         raise PlanError("no host to pass through", where=f"{reader.path}: cluster.gpu_direct", got=False)
     calibration = reader.mapping(found["calibration"], "calibration")
-    coefficients = {
-        kind: reader.record(Coefficients, value, f"calibration.{kind}")
-        for kind, value in reader.mapping(calibration["coefficients"], "calibration.coefficients").items()
-    }
-    for kind, constants in coefficients.items():
-        reader.rates_and_times(constants, f"calibration.{kind}")
+    coefficients = _coefficients_of(reader, calibration["coefficients"])
     cost = CostModel(where, coefficients, reader.seconds(calibration["act_overhead_s"], "calibration.act_overhead_s"))
     dimensions = reader.record(family.model, model, "model")
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
@@ -384,6 +380,36 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
         ),
     )
+
+
+def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict[str, list[dict[str, Any]]]:
+    """Measured constants by kind of act, and within a kind by dtype, level and place."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, constants in sorted(coefficients.items()):
+        where = {"half": key.half, "level": key.level, "space": key.space}
+        found.setdefault(key.kind, []).append({**where, **dataclasses.asdict(constants)})
+    return found
+
+
+def _coefficients_of(reader: _Reader, content: Any) -> dict[CostKey, Coefficients]:
+    found: dict[CostKey, Coefficients] = {}
+    for kind, entries in reader.mapping(content, "calibration.coefficients").items():
+        where = f"calibration.coefficients.{kind}"
+        if not isinstance(entries, list):
+            raise PlanError(
+                "not a list of constants", where=f"{reader.path}: {where}", got=entries, hint="search the plan anew"
+            )
+        for entry in entries:
+            rest = dict(reader.mapping(entry, where))
+            half, level, space = (rest.pop(name) for name in ("half", "level", "space"))
+            reader.texts([half, level, space], where)
+            constants = reader.record(Coefficients, rest, where)
+            reader.rates_and_times(constants, where)
+            key = CostKey(str(kind), half, level, Space(space))
+            if key in found:
+                raise PlanError("given twice", where=f"{reader.path}: {where}", got=str(key))
+            found[key] = constants
+    return found
 
 
 def _layout_of(reader: _Reader, found: Mapping[str, Any]) -> Layout:

@@ -10,19 +10,18 @@ import pytest
 from experiments.machine import Rates, local_cluster
 from experiments.profiling import MODEL
 from strategy.cost.calibrate import read_calibration
-from strategy.cost.cost import coefficient_key
-from strategy.cost.measurement import Features
+from strategy.cost.measurement import CostKey, Features
 from strategy.models import find_model
 from strategy.passes.training import Training, training_graph
 from strategy.program.program import ActKind
 from tests.mpi.jobs import run, run_well
 
 pytestmark = pytest.mark.mpi
-COMMUNICATION = {f"{kind}@intra" for kind in ActKind if kind.is_communication}
+COMMUNICATION = {CostKey(kind, level="intra") for kind in ActKind if kind.is_communication}
 
 
-def op_kinds(num_micro_batches: int) -> set[str]:
-    return {op.kind for op in training_graph(find_model(MODEL), Training(16, num_micro_batches)).ops}
+def op_kinds(num_micro_batches: int) -> set[CostKey]:
+    return {CostKey(op.kind) for op in training_graph(find_model(MODEL), Training(16, num_micro_batches)).ops}
 
 
 @pytest.mark.slow
@@ -40,7 +39,7 @@ def test_every_op_and_every_communication_is_measured(tmp_path: Path) -> None:
         assert all(math.isfinite(constant) and constant >= 0 for constant in constants), kind
         assert sum(constants) > 0, kind
         assert fitted.sources == ("profile",)
-        mine = [row for row in rows if coefficient_key(Features(**row["features"])) == kind]
+        mine = [row for row in rows if Features(**row["features"]).key == kind]
         assert len(mine) == fitted.rows > 0
         assert all(0 < row["seconds"] < 10 for row in mine)
     larger, smaller = Features("matmul", 10**9, 10**7), Features("matmul", 10**6, 10**5)

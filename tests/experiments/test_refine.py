@@ -13,7 +13,7 @@ import pytest
 from simulator.simulate import simulate
 from strategy.cost.calibrate import calibrate, read_calibration, write_calibration, write_measurements
 from strategy.cost.data_sheet import Coefficients
-from strategy.cost.measurement import Features, Measurement
+from strategy.cost.measurement import CostKey, Features, Measurement
 from strategy.lowering.lower import lower
 from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import read_plan
@@ -22,6 +22,7 @@ from tests.experiments.conftest import Command
 from tests.experiments.test_verify import forge
 
 SLOWNESS = 3.0
+RARE = CostKey("rare")
 
 
 @pytest.fixture
@@ -65,8 +66,8 @@ def test_the_new_constants_explain_the_run(command: Command, tmp_path: Path, run
     assert abs(only["error_after"]) < 0.02
     assert f"{run_folder}: " in said.err
     calibration = read_calibration(out)
-    assert calibration.fitted["rare"].points == read_calibration(old).fitted["rare"].points
-    assert calibration.fitted["matmul"].sources == ("run", "sheet")
+    assert calibration.fitted[RARE].points == read_calibration(old).fitted[RARE].points
+    assert calibration.fitted[CostKey("matmul")].sources == ("run", "sheet")
     assert calibration.cluster == "two-cores"
 
 
@@ -83,7 +84,7 @@ def test_the_constants_are_good_for_a_search(
     out = tmp_path / "new.json"
     assert command("refine", run_folder, "--calibration", old, "--out", out).code == 0
     cost = read_calibration(out).cost_model(read_plan(plan_file).cluster)
-    assert isinstance(cost.coefficients["rare"], Coefficients)
+    assert isinstance(cost.coefficients[RARE], Coefficients)
     assert json.loads(command("simulate", plan_file, "--calibration", out, "--json").out)["extrapolated"] == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import strategy.search.search
 from strategy.cost.calibrate import calibrate, write_calibration
-from strategy.cost.measurement import Features, Measurement
+from strategy.cost.measurement import CostKey, Features, Measurement
 from strategy.hardware.cluster import read_cluster
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
@@ -298,7 +298,7 @@ def test_a_calibration_prices_the_plan_and_says_what_it_does_not_cover(
     found = json.loads(said.out)
     assert "gelu" in found["extrapolated"]
     assert found["extrapolated"] == sorted(set(found["extrapolated"]))
-    assert read_plan(tmp_path / "plan.json").cost.coefficients.keys() == {"matmul"}
+    assert read_plan(tmp_path / "plan.json").cost.coefficients.keys() == {CostKey("matmul")}
 
     other = write(tmp_path / "other.toml", CLUSTER.replace("two-cores", "others"))
     said = command(*argv, "--cluster", other)

@@ -12,11 +12,13 @@ from experiments.what_if import FIELDS, what_if
 from simulator.simulate import simulate
 from strategy.base.errors import InputError
 from strategy.cost.cost import Coefficients, CostModel
+from strategy.cost.measurement import CostKey
 from strategy.hardware.cluster import Cluster, Device, Link
 from strategy.hardware.presets import find_cluster
 from strategy.lowering.lower import lower
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
+from strategy.sbp.placement import Space
 from tests.experiments.conftest import Command
 from tests.support.small_plans import config_of, deduced_plan, request
 
@@ -47,19 +49,17 @@ def test_half_the_bandwidth_moves_what_is_bound_by_communication_alone() -> None
 
 
 def test_gpu_direct_is_turned_off_and_on() -> None:
-    far = "all_gather@inter"
-    measured = replace(
-        COST, coefficients={far: Coefficients(1e-5, 0.0, 1e-12), "matmul": Coefficients(0.0, 1e-15, 0.0)}
-    )
+    far, near = CostKey("all_gather", level="inter"), CostKey("matmul")
+    measured = replace(COST, coefficients={far: Coefficients(1e-5, 0.0, 1e-12), near: Coefficients(0.0, 1e-15, 0.0)})
     host = COST.cluster.host
     assert host is not None
     off = what_if(measured, ["inter.gpu_direct=false"])
     assert off.cluster == replace(COST.cluster, gpu_direct=False)
     assert off.coefficients[far] == Coefficients(1e-5 + 2 * host.link_latency_s, 0.0, 1 / host.link_bytes_per_s)
-    assert off.coefficients["matmul"] == measured.coefficients["matmul"]
+    assert off.coefficients[near] == measured.coefficients[near]
     on = what_if(off, ["inter.gpu_direct=true"])
     assert on.cluster == COST.cluster
-    assert list(on.coefficients) == ["matmul"]
+    assert list(on.coefficients) == [near]
     for text in ("yes", "2x", ""):
         with pytest.raises(InputError, match="neither true nor false"):
             what_if(COST, [f"inter.gpu_direct={text}"])
@@ -91,11 +91,14 @@ def test_several_at_once() -> None:
 
 def test_what_was_measured_is_scaled() -> None:
     one = Coefficients(1e-6, 1e-12, 1e-9)
-    cost = replace(COST, coefficients=dict.fromkeys(("matmul:bfloat16", "all_reduce@inter", "adamw@host"), one))
+    product, far = CostKey("matmul", "bfloat16"), CostKey("all_reduce", level="inter")
+    update, copy = CostKey("adamw", space=Space.HOST), CostKey("to_host")
+    cost = replace(COST, coefficients=dict.fromkeys((product, far, update, copy), one))
     scaled = what_if(cost, ["inter.bandwidth=2x", "device.compute=4x", "host.memory_bandwidth=0.5x"]).coefficients
-    assert scaled["all_reduce@inter"] == Coefficients(1e-6, 1e-12, 0.5e-9)
-    assert scaled["matmul:bfloat16"] == Coefficients(1e-6, 0.25e-12, 1e-9)
-    assert scaled["adamw@host"] == Coefficients(1e-6, 1e-12, 2e-9)
+    assert scaled[far] == Coefficients(1e-6, 1e-12, 0.5e-9)
+    assert scaled[product] == Coefficients(1e-6, 0.25e-12, 1e-9)
+    assert scaled[update] == Coefficients(1e-6, 1e-12, 2e-9)
+    assert scaled[copy] == one
 
 
 @pytest.mark.parametrize("key", FIELDS)

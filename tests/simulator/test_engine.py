@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from simulator import reference
 from simulator.acts import Acts
 from simulator.conservation import check_conservation
 from simulator.engine import Jitter, run
@@ -17,7 +18,6 @@ from simulator.resources import SharedResource
 from strategy.base.errors import DeadlockError, InternalError, PlanError
 from strategy.program.program import ActKind, Actor, Program, Stream, Work
 from strategy.program.timeline import by_stream, stream_sequences
-from tests.support import event_engine
 from tests.support.monitor import check_trace
 from tests.support.random_programs import coverage, live_programs, random_program
 
@@ -206,7 +206,7 @@ def test_it_finds_what_the_protocol_driven_act_by_act_finds() -> None:
             continue
         jitter = (None, delays(seed, 900), straggling(seed, program))[seed % 3]
         steps = 1 + seed % 5 % 3
-        ours, plain = run(program, steps, jitter=jitter), event_engine.run(program, steps, jitter=jitter)
+        ours, plain = run(program, steps, jitter=jitter), reference.run(program, steps, jitter=jitter)
         assert ours.timeline == plain.timeline, seed
         assert ours.resource_busy_ns == plain.resource_busy_ns, seed
         assert ours.lower_bound_ns <= plain.timeline.makespan_ns
@@ -232,7 +232,7 @@ def test_transfers_of_hours_are_counted_to_the_nanosecond() -> None:
     """Where shares of a nanosecond would not fit 64 bits, whole ones are counted."""
     hour_ns = 3600 * 10**9
     works = [Work(0, (("x", hour_ns),)), Work(0, (("x", 3 * hour_ns),)), Work(hour_ns, (("x", hour_ns),))]
-    found = event_engine.run(side_by_side(*works, rates={"x": GB}), 1).timeline
+    found = reference.run(side_by_side(*works, rates={"x": GB}), 1).timeline
     assert ends(side_by_side(*works, rates={"x": GB})) == [record.end_ns for record in found.records]
 
 

@@ -21,6 +21,7 @@ from simulator.simulate import simulate
 from strategy.base.errors import InfeasibleError, SbpError
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import CostKey
 from strategy.graph.signature import op_signatures
 from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.layout.arrangement import arrange
@@ -109,8 +110,8 @@ def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> P
 
 def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
     """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
-    kinds = [f"{kind}@intra" for kind in ActKind if kind.is_communication]
-    taste = {kind: Coefficients(rng.random(), 0.0, rng.random()) for kind in (*kinds, str(ActKind.SLICE))}
+    keys = [CostKey(kind, level="intra") for kind in ActKind if kind.is_communication]
+    taste = {key: Coefficients(rng.random(), 0.0, rng.random()) for key in (*keys, CostKey(ActKind.SLICE))}
     moody = replace(asked, cost=CostModel(asked.cost.cluster, taste))
     space = space_of(moody, config, ())
     return _laid_out(asked, config, space, _random_layout(space, rng))

@@ -11,7 +11,7 @@ import pytest
 from executor.data.synthetic import BatchLoader, features, integers
 from executor.data.text import VOCABULARY, Corpus, sample_batch
 from strategy.base.errors import InputError
-from strategy.models import PRESETS, Features, Integers, Source, Tokens
+from strategy.models import PRESETS, Integers, RandomFeatures, Source, Tokens
 from strategy.program.program import LoadTask
 from strategy.sbp.tensor import Box
 
@@ -19,8 +19,8 @@ Array = npt.NDArray[Any]
 TEXT = np.arange(200, dtype=np.uint8)
 CORPUS = Corpus("text", TEXT, TEXT, "digest")
 BATCH: dict[str, Source] = {
-    "images": Features("labels"),
-    "noise": Features(),
+    "images": RandomFeatures("labels"),
+    "noise": RandomFeatures(),
     "labels": Integers(10),
     "ids": Tokens(200),
     "next": Tokens(200, 1),

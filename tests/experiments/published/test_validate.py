@@ -14,7 +14,7 @@ from experiments.published.fitting import read_all_reduces, read_runs, reference
 from experiments.published.predictions import Prediction
 from experiments.published.scores import choices, score
 from experiments.published.validation import FOLDS, folds_of
-from strategy.closed_form.calibration import read_calibration, shipped
+from strategy.closed_form.calibration import read_constants, shipped
 from tests.experiments.conftest import Command
 
 Row = dict[str, str]
@@ -109,5 +109,5 @@ def test_held_out_runs_are_predicted_as_well_as_promised(command: Command, tmp_p
     assert len(searches) > 60
     assert sum(one["chosen"] == one["fastest"] for one in searches) >= len(searches) / 2
     assert "published search" in said.err
-    again, kept = read_calibration(out).constants, shipped().constants
+    again, kept = read_constants(out).constants, shipped().constants
     assert again == pytest.approx(kept, rel=0.02), "the shipped constants are not those of this code"

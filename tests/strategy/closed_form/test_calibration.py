@@ -1,4 +1,4 @@
-"""Calibration files: what is shipped is whole, and what is broken is refused by name."""
+"""FittedConstants files: what is shipped is whole, and what is broken is refused by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strategy.base.errors import InputError
-from strategy.closed_form.calibration import DECLARED, read_calibration, shipped
+from strategy.closed_form.calibration import DECLARED, read_constants, shipped
 from strategy.closed_form.constants import MAXIMUM
 from strategy.closed_form.frameworks import PROFILES, REFERENCE
 
@@ -40,13 +40,13 @@ def test_every_constant_has_its_interval_prior_and_source() -> None:
 def test_a_constant_that_a_file_lacks_keeps_its_prior(tmp_path: Path) -> None:
     path = tmp_path / "constants.json"
     path.write_text(json.dumps(FILE | {"constants": {}}))
-    assert read_calibration(path).constants == {constant.name: constant.prior for constant in DECLARED}
+    assert read_constants(path).constants == {constant.name: constant.prior for constant in DECLARED}
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 9}, "not a calibration"),
+        ({"format": 9}, "not fitted constants"),
         ({"constants": {"gemm.shalow": {"value": 1}}}, "did you mean 'gemm.shallow'"),
         ({"constants": {"gemm.shallow": {"value": -1}}}, "not a possible constant"),
         ({"constants": 3}, "no constants"),
@@ -59,4 +59,4 @@ def test_a_broken_file_is_refused(change: dict[str, Any], message: str, tmp_path
     path = tmp_path / "constants.json"
     path.write_text(json.dumps(FILE | change))
     with pytest.raises(InputError, match=message):
-        read_calibration(path)
+        read_constants(path)

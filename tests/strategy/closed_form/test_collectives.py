@@ -20,7 +20,7 @@ def group(name: str, ranks: int, local: int) -> Group:
     one = np.ones(len(SIZES))
     return Group(
         ranks * one, min(local, ranks) * one, sheet.link_bytes_per_s * one, sheet.nic_bytes_per_s * one,
-        np.full(len(SIZES), collectives.family_of(sheet)), np.full(len(SIZES), sheet.generation != "volta"),
+        np.full(len(SIZES), collectives.family_of(sheet)), np.full(len(SIZES), sheet.switched),
         np.zeros(len(SIZES), dtype=bool),
     )  # fmt: skip
 

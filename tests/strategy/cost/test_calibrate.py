@@ -21,25 +21,30 @@ from strategy.cost.calibrate import (
     write_measurements,
 )
 from strategy.cost.data_sheet import Coefficients
-from strategy.cost.measurement import Features, Measurement
+from strategy.cost.measurement import CostKey, Features, Measurement
+from strategy.sbp.placement import Space
 from tests.support.small_plans import cluster
 
 TRUTH = {
-    "matmul": Coefficients(5e-6, 2e-11, 3e-10),
-    "gelu": Coefficients(2e-6, 0.0, 8e-10),
-    "all_reduce@intra": Coefficients(4e-6, 0.0, 1e-9),
+    CostKey("matmul"): Coefficients(5e-6, 2e-11, 3e-10),
+    CostKey("gelu"): Coefficients(2e-6, 0.0, 8e-10),
+    CostKey("adamw", "bfloat16", space=Space.HOST): Coefficients(3e-6, 0.0, 5e-10),
+    CostKey("all_reduce", level="intra"): Coefficients(4e-6, 0.0, 1e-9),
 }
+
+
+def features_of(key: CostKey, flop: int, nbytes: int, hops: int) -> Features:
+    return Features(key.kind, flop, nbytes, hops if key.level else 0, key.level, half=key.half, space=key.space)
 
 
 def rows(seed: int, *, outliers: float = 0.1) -> list[Measurement]:
     """Rows of known constants with 3 % noise; `outliers` of them take up to ten times as long."""
     rng = np.random.default_rng(seed)
     found = []
-    for kind, constants in TRUTH.items():
-        name, _, level = kind.partition("@")
+    for key, constants in TRUTH.items():
         for nbytes, factor, hops in itertools.product((10**3, 10**4, 10**5, 10**6), (1, 10, 100), (1, 3, 7)):
-            features = Features(name, nbytes * factor, nbytes, hops if level else 0, level)
-            flop = features.flop if name == "matmul" else 0
+            features = features_of(key, nbytes * factor, nbytes, hops)
+            flop = features.flop if key.kind == "matmul" else 0
             seconds = constants.fixed_s * (features.hops or 1)
             seconds += constants.s_per_flop * flop + constants.s_per_byte * nbytes
             slow = rng.uniform(2, 10) if rng.random() < outliers else 1.0
@@ -50,8 +55,8 @@ def rows(seed: int, *, outliers: float = 0.1) -> list[Measurement]:
 @pytest.mark.parametrize("seed", range(8))
 def test_known_constants_are_recovered(seed: int) -> None:
     fitted = calibrate(rows(seed), cluster(8)).fitted
-    for kind, truth in TRUTH.items():
-        found = fitted[kind].coefficients
+    for key, truth in TRUTH.items():
+        found = fitted[key].coefficients
         assert found.fixed_s == pytest.approx(truth.fixed_s, rel=0.1)
         assert found.s_per_flop == pytest.approx(truth.s_per_flop, rel=0.1, abs=1e-15)
         assert found.s_per_byte == pytest.approx(truth.s_per_byte, rel=0.1)
@@ -59,16 +64,15 @@ def test_known_constants_are_recovered(seed: int) -> None:
 
 def test_more_work_never_costs_less() -> None:
     model = calibrate(rows(1, outliers=0.3), cluster(8)).cost_model(cluster(8))
-    for kind in TRUTH:
-        name, _, level = kind.partition("@")
-        base = Features(name, 1000, 1000, 1 if level else 0, level)
+    for key in TRUTH:
+        base = features_of(key, 1000, 1000, 1)
         for more in (replace(base, flop=2000), replace(base, nbytes=2000), replace(base, hops=base.hops + 2)):
             assert model.seconds(more) >= model.seconds(base)
 
 
 def test_provenance_and_range() -> None:
     found = calibrate([*rows(1), *rows(2)], cluster(8), act_overhead_s=1e-5)
-    matmul = found.fitted["matmul"]
+    matmul = found.fitted[CostKey("matmul")]
     assert matmul.sources == ("seed 1", "seed 2")
     assert (matmul.rows, matmul.samples) == (72, 360)
     assert matmul.nbytes_range == (10**3, 10**6)
@@ -86,6 +90,40 @@ def test_round_trips(tmp_path: Path) -> None:
     assert read_calibration(path) == found
     write_measurements(rows(3), path)
     assert read_measurements(path) == rows(3)
+
+
+def test_the_key_is_fields_and_its_words_are_for_people(tmp_path: Path) -> None:
+    """Kinds whose names hold our separators stay apart, in the file too."""
+    odd = [
+        CostKey("a@intra"), CostKey("a", level="intra"), CostKey("a:bfloat16"), CostKey("a", "bfloat16"),
+        CostKey("a@host"), CostKey("a", space=Space.HOST),
+    ]  # fmt: skip
+    assert len({str(key) for key in odd}) == 3
+    found = calibrate([Measurement(features_of(key, 0, 10**6, 1), 1e-3, 1, str(key)) for key in odd], cluster(1))
+    path = tmp_path / "file.json"
+    write_calibration(found, path)
+    assert read_calibration(path) == found
+    assert set(found.fitted) == set(odd)
+
+
+def test_an_older_file_says_to_profile_anew(tmp_path: Path) -> None:
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps({"format": 1, "cluster": "c", "act_overhead_s": 0.0, "fitted": {}}))
+    with pytest.raises(InputError, match=r"an older version.*sbplan profile"):
+        read_calibration(path)
+    path.write_text(json.dumps([{"features": {"kind": "adamw@host"}, "seconds": 1, "samples": 1, "source": ""}]))
+    with pytest.raises(InputError, match=r"row 0.*older version"):
+        read_measurements(path)
+
+
+def test_a_kind_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    write_calibration(calibrate(rows(3), cluster(8)), path)
+    content = json.loads(path.read_text())
+    content["fitted"].append(content["fitted"][0])
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="two entries"):
+        read_calibration(path)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
@@ -106,15 +144,21 @@ def test_damaged_files_are_refused(tmp_path: Path, junk: object) -> None:
         with pytest.raises(InputError):
             read_measurements(path)
     content = json.loads(text)
-    content["fitted"]["matmul"]["coefficients"]["s_per_byte"] = junk
+    content["fitted"][0]["coefficients"]["s_per_byte"] = junk
     path.write_text(json.dumps(content))
     with pytest.raises(InputError):
         read_calibration(path)
-    content["fitted"]["matmul"] = junk
+    content["fitted"][0] = junk
     path.write_text(json.dumps(content))
     with pytest.raises(InputError):
         read_calibration(path)
-    features = {"kind": "gelu", "flop": 1, "nbytes": 1}
+    for name in ("kind", "half", "level", "space"):
+        content = json.loads(text)
+        content["fitted"][1][name] = junk if junk != "x" or name == "space" else 7
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError):
+            read_calibration(path)
+    features = {"kind": "gelu", "flop": 1, "nbytes": 1, "space": "device"}
     path.write_text(json.dumps([{"features": features, "seconds": junk, "samples": junk, "source": ""}]))
     with pytest.raises(InputError):
         calibrate(read_measurements(path), cluster(1))
@@ -163,8 +207,9 @@ def test_points_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     write_calibration(calibrate(rows(3), cluster(8)), path)
     content = json.loads(path.read_text())
-    for points in ([], content["fitted"]["gelu"]["points"]):
-        content["fitted"]["matmul"]["points"] = points
+    by_kind = {entry["kind"]: entry for entry in content["fitted"]}
+    for points in ([], by_kind["gelu"]["points"]):
+        by_kind["matmul"]["points"] = points
         path.write_text(json.dumps(content))
-        with pytest.raises(InputError, match="the points of 'matmul' are none, or of other kinds"):
+        with pytest.raises(InputError, match="the points of matmul are none, or of other kinds"):
             read_calibration(path)

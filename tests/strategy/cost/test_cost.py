@@ -14,9 +14,9 @@ from simulator.engine import run
 from simulator.simulate import simulate
 from strategy.base.units import to_ns
 from strategy.comm.boxing import step_between
-from strategy.cost.cost import CostModel, coefficient_key, op_features, port_rates, step_features
+from strategy.cost.cost import CostModel, op_features, port_rates, step_features
 from strategy.cost.data_sheet import Coefficients
-from strategy.cost.measurement import Features
+from strategy.cost.measurement import CostKey, Features
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.signature import op_signatures
 from strategy.hardware.cluster import Host
@@ -54,7 +54,7 @@ def test_alone_an_act_takes_its_price(
     found = replace(
         small, intra=replace(small.intra, bytes_per_s=bytes_per_s), inter=replace(small.inter, bytes_per_s=bytes_per_s)
     )
-    cost = CostModel(found, {coefficient_key(features): Coefficients(fixed_s, 0.0, s_per_byte)})
+    cost = CostModel(found, {features.key: Coefficients(fixed_s, 0.0, s_per_byte)})
     actor = Actor("reduce", 3, ActKind.ALL_REDUCE, work=cost.work(features, 3, [nbytes]))
     program = Program(8, (), (actor,), (Stream(3, "comm", (0,)),), port_rates(found, 8))
     # One byte of the port more or less, and the rounding of both to nanoseconds.
@@ -190,11 +190,11 @@ def test_ragged_tensors_are_priced_by_the_rows_expected_and_held_for_the_worst_c
 def test_products_in_halves_have_a_price_of_their_own() -> None:
     """Half the time by an A100's data sheet; a calibration of float32 says nothing of bfloat16."""
     single, half = Features("matmul", 10**12, 10**6), Features("matmul", 10**12, 10**6, half="bfloat16")
-    assert coefficient_key(half) == "matmul:bfloat16" != coefficient_key(single)
+    assert half.key == CostKey("matmul", "bfloat16") != single.key
     cost = CostModel(find_cluster("dgx-a100"), {})
     launch_s = cost.cluster.device.launch_s
     assert cost.seconds(half) - launch_s == pytest.approx((cost.seconds(single) - launch_s) / 2)
-    fitted = CostModel(cost.cluster, {"matmul": Coefficients(1.0, 0.0, 0.0)})
+    fitted = CostModel(cost.cluster, {CostKey("matmul"): Coefficients(1.0, 0.0, 0.0)})
     assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
 
 

@@ -1,4 +1,4 @@
-"""An event engine for comparison: drives the actor protocol itself, act by act, in plain Python.
+"""The reference engine: drives the actor protocol (`strategy.program.protocol`) itself, act by act, in plain Python.
 
 At each instant all acts that end there end first; then every stream that they woke starts what the protocol
 allows. Acts of a stream are serial. A rendezvous starts when each member is at the head of its stream with its
