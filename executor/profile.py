@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Lane, Lanes, Transport, wait
 from strategy.comm.boxing import BoxingStep, boxing_task, transfer_task
 from strategy.cost.cost import op_features, step_features, transfer_features
-from strategy.cost.measurement import Features, Measurement
+from strategy.cost.measurement import Features, Measurement, summarise
 from strategy.graph.graph import Graph, Op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import Array, Call, Workspace
@@ -87,8 +86,8 @@ def _spread(cases: Sequence[OpCase]) -> list[OpCase]:
     return [ordered[pick] for pick in picks]
 
 
-def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> float:
-    """Median seconds of one act."""
+def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> list[float]:
+    """Seconds of one act, several times."""
     definition = op_definition(case.op.kind)
     rng = np.random.default_rng(0)
     arrays = [_random(kernels, spec, rng, vocabulary) for spec in (*case.inputs, *case.outputs, *case.updates)]
@@ -104,7 +103,7 @@ def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> float:
         workspace=Workspace(kernels.xp),
         first_of_piece=False,
     )
-    return _median_seconds(lambda: kernels.run(definition, call))
+    return _seconds(lambda: kernels.run(definition, call))
 
 
 def _box(spec: TensorSpec) -> Box:
@@ -125,7 +124,7 @@ def _random(kernels: Kernels, spec: TensorSpec, rng: np.random.Generator, vocabu
     return xp.asarray(rng.uniform(0.1, 2.0, spec.shape).astype(spec.dtype.numpy))
 
 
-def _median_seconds(act: Callable[[], object]) -> float:
+def _seconds(act: Callable[[], object]) -> list[float]:
     for _ in range(WARM_UPS):
         act()
     seconds = []
@@ -133,7 +132,7 @@ def _median_seconds(act: Callable[[], object]) -> float:
         start = time.perf_counter()
         act()
         seconds.append(time.perf_counter() - start)
-    return median(seconds)
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +183,8 @@ def collective_lanes(cases: Sequence[CollectiveCase], ranks: int) -> Lanes:
     return {case.number: Lane(tuple(range(ranks)), "profile") for case in cases if case.kind is not ActKind.TRANSFER}
 
 
-def time_collective(case: CollectiveCase, transport: Transport) -> float:
-    """Median seconds of one act, from when all ranks are there."""
+def time_collective(case: CollectiveCase, transport: Transport) -> list[float]:
+    """Seconds of one act, several times, from when all ranks are there."""
     task = case.tasks[transport.rank]
     source, target = _ends(case, task, transport.rank)
     seconds = []
@@ -200,7 +199,7 @@ def time_collective(case: CollectiveCase, transport: Transport) -> float:
                 wait(request, transport)
         if sample >= WARM_UPS:
             seconds.append(time.perf_counter() - start)
-    return median(seconds)
+    return seconds
 
 
 def _ends(
@@ -236,9 +235,14 @@ def profile(
     for case in op_cases(model, global_batch, transport.size):
         progress(f"{case.features.kind} {case.features.nbytes} bytes")
         transport.barrier()
-        seconds = combine(time_op(case, kernels, vocabulary=smallest))
-        rows.append(Measurement(case.features, seconds, SAMPLES, "profile"))
+        rows.append(_row(case.features, time_op(case, kernels, vocabulary=smallest), combine))
     for found in cases if transport.size > 1 else ():
         progress(f"{found.features.kind} {found.features.nbytes} bytes")
-        rows.append(Measurement(found.features, combine(time_collective(found, transport)), SAMPLES, "profile"))
+        rows.append(_row(found.features, time_collective(found, transport), combine))
     return rows
+
+
+def _row(features: Features, seconds: Sequence[float], combine: Callable[[float], float]) -> Measurement:
+    """What all ranks together say of one size."""
+    mine = summarise(features, seconds, "profile")
+    return replace(mine, seconds=combine(mine.seconds))

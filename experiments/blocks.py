@@ -49,7 +49,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     for path in paths:
         plan = read_plan(path)
         check_world(plan, comm.size)
-        agree(comm, "plan", plan.plan_hash)
+        agree(comm, plan=plan.plan_hash)
         program = program_of(plan)
         if comm.rank == 0 and not trainers:
             write_actors(folder, program)

@@ -12,12 +12,16 @@ import numpy as np
 from executor.runtime.measured import measured_timeline
 from executor.runtime.transport.mpi import load_mpi
 from executor.runtime.worker import Record, Worker
+from experiments.entry import VERSION
 from strategy.base.errors import PlanError
 from strategy.program.program import Program
 from strategy.program.timeline import Timeline
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+_NAMED = 4
+"""Ranks that a message names at most."""
 
 
 def world() -> MPI.Intracomm:
@@ -60,15 +64,30 @@ def mean(comm: MPI.Intracomm, figure: float) -> float:
     return float(total[0]) / comm.size
 
 
-def agree(comm: MPI.Intracomm, what: str, mine: str) -> None:
-    """Refuse a job whose ranks differ.
+def agree(comm: MPI.Intracomm, **mine: object) -> None:
+    """Refuse a job whose ranks differ in any of these things, or in their version of this program.
 
     Raises:
-        PlanError: with the ranks' values.
+        PlanError: with everything that they differ in, and which ranks have what.
     """
-    values = broadcast(comm, gather(comm, mine))
-    if len(set(values)) > 1:
-        raise PlanError(f"the ranks disagree on the {what}", got=values, expected="one value")
+    said = {"version": VERSION, **{what: str(value) for what, value in mine.items()}}
+    told: list[dict[str, str]] = broadcast(comm, gather(comm, said))
+    lines = []
+    for what in sorted({what for one in told for what in one}):
+        ranks: dict[str | None, list[int]] = {}
+        for rank, one in enumerate(told):
+            ranks.setdefault(one.get(what), []).append(rank)
+        if len(ranks) > 1:
+            held = "; ".join(f"{value!r} on {_ranks(those)}" for value, those in ranks.items())
+            lines.append(f"\n  - {what.replace('_', ' ')}: {held}")
+    if lines:
+        raise PlanError(f"the ranks do not run the same{''.join(lines)}", hint="start all of them alike")
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    """At most a few of them."""
+    few = ", ".join(map(str, numbers[:_NAMED]))
+    return f"rank {few}" if len(numbers) <= _NAMED else f"rank {few} and {len(numbers) - _NAMED} more"
 
 
 def all_ok(comm: MPI.Intracomm) -> Callable[[bool], bool]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING
 
 from executor.checkpoint import Checkpoint, latest, save
+from executor.checkpoint.manifest import MANIFEST
 from executor.data.text import Corpus, read_corpus, standard_library
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import lanes_of
@@ -44,7 +46,7 @@ def train(args: argparse.Namespace) -> int:
     comm = world()
     plan = read_plan(args.plan)
     check_world(plan, comm.size)
-    agree(comm, "plan", plan.plan_hash)
+    agree(comm, **_same_on_all(args, plan))
     problems = broadcast(comm, verify(plan) if comm.rank == 0 else None)
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
@@ -54,7 +56,13 @@ def train(args: argparse.Namespace) -> int:
     weights = _find_weights(args.init, plan, resume=args.resume)
     corpus = standard_library() if args.data is None else read_corpus(args.data)
     checkpoint = _find_checkpoint(args.checkpoint, resume=args.resume)
-    agree(comm, "checkpoint", "" if checkpoint is None else str(checkpoint.folder))
+    agree(
+        comm,
+        text=corpus.digest if reads_text(plan) else "",
+        weights=_digest(args.init),
+        checkpoint=None if checkpoint is None else checkpoint.folder,
+        checkpoint_content=None if checkpoint is None else _digest(checkpoint.folder / MANIFEST),
+    )
     program = program_of(plan)
     transport = MpiTransport(comm, lanes_of(program))
     folder = run_folder()
@@ -79,6 +87,28 @@ def train(args: argparse.Namespace) -> int:
     _finish(args, comm, trainer, reports, run)
     transport.close()
     return 0
+
+
+def _same_on_all(args: argparse.Namespace, plan: Plan) -> dict[str, object]:
+    """What all ranks are to be started with: the acts of a step, and how many steps there are, follow from it."""
+    return {
+        "plan": plan.plan_hash,
+        "config": f"dp {plan.config.dp}, cp {plan.config.cp}, tp {plan.config.tp}, pp {plan.config.pp}",
+        "dtype": plan.training.dtype,
+        "backend": args.backend,
+        "steps": args.steps,
+        "checkpoint": args.checkpoint,
+        "checkpoint_every": args.checkpoint_every,
+        "resume": args.resume,
+    }
+
+
+def _digest(path: Path | None) -> str:
+    """What a file holds, in short."""
+    if path is None:
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _inputs(args: argparse.Namespace) -> dict[str, object]:

@@ -28,6 +28,8 @@ from strategy.base.files import repeated_key
 from strategy.sbp.tensor import Box, DType, box_shape, intersect, within
 
 _MANIFEST_LIMIT = 1 << 28
+_LARGE = 1 << 20
+"""Bytes of a piece beside which opening its file anew costs nothing."""
 
 
 def latest(folder: Path) -> Checkpoint | None:
@@ -58,7 +60,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 class Reader:
-    """Reads parts of the tensors of a checkpoint; opens every shard file once, and verifies its header then."""
+    """Reads parts of the tensors of a checkpoint; files of small pieces are opened, and headers verified, once."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -66,6 +68,8 @@ class Reader:
 
     def load(self, name: str, box: Box | None = None) -> NDArray[Any]:
         """The part `box` (by default all) of the logical tensor `name`; reads only the shards that it overlaps.
+
+        The part and one shard are in memory at a time; a part that is one shard is that shard itself.
 
         Raises:
             InputError: no such tensor, a box outside of it, or a shard that is not as it was written.
@@ -78,12 +82,16 @@ class Reader:
         wanted = box if box is not None else tuple((0, size) for size in tensor.shape)
         if not is_inside(wanted, tensor.shape):
             raise InputError("the box is not inside the tensor", where=where, got=wanted, expected=str(tensor.shape))
+        whole = next((shard for shard in tensor.shards if shard.box == wanted), None)
+        if whole is not None:
+            return self._piece(whole, tensor.dtype)
         result = np.empty(box_shape(wanted), tensor.dtype.numpy)
         for shard in tensor.shards:
             shared = intersect(shard.box, wanted)
             if shared is not None:
-                piece = self._piece(shard, tensor.dtype)
-                result[within(shared, wanted)] = piece[within(shared, shard.box)]
+                # No name for the shard: the next one is read when it is gone.
+                cells = within(shared, shard.box)
+                result[within(shared, wanted)] = self._piece(shard, tensor.dtype)[cells]
         return result
 
     def _piece(self, shard: Shard, dtype: DType) -> NDArray[Any]:
@@ -92,6 +100,9 @@ class Reader:
         path = self._checkpoint.folder / shard.file
         try:
             array: NDArray[Any] = self._file(shard.file).get_tensor(shard.key)
+            if array.nbytes >= _LARGE:
+                # An open file is mapped, and all that was read of it stays in memory.
+                del self._files[shard.file]
         except (OSError, SafetensorError) as error:
             raise InputError("the shard file cannot be read", where=str(path), got=str(error)) from error
         if array.dtype.name != dtype or array.shape != box_shape(shard.box):

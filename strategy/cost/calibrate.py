@@ -1,16 +1,18 @@
 """Calibrate: constants of the cost model from measurements, with provenance, interval and range of validity.
 
 Per kind of act, `seconds = fixed + s_per_flop * FLOPs + s_per_byte * bytes` is fitted by non-negative least squares on
-relative errors, re-weighted after Huber (1964) so that a preempted sample does not decide. Non-negative constants are
-monotone by construction. Kinds without measurements keep the data sheet's constants, and sizes outside the measured
-range are flagged as extrapolated.
+relative errors, without outliers and re-weighted after Huber (1964) so that a preempted sample does not decide.
+Non-negative constants are monotone by construction. Kinds without measurements keep the data sheet's constants, and
+sizes outside the measured range are flagged as extrapolated.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from strategy.base.errors import InputError
 from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
-from strategy.cost.measurement import CostKey, Features, Measurement
+from strategy.cost.measurement import CostKey, Features, Measurement, check_samples
 from strategy.graph.ops import cost_class
 from strategy.graph.ops.traits import counts_flop
 from strategy.hardware.cluster import Cluster
@@ -35,6 +37,15 @@ HUBER_THRESHOLD = 0.1
 
 SHORTEST_S = 1e-12
 """No measured act is shorter; clocks count nanoseconds."""
+_FEWEST_JUDGED = 8
+"""Of fewer rows of a kind it is not told which are outliers."""
+_DRAWS, _DRAWN_ROWS = 100, 4
+"""How often constants are found from a few rows, and from how many: one more than there are constants."""
+_OUTLIER_SIGMAS = 5.0
+_MAD_TO_SIGMA = 1.4826
+"""Standard deviations in a median absolute deviation of normal noise."""
+_SURELY_OFF = 2.0
+"""A lesser factor is left to the weights of the fit."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,15 +103,50 @@ def calibrate(measurements: Iterable[Measurement], cluster: Cluster, *, act_over
     """Fit every kind that was measured.
 
     Raises:
-        InputError: a measurement has no positive, finite time.
+        InputError: a measurement has no positive, finite time, or too few samples.
     """
     by_key: dict[CostKey, list[Measurement]] = {}
     for row in measurements:
         if not (np.isfinite(row.seconds) and row.seconds > 0):
             raise InputError("a measurement without a time", where=row.source, got=row.seconds, expected="seconds > 0")
+        check_samples(row.samples, f"{row.source}: {row.features.kind} of {row.features.nbytes} bytes")
         by_key.setdefault(row.features.key, []).append(row)
-    fitted = {key: _fit(rows) for key, rows in sorted(by_key.items())}
+    fitted = {key: _fit(_plausible(rows)) for key, rows in sorted(by_key.items())}
     return Calibration(cluster.name, fitted, act_overhead_s)
+
+
+def _plausible(rows: Sequence[Measurement]) -> Sequence[Measurement]:
+    """Rows without outliers: those off by more than noise from what most rows agree on.
+
+    Relative errors alone do not do: a row that is a thousand times too fast outweighs all others in a fit of those. So
+    constants are first found from a few rows at a time (random sample consensus; Fischler and Bolles 1981), the ones
+    with the least median deviation are taken for what most rows say, and rows are judged by the median absolute
+    deviation from these, in logarithms.
+    """
+    if len(rows) < _FEWEST_JUDGED:
+        return rows
+    deviations = min((_deviations(rows, few) for few in _draws(len(rows))), key=lambda found: float(np.median(found)))
+    bound = max(_OUTLIER_SIGMAS * _MAD_TO_SIGMA * float(np.median(deviations)), math.log(_SURELY_OFF))
+    return [row for row, deviation in zip(rows, deviations.tolist(), strict=True) if deviation <= bound]
+
+
+def _draws(count: int) -> Iterator[list[int]]:
+    """Rows that constants are found from; the same ones for the same number of rows."""
+    rng = random.Random(count)
+    return (rng.sample(range(count), _DRAWN_ROWS) for _ in range(_DRAWS))
+
+
+def _deviations(rows: Sequence[Measurement], few: Sequence[int]) -> Floats:
+    """[row]: |ln(measured / predicted)| by the constants that a few rows give."""
+    from scipy.optimize import nnls
+
+    seconds = np.array([row.seconds for row in rows])
+    terms = np.array([_terms(row.features) for row in rows])
+    chosen = terms[few] / seconds[few, None]
+    scale = np.maximum(chosen.max(axis=0), 1e-300)
+    solution, _ = nnls(chosen / scale, np.ones(len(few)))
+    predicted = np.maximum(terms @ (solution / scale), 1e-300)
+    return np.asarray(np.abs(np.log(seconds / predicted)))
 
 
 def _fit(rows: Sequence[Measurement]) -> Fitted:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
+
+from strategy.base.errors import InputError
+
+LEAST_SAMPLES = 5
+"""Fewer samples of one size are no measurement: one preempted act in three moves their median."""
 
 from strategy.sbp.placement import Space
 
@@ -62,3 +69,24 @@ class Measurement:
     seconds: float
     samples: int
     source: str
+
+
+def summarise(features: Features, seconds: Sequence[float], source: str) -> Measurement:
+    """The row of the samples of one size: their median, which a preempted act does not move.
+
+    Raises:
+        InputError: fewer samples than `LEAST_SAMPLES`.
+    """
+    check_samples(len(seconds), source)
+    return Measurement(features, median(seconds), len(seconds), source)
+
+
+def check_samples(count: int, source: str) -> None:
+    """Refuse rows of too few samples.
+
+    Raises:
+        InputError: names the source.
+    """
+    if count < LEAST_SAMPLES:
+        hint = "measure longer"
+        raise InputError("too few samples", where=source, got=count, expected=f"at least {LEAST_SAMPLES}", hint=hint)

@@ -9,8 +9,9 @@ import sys
 import time
 
 NAMES = (
-    *("admission", "boxing-bytes", "copies", "forgeries", "joined", "kill", "layouts", "memory", "mutation", "order"),
-    *("repeat", "solver", "transparency"),
+    *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "fits", "folding"),
+    *("forgeries", "graph-mutants", "joined", "kill", "layouts", "memory", "mutation", "order", "repeat", "solver"),
+    "transparency",
 )
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from strategy.ilp.check import check_solution
 from strategy.ilp.problem import FORBIDDEN, Problem, evaluate
 from strategy.ilp.solve import SolveStatus, smallest_limit, solve
 from strategy.ilp.solve.conflict import overfull_times
@@ -81,6 +82,7 @@ def check(problem: Problem, exercised: list[str]) -> Iterator[str]:
     value = evaluate(problem, answer.choice)
     if value.cost != answer.cost or (problem.limit is not None and not value.peak == answer.peak <= problem.limit):
         yield f"cost and peak are {(answer.cost, answer.peak)} to the solver, and {value} by its choice"
+    yield from check_solution(problem, answer.choice, value.cost)
 
 
 def coarse(problem: Problem) -> Problem:

@@ -1,17 +1,12 @@
 from __future__ import annotations
 
-import argparse
 import errno
 import hashlib
 import json
 import os
-import random
 import resource
 import shutil
-import signal
 import struct
-import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -180,33 +175,6 @@ def test_a_truncated_or_missing_file_is_refused(tmp_path: Path, name: str) -> No
     path.unlink()
     with pytest.raises(InputError, match=name):
         latest(tmp_path)
-
-
-def test_no_flipped_bit_goes_unseen(tmp_path: Path) -> None:
-    assert flip_bits(tmp_path, cases=400, seed=0) == 0
-
-
-def flip_bits(folder: Path, cases: int, seed: int) -> int:
-    """Flip a random bit of a checkpoint, over and over; how often that was not refused."""
-    saved = save_alone(folder, 1)
-    draw = random.Random(seed)
-    unseen = 0
-    for case in range(cases):
-        path = saved / ("manifest.json" if case % 2 else "rank-0.safetensors")
-        content = path.read_bytes()
-        changed = bytearray(content)
-        # The newline that ends the manifest says nothing.
-        changed[draw.randrange(len(content) - 1)] ^= 1 << draw.randrange(8)
-        path.write_bytes(changed)
-        try:
-            found = open_checkpoint(saved)
-            for name in found.manifest.tensors:
-                load(found, name)
-            unseen += 1
-        except InputError:
-            pass
-        path.write_bytes(content)
-    return unseen
 
 
 def rewrite_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -421,66 +389,3 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
     assert caught.value.exit_code == 6
     assert_holds(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-
-
-def kill_savers(folder: Path, cases: int, seed: int) -> tuple[list[str], Counter[str]]:
-    """Kill a process that saves one checkpoint after the other, at random times; failures, and where it was hit."""
-    draw = random.Random(seed)
-    failures: list[str] = []
-    hit = Counter[str]()
-    rows = 20_000
-    for case in range(cases):
-        place = folder / str(case)
-        save_alone(place, 0, rows)
-        child = os.fork()
-        if child == 0:
-            step = 1
-            while True:
-                save_alone(place, step, rows)
-                step += 1
-        time.sleep(draw.uniform(0.0, 0.08))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        drafts = list(place.glob("*.tmp"))
-        # A dot begins the name under which the library writes a shard.
-        names = sorted(path.name for path in drafts[0].iterdir()) if drafts else ["between"]
-        written = ["half a shard" if name.startswith(".") else name for name in names]
-        hit["+".join(written) or "empty draft"] += 1
-        try:
-            steps = [int(path.name[5:13]) for path in place.glob("step-????????")]
-            assert_holds(place, max(steps), rows)
-        except (AssertionError, InputError) as error:
-            failures.append(f"case {case}: {error}")
-        shutil.rmtree(place)
-    return failures, hit
-
-
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    failures, hit = kill_savers(tmp_path, cases=25, seed=0)
-    assert failures == []
-    assert len(hit) >= 2
-
-
-def main() -> int:
-    """The same at length: `python -m tests.executor.test_checkpoint --cases 200 --seed 1`."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    begin_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        failures, hit = kill_savers(Path(name), arguments.cases, arguments.seed)
-        unseen = flip_bits(Path(name), 50 * arguments.cases, arguments.seed)
-    report = {
-        "cases": arguments.cases,
-        "failures": len(failures) + unseen,
-        "coverage": dict(hit),
-        "bits_flipped": 50 * arguments.cases,
-        "seconds": round(time.monotonic() - begin_s, 1),
-    }
-    print(json.dumps(report))
-    return int(bool(failures or unseen))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -49,8 +49,8 @@ def run_folder(tmp_path: Path, plan_file: Path) -> Path:
 def old(tmp_path: Path, plan_file: Path) -> Path:
     """A calibration that knows a matmul of the data sheet, and a kind that no run has."""
     path = tmp_path / "old.json"
-    rows = [Measurement(Features("matmul", flop, 0), flop / 50e9, 3, "sheet") for flop in (10**6, 10**8)]
-    rows += [Measurement(Features("rare", 0, nbytes), nbytes / 1e9, 3, "sheet") for nbytes in (10**4, 10**6)]
+    rows = [Measurement(Features("matmul", flop, 0), flop / 50e9, 5, "sheet") for flop in (10**6, 10**8)]
+    rows += [Measurement(Features("rare", 0, nbytes), nbytes / 1e9, 5, "sheet") for nbytes in (10**4, 10**6)]
     write_calibration(calibrate(rows, read_plan(plan_file).cluster), path)
     return path
 

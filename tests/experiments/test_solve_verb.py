@@ -15,7 +15,8 @@ import pytest
 
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.ilp.problem_file import write_problem
-from strategy.ilp.solve import Solution, SolveStatus
+from strategy.ilp.solve import Solution, SolveStatus, solver
+from strategy.ilp.solve.memory_feasibility import Feasibility
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import Command, Said
 
@@ -160,3 +161,14 @@ def test_the_time_limit_is_kept(sbplan: Sbplan) -> None:
     assert time.monotonic() - start < 12 + 3  # the interpreter's start and end, on cores that others share, included
     assert done.returncode == 4
     assert json.loads(done.stdout.splitlines()[-2])["solve_time_s"] < 13.0
+
+
+def test_exit_code_3_is_not_said_on_the_word_of_one_solver(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second solver that runs out of time proves nothing, and one that finds a choice uncovers a bug."""
+    monkeypatch.setattr(solver, "find_legal", lambda problem, time_limit_s: Feasibility(False, None, 0))
+    assert _solve(command, tmp_path, FULL).code == 4
+    monkeypatch.setattr(solver, "find_legal", lambda problem, time_limit_s: Feasibility(False, (0, 0, 0), 0))
+    monkeypatch.chdir(tmp_path)
+    assert _solve(command, tmp_path, FULL).code == 70

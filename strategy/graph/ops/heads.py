@@ -165,7 +165,7 @@ def expect_heads(inputs: Specs, attrs: Attrs) -> TensorSpec:
     """
     if is_packed(len(inputs)):
         qkv = inputs[0]
-        composes = len(qkv.shape) == 5 and qkv.shape[3] > 2
+        composes = len(qkv.shape) == 5 and qkv.shape[3] > 2 and qkv.dtype.is_float
         expect(composes, "attention needs packed heads", got=shapes(inputs), expected="qkv[b, s, g, queries + 2, d]")
         b, s, g, wide, d = qkv.shape
         h, t = g * (wide - 2), s

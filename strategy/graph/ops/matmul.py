@@ -45,6 +45,7 @@ def _infer_nt(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, 
     y, w = inputs
     composes = len(y.shape) >= 2 and len(w.shape) == 2 and y.shape[-1] == w.shape[1]
     expect(composes, "matmul_nt shapes do not compose", got=shapes(inputs), expected="[..., n], [k, n]")
+    expect(y.dtype == w.dtype, "matmul_nt mixes dtypes", got=(y.dtype, w.dtype), expected="one dtype")
     return (TensorSpec((*y.shape[:-1], w.shape[0]), y.dtype),)
 
 
@@ -52,6 +53,7 @@ def _infer_tn(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, 
     x, y = inputs
     composes = len(x.shape) >= 2 and len(y.shape) >= 2 and x.shape[:-1] == y.shape[:-1]
     expect(composes, "matmul_tn shapes do not compose", got=shapes(inputs), expected="[..., k], [..., n]")
+    expect(x.dtype == y.dtype, "matmul_tn mixes dtypes", got=(x.dtype, y.dtype), expected="one dtype")
     return (TensorSpec((x.shape[-1], y.shape[-1]), x.dtype),)
 
 

@@ -37,6 +37,8 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
     x, gamma, beta = inputs
     composes = gamma.shape == beta.shape == x.shape[-1:]
     expect(composes, "layer_norm shapes do not compose", got=shapes(inputs), expected="x[..., d], gamma[d], beta[d]")
+    dtypes = tuple(spec.dtype for spec in inputs)
+    expect(len(set(dtypes)) == 1, "layer_norm mixes dtypes", got=dtypes, expected="one dtype")
     stat = TensorSpec(x.shape[:-1], x.dtype.wide)
     return (x, stat, stat)
 

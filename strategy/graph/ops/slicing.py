@@ -43,7 +43,7 @@ def _copy_shared(source: Array, source_box: Box, target: Array, target_box: Box)
 def _infer_concat(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     axis, first = int_attr(attrs, "axis"), inputs[0]
     expect(0 <= axis < len(first.shape), "concat along no dim", got=axis, expected=f"a dim of {first.shape}")
-    rest = [(spec.dtype, *spec.shape[:axis], *spec.shape[axis + 1 :]) for spec in inputs]
+    rest = [(spec.dtype, len(spec.shape), *spec.shape[:axis], *spec.shape[axis + 1 :]) for spec in inputs]
     alike = all(other == rest[0] for other in rest)
     expect(alike, "concat shapes do not compose", got=shapes(inputs), expected=f"all alike but for dim {axis}")
     joined = sum(spec.shape[axis] for spec in inputs)

@@ -21,6 +21,8 @@ from strategy.search.layouts.space import Keep
 
 MOST_NAMES = 2000
 """Names among which the nearest one is looked for, if a pin matches none."""
+NAMED = 4
+"""Ways to lay out pinned values that a message lists at most."""
 
 
 def check_pins(
@@ -188,6 +190,19 @@ def _unsatisfied(
         touched = [name for name in dict.fromkeys((*op.inputs, *op.outputs, *op.updates)) if name in wanted]
         if not touched or any(name in skip for name in touched):
             continue
-        if not any(keep(op, signature) for signature in op_signatures(graph, op, mesh, owned=owned)):
+        legal = op_signatures(graph, op, mesh, owned=owned)
+        if not any(keep(op, signature) for signature in legal):
             pins = ", ".join(f"{name} as {format_nd(wanted[name])}" for name in touched)
-            yield f"no legal signature of op {op.name} ({op.kind}) has {pins}"
+            yield f"no legal signature of op {op.name} ({op.kind}) has {pins}; {_legal_there(op, legal, touched)}"
+
+
+def _legal_there(op: Op, legal: Sequence[Signature], touched: Sequence[str]) -> str:
+    """The layouts that an op may have its pinned values in, on this mesh: in those of one line, all of them at once."""
+    lines = dict.fromkeys(
+        " with ".join(
+            f"{name} as {format_nd(nd_sbp)}" for name, nd_sbp in named_layouts(op, signature) if name in touched
+        )
+        for signature in legal
+    )
+    more = f", or in {len(lines) - NAMED} other ways" if len(lines) > NAMED else ""
+    return f"it may have {', or '.join(list(lines)[:NAMED])}{more}"

@@ -27,7 +27,7 @@ def test_a_simulated_timeline_gives_back_its_prices() -> None:
     plan = small_plan()
     program = program_of(plan)
     rows = observe(
-        simulate(program, steps=3).timeline, program, features_by_action(plan), source="simulated", steps={1, 2}
+        simulate(program, steps=6).timeline, program, features_by_action(plan), source="simulated", steps=range(1, 6)
     )
     assert {row.features for row in rows} == set(features_by_action(plan).values())
     for row in rows:

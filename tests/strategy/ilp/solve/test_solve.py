@@ -12,15 +12,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategy.base.errors import InputError
+from strategy.base.errors import InputError, InternalError
 from strategy.ilp.check import check_solution
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage, evaluate
-from strategy.ilp.solve import SolveStatus, brute_force, smallest_limit, solve
+from strategy.ilp.solve import SolveStatus, brute_force, smallest_limit, solve, solver
 from strategy.ilp.solve.brute_force import brute_force_peak
 from strategy.ilp.solve.build import build_core
 from strategy.ilp.solve.core import Core, NoChoiceError
 from strategy.ilp.solve.elimination import min_marginals, plan_elimination, sweep
-from strategy.ilp.solve.memory_feasibility import find_legal
+from strategy.ilp.solve.memory_feasibility import Feasibility, find_legal
 from strategy.ilp.solve.memory_rows import drop_oversized, drop_slack_rows
 from strategy.ilp.solve.reductions import (
     drop_dominated,
@@ -348,3 +348,36 @@ def test_the_smallest_problems() -> None:
     assert solve(Problem("one", (Node("a", (7, 5, 5)),), ())).choice == (1,)
     assert solve(Problem("shut", (Node("a", (FORBIDDEN,)),), ())).status is SolveStatus.INFEASIBLE
     assert solve(Problem("debit", (Node("a", (-7, -9)),), ())).cost == -9
+
+
+def _crowded() -> Problem:
+    """What no choice fits in."""
+    return Problem("crowded", (Node("a", (1, 2), (Usage(0, 1, (9, 8)),)),), (), limit=7)
+
+
+def test_a_second_solver_is_asked_before_anything_is_called_infeasible(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Problem] = []
+
+    def agrees(problem: Problem, *, time_limit_s: float) -> Feasibility:
+        asked.append(problem)
+        return find_legal(problem, time_limit_s=time_limit_s)
+
+    monkeypatch.setattr(solver, "find_legal", agrees)
+    problem = _crowded()
+    assert solve(problem).status is SolveStatus.INFEASIBLE
+    assert asked == [problem]  # as it was given, without the first solver's reductions
+
+
+@pytest.mark.parametrize("time_limit_s", [None, 5.0])
+def test_what_the_second_solver_does_not_prove_is_not_called_infeasible(
+    monkeypatch: pytest.MonkeyPatch, time_limit_s: float | None
+) -> None:
+    monkeypatch.setattr(solver, "find_legal", lambda problem, time_limit_s: Feasibility(False, None, 0))
+    answer = solve(_crowded(), time_limit_s=time_limit_s)
+    assert (answer.status, answer.choice, answer.proof) == (SolveStatus.LIMIT, None, None)
+
+
+def test_solvers_that_contradict_each_other_are_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver, "find_legal", lambda problem, time_limit_s: Feasibility(False, (0,), 0))
+    with pytest.raises(InternalError, match="found a choice where there is none"):
+        solve(_crowded())

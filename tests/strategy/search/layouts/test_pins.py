@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.errors import GraphError, InfeasibleError, InputError
+from strategy.graph.graph import Graph, Op
+from strategy.graph.signature import op_signatures
+from strategy.models.llama import LlamaConfig
 from strategy.passes.training import Training, training_graph
+from strategy.plan.verify import verify
 from strategy.sbp.sbp import B, P, Split
 from strategy.search.candidate.candidates import Pins, candidates_of
 from strategy.search.layouts.pins import check_pins, pinned, placement_problems
 from strategy.search.search import search
-from tests.support.small_plans import MODEL, no_simulation, request
+from tests.support.small_plans import MODEL, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)
 GRAPH = training_graph(MODEL, TRAINING)
@@ -100,3 +104,56 @@ def test_a_pinned_placement_holds() -> None:
     for op in plan.graph.ops:
         if op.name.startswith("layers.0.mlp."):
             assert stages.placement(op.name).devices == (1,)
+
+
+def grouped(heads: int, key_heads: int) -> LlamaConfig:
+    """Queries that share keys and values."""
+    return LlamaConfig(layers=1, width=48, heads=heads, key_heads=key_heads, hidden=32, sequence=8, vocabulary=64)
+
+
+def attention_of(model: LlamaConfig) -> tuple[Graph, Op]:
+    graph = training_graph(model, TRAINING)
+    return graph, next(op for op in graph.ops if op.kind == "attention")
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "parts", "splits"), [(8, 2, 2, True), (8, 2, 4, False), (8, 4, 4, True), (6, 3, 2, False)]
+)
+def test_key_heads_are_split_only_where_each_rank_gets_whole_groups(
+    heads: int, key_heads: int, parts: int, splits: bool
+) -> None:
+    """Fewer key heads than ranks of the tensor axis: queries are split all the same, keys and values stay whole."""
+    graph, op = attention_of(grouped(heads, key_heads))
+    found = {(s.inputs[0][1], s.inputs[1][1]) for s in op_signatures(graph, op, (1, parts))}
+    assert ((Split(2), Split(2)) in found) is splits
+    assert (Split(2), B) in found
+
+
+def test_a_pinned_degree_beyond_the_key_heads_is_refused_with_the_reason() -> None:
+    model = grouped(8, 2)
+    keys = attention_of(model)[1].inputs[1]
+    pins = Pins(dp=1, tp=4, pp=1, layouts={keys: (B, Split(2))})
+    asked = replace(request(4, TRAINING, model=model), pins=pins)
+    with pytest.raises(InfeasibleError) as caught:
+        search(asked, simulate=no_simulation, time_limit_s=30)
+    assert f"value {keys}: a dim is split into more parts than it has rows" in str(caught.value)
+    assert "expected at least 4 rows, found 2" in str(caught.value)
+
+
+def test_key_heads_that_no_degree_divides_are_refused_with_what_is_legal() -> None:
+    graph, op = attention_of(grouped(6, 3))
+    keys = op.inputs[1]
+    with pytest.raises(InfeasibleError) as caught:
+        pinned(graph, {keys: (B, Split(2))}, (1, 2))
+    assert f"no legal signature of op {op.name} (attention) has {keys} as ['B', 'S(2)']; it may have " in str(
+        caught.value
+    )
+    assert f"{keys} as ['B', 'B'], or {keys} as ['B', 'S(0)']" in str(caught.value)
+
+
+def test_a_degree_beyond_the_key_heads_is_planned_with_whole_keys() -> None:
+    model = grouped(8, 2)
+    asked = replace(request(4, TRAINING, model=model), pins=Pins(dp=1, tp=4, pp=1))
+    plan = search(asked, simulate=simulated, time_limit_s=30).plan
+    assert plan.config.tp == 4
+    assert verify(plan) == []
