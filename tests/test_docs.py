@@ -87,7 +87,7 @@ def test_the_op_of_the_guide_is_clean(house: Path) -> None:
 @pytest.fixture
 def softplus(house: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Graph], Graph]:
     """Puts the guide's op, which is known by its file alone, in the place of `gelu`."""
-    spec = importlib.util.spec_from_file_location("softplus", house / "strategy" / "ops" / "softplus.py")
+    spec = importlib.util.spec_from_file_location("softplus", house / "strategy" / "graph" / "ops" / "softplus.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
