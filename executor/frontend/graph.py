@@ -45,6 +45,7 @@ from strategy.nn.operators import Operators
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.training import Training
 from strategy.sbp.tensor import DType, TensorSpec
+from strategy.search.layouts.choose import ChooseSignatures, deduced
 from strategy.search.layouts.deduce import Deduction
 
 Specs = tuple[TensorSpec, ...]
@@ -58,7 +59,7 @@ class Graph(Module):
         training: how it trains what it minimizes; the global batch is that of the inputs. None only computes.
         layouts: value name or pattern -> its layout, wherever it is written or read.
         stages: op name or pattern -> its stage, where there are several.
-        deduction: by which rule what is not pinned is deduced; None searches for the best.
+        choose: how signatures are chosen where pins leave a choice: `deduced(RULE)`, or `searched` for the best.
         dtype: of parameters; by default that of the training, or float32.
         seed: of parameters that have no value yet.
         output_buffers: how many calls may be under way on a rank; one more waits for the oldest.
@@ -71,7 +72,7 @@ class Graph(Module):
         training: Training | None = None,
         layouts: Mapping[str, Layouts] | None = None,
         stages: Mapping[str, int] | None = None,
-        deduction: Deduction | None = Deduction.MATCH_ALL,
+        choose: ChooseSignatures = deduced(Deduction.MATCH_ALL),  # noqa: B008 (a function without state)
         dtype: DType | None = None,
         seed: int = 0,
         output_buffers: int = 2,
@@ -84,7 +85,7 @@ class Graph(Module):
         self._training = training
         self._layouts = dict(layouts or {})
         self._stages = dict(stages or {})
-        self._deduction = deduction
+        self._choose = choose
         self._dtype = dtype or (DType.FLOAT32 if training is None else training.dtype)
         self._seed = seed
         self._compiled: dict[Specs, Compiled] = {}
@@ -168,7 +169,7 @@ class Graph(Module):
         parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
         held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
         held.update(self._own)
-        compiled = Compiled(world, traced, place(world, traced, wishes, held, self._deduction))
+        compiled = Compiled(world, traced, place(world, traced, wishes, held, self._choose))
         compiled.start(held)
         for name, tensor in compiled.state(self._seed, held).items():
             if name in parameters:

@@ -1,4 +1,4 @@
-"""Placing: on which ranks the ops of a graph run and how its tensors lie, by pins, held state and deduction."""
+"""Placing: on which ranks the ops of a graph run and how its tensors lie, by pins, held state and chosen signatures."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any
 from executor.frontend.global_tensor import GlobalTensor, Layouts, full_layout, placement
 from executor.frontend.traced import Traced
 from executor.frontend.world import World
-from strategy.base.errors import InfeasibleError, InputError
+from strategy.base.errors import InputError
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.graph.signature import Signature
-from strategy.ilp.solve import solve
 from strategy.layout.convert import lay_out
 from strategy.layout.layout import Home, Layout, Stages, assign_stages
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Shape
-from strategy.search.layouts.deduce import Deduction, deduce
-from strategy.search.layouts.layout_problem import layout_problem
+from strategy.search.layouts.choose import ChooseSignatures
 from strategy.search.layouts.pins import pin_problems, pinned
 from strategy.search.layouts.space import Keep, SearchSpace
 
@@ -79,7 +77,7 @@ def place(
     traced: Traced,
     wishes: Wishes,
     held: Mapping[str, GlobalTensor],
-    deduction: Deduction | None,
+    choose: ChooseSignatures,
 ) -> Layout:
     """Where everything of a graph is; what is held stays where and as it is.
 
@@ -92,17 +90,8 @@ def place(
     stages = _at_home(graph, assigned, held)
     keep = _in_place(pinned(graph, wishes.all_layouts(traced.pins), mesh), held)
     converter = world.converter(*placements)
-    if deduction is not None:
-        signatures: Mapping[str, Signature] = deduce(graph, stages, converter, keep, rule=deduction)
-    else:
-        weights = (1,) * len(placements)
-        space = SearchSpace(graph, stages, traced.pipeline, converter.cost, converter, weights, keep)
-        problem = layout_problem(space)
-        solution = solve(problem.problem)
-        if solution.choice is None:
-            raise InfeasibleError("no layout satisfies the pins", hint="relax a pin")
-        signatures = problem.signatures(solution.choice)
-    return lay_out(graph, stages, signatures, converter)
+    space = SearchSpace(graph, stages, traced.pipeline, converter.cost, converter, (1,) * len(placements), keep)
+    return lay_out(graph, stages, choose(space), converter)
 
 
 def placements_of(world: World, given: Where | Sequence[Where]) -> tuple[tuple[Placement, ...], list[InputError]]:

@@ -32,6 +32,7 @@ from strategy.passes.updates import Optimizer
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType
+from strategy.search.layouts.choose import ChooseSignatures, deduced, searched
 from strategy.search.layouts.deduce import Deduction
 from tests.executor.worlds import on_ranks
 from tests.mpi.launch import run_ranks
@@ -41,10 +42,10 @@ BATCH = 8
 
 
 @pytest.mark.parametrize("options", [{}, {"layouts": {"x": split(0), "labels": split(0)}}])
-@pytest.mark.parametrize("deduction", [Deduction.MATCH_ALL, None])
-def test_two_ranks_train_as_one_does(options: dict[str, Any], deduction: Deduction | None) -> None:
+@pytest.mark.parametrize("choose", [deduced(Deduction.MATCH_ALL), searched])
+def test_two_ranks_train_as_one_does(options: dict[str, Any], choose: ChooseSignatures) -> None:
     alone = on_ranks(1, lambda world: trained(placement([0])))[0]
-    for losses in on_ranks(2, lambda world: trained(placement([0, 1]), deduction=deduction, **options)):
+    for losses in on_ranks(2, lambda world: trained(placement([0, 1]), choose=choose, **options)):
         np.testing.assert_allclose(losses, alone, rtol=1e-9)
     assert alone[-1] < 0.7 * alone[0]
 
@@ -69,15 +70,15 @@ def test_stages_micro_batches_and_meshes_train_alike() -> None:
         np.testing.assert_allclose(losses, alone, rtol=1e-9)
 
 
-@pytest.mark.parametrize("deduction", [Deduction.MATCH_ALL, None])
-def test_an_evaluation_sees_a_step_without_a_copy(deduction: Deduction | None) -> None:
+@pytest.mark.parametrize("choose", [deduced(Deduction.MATCH_ALL), searched])
+def test_an_evaluation_sees_a_step_without_a_copy(choose: ChooseSignatures) -> None:
     """Weights live in columns for the training; the evaluation, laid out otherwise, reads the same memory."""
 
     def code(world: World) -> None:
         model, where = Mlp(), placement([0, 1])
         pins = {"*.one.weight": split(1), "*.two.bias": broadcast}
         train = Train(model, placement=where, training=Training(BATCH, dtype=DType.FLOAT64), layouts=pins)
-        evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, deduction=deduction, layouts={"x": split(0)})
+        evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, choose=choose, layouts={"x": split(0)})
         x, labels = features()
         train(x, labels)
         before = evaluate(x).result().numpy()
