@@ -172,4 +172,6 @@ def header_sha256(path: Path) -> str:
         nbytes = int.from_bytes(prefix, "little")
         if nbytes > min(_HEADER_LIMIT, path.stat().st_size):
             raise InputError("the header is larger than can be", where=str(path), got=nbytes)
-        return hashlib.sha256(prefix + file.read(nbytes)).hexdigest()
+        digest = hashlib.sha256(prefix)
+        digest.update(file.read(nbytes))
+        return digest.hexdigest()

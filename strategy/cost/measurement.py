@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from strategy.base.errors import InputError
+from strategy.sbp.placement import Space
 
 LEAST_SAMPLES = 5
 """Fewer samples of one size are no measurement: one preempted act in three moves their median."""
-
-from strategy.sbp.placement import Space
 
 
 @dataclass(frozen=True, slots=True, order=True)

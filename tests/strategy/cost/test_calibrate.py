@@ -101,7 +101,7 @@ def test_the_key_is_fields_and_its_words_are_for_people(tmp_path: Path) -> None:
         CostKey("a@host"), CostKey("a", space=Space.HOST),
     ]  # fmt: skip
     assert len({str(key) for key in odd}) == 3
-    found = calibrate([Measurement(features_of(key, 0, 10**6, 1), 1e-3, 1, str(key)) for key in odd], cluster(1))
+    found = calibrate([Measurement(features_of(key, 0, 10**6, 1), 1e-3, 5, str(key)) for key in odd], cluster(1))
     path = tmp_path / "file.json"
     write_calibration(found, path)
     assert read_calibration(path) == found
