@@ -19,8 +19,8 @@ from types import FrameType
 from typing import NoReturn
 
 from experiments.console import open_standard_streams, say, silence, write_out
-from experiments.entry import VERSION
 from experiments.garbage import little_garbage
+from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
 
 VERBS = {

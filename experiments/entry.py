@@ -12,7 +12,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-VERSION = "0.1.0"
 PACKAGES = ("strategy", "simulator", "executor", "experiments")
 EXIT_ENVIRONMENT_LACKS = 5  # strategy.base.errors.EnvironmentLacks, which may not be imported before the check
 

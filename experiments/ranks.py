@@ -12,7 +12,7 @@ import numpy as np
 from executor.runtime.measured import measured_timeline
 from executor.runtime.transport.mpi import load_mpi
 from executor.runtime.worker import Record, Worker
-from experiments.entry import VERSION
+from experiments.version import VERSION
 from strategy.base.errors import PlanError
 from strategy.program.program import Program
 from strategy.program.timeline import Timeline

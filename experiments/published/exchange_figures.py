@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from experiments.published.sources import SourceFigure, falling
+from experiments.published.source_figure import SourceFigure, falling
 from simulator.exchange.buckets import MIB
 from simulator.exchange.fabric import Fabric, rdma_nvlink, rdma_pcie, tcp_cloud
 from simulator.exchange.horovod import Horovod

@@ -14,7 +14,7 @@ from experiments.published.job_acts import simulated_seconds
 from experiments.published.megatron import GPT3, TRILLION, megatron_job
 from experiments.published.predictions import Mixture
 from experiments.published.rows import read_rows
-from experiments.published.sources import SourceFigure, near
+from experiments.published.source_figure import SourceFigure, near
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job
 

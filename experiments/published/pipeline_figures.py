@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.published.sources import SourceFigure, near
+from experiments.published.source_figure import SourceFigure, near
 from simulator.pipelines import pipeline
 from simulator.simulate import Simulation, simulate
 

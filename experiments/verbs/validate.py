@@ -15,7 +15,7 @@ from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
     from experiments.published.scores import Choice, Score
-    from experiments.published.sources import SourceFigure
+    from experiments.published.source_figure import SourceFigure
     from experiments.published.validation import Validation
 
 

@@ -19,7 +19,10 @@ from tests.mpi.plans import write_small_plan
 RANKS = 2
 """Of the plan; the one that was started otherwise is drawn."""
 PLAIN = ("-m", "experiments")
-OTHER_VERSION = ("-c", "import experiments.entry as e, sys; e.VERSION = '0.0.9'; sys.exit(e.main())")
+OTHER_VERSION = (
+    "-c",
+    "import experiments.entry as e, experiments.version as v, sys; v.VERSION = '0.0.9'; sys.exit(e.main())",
+)
 
 
 @dataclass(frozen=True, slots=True)

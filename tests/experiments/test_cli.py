@@ -15,7 +15,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from experiments.cli import VERBS, dispatch, guarded
-from experiments.entry import PACKAGES, VERSION
+from experiments.entry import PACKAGES
+from experiments.version import VERSION
 from strategy.base.errors import InfeasibleError, InputError, InternalError, RunError, SbplanError
 from strategy.ilp.problem import Node, Problem
 from tests.conftest import Sbplan

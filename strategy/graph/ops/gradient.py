@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from strategy.base.errors import GraphError
-from strategy.graph.graph import Attrs, Op, Phase, of_op
+from strategy.graph.graph import Attrs, Lineage, Op, Phase, of_op
 from strategy.sbp.tensor import TensorSpec
 
-if TYPE_CHECKING:
-    from strategy.graph.builder import GraphBuilder
+
+class GrowingGraph(Protocol):
+    """What gradient rules need of a graph under construction; `strategy.graph.builder.GraphBuilder` is one."""
+
+    def spec(self, name: str) -> TensorSpec:
+        """Shape and dtype of a value."""
+
+    def add(
+        self,
+        name: str | Lineage,
+        kind: str,
+        inputs: Sequence[str],
+        *,
+        labels: Sequence[str] = (),
+        attrs: Attrs | None = None,
+        phase: Phase = Phase.FORWARD,
+        layer: int | None = None,
+    ) -> tuple[str, ...]:
+        """Append an op; gives the names of what it writes."""
 
 
 @dataclass(slots=True)
 class GradientBuilder:
     """The gradients found so far, seen from one op of the forward pass."""
 
-    graph: GraphBuilder
+    graph: GrowingGraph
     op: Op
     needed: frozenset[str]
     gradients: dict[str, list[str]] = field(default_factory=dict)

@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from experiments.published import exchange_figures, job_figures, pipeline_figures
-from experiments.published.sources import SourceFigure, as_table, falling, near
+from experiments.published.source_figure import SourceFigure, falling, near
+from experiments.published.sources import as_table
 from simulator.exchange.fabric import rdma_nvlink, rdma_pcie, tcp_cloud
 
 
