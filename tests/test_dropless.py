@@ -63,7 +63,7 @@ def test_rows_of_halves(precision: Precision) -> None:
 def test_ops_on_rows_are_profiled_like_others() -> None:
     ragged = [c for c in op_cases(tiny(), 8, 2) if any(s.ragged is not None for s in (*c.inputs, *c.outputs))]
     assert {"dropless_dispatch", "dropless_combine", "grouped_matmul", "silu"} <= {case.op.kind for case in ragged}
-    assert all(time_op(case, NumpyKernels(), vocabulary=4) > 0 for case in ragged[::4])
+    assert all(min(time_op(case, NumpyKernels(), vocabulary=4)) > 0 for case in ragged[::4])
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
