@@ -43,7 +43,7 @@ COLLECTIVE_ROWS = (64, 1024, 16384, 131072)
 
 
 @dataclass(frozen=True, slots=True)
-class OpCase:
+class OpSample:
     """One op on pieces of one size."""
 
     features: Features
@@ -53,9 +53,9 @@ class OpCase:
     updates: tuple[TensorSpec, ...]
 
 
-def op_cases(model: Model, global_batch: int, ranks: int) -> list[OpCase]:
+def op_samples(model: Model, global_batch: int, ranks: int) -> list[OpSample]:
     """Cases of every op kind that training uses, over its range of sizes."""
-    found: dict[str, dict[Features, OpCase]] = {}
+    found: dict[str, dict[Features, OpSample]] = {}
     for count in (1, 2, 4):
         if global_batch % count:
             continue
@@ -64,13 +64,13 @@ def op_cases(model: Model, global_batch: int, ranks: int) -> list[OpCase]:
             if op.layer in (None, 0):
                 for mesh in ((1,), (ranks,)):
                     for signature in op_signatures(graph, op, mesh):
-                        case = _case(graph, op, signature, mesh)
-                        found.setdefault(op.kind, {}).setdefault(case.features, case)
-    return [case for kind in sorted(found) for case in _spread(list(found[kind].values()))]
+                        sample = _sample(graph, op, signature, mesh)
+                        found.setdefault(op.kind, {}).setdefault(sample.features, sample)
+    return [sample for kind in sorted(found) for sample in _spread(list(found[kind].values()))]
 
 
-def _case(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> OpCase:
-    return OpCase(
+def _sample(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> OpSample:
+    return OpSample(
         op_features(graph, op, signature, mesh),
         op,
         piece_specs(graph.specs(op.inputs), signature.inputs, mesh),
@@ -79,27 +79,27 @@ def _case(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> 
     )
 
 
-def _spread(cases: Sequence[OpCase]) -> list[OpCase]:
-    """A few cases from the smallest to the largest."""
-    ordered = sorted(cases, key=lambda case: (case.features.flop, case.features.nbytes))
+def _spread(samples: Sequence[OpSample]) -> list[OpSample]:
+    """A few samples from the smallest to the largest."""
+    ordered = sorted(samples, key=lambda sample: (sample.features.flop, sample.features.nbytes))
     picks = sorted({round(i * (len(ordered) - 1) / (SIZES_PER_KIND - 1)) for i in range(SIZES_PER_KIND)})
     return [ordered[pick] for pick in picks]
 
 
-def time_op(case: OpCase, kernels: Kernels, *, vocabulary: int) -> list[float]:
+def time_op(sample: OpSample, kernels: Kernels, *, vocabulary: int) -> list[float]:
     """Seconds of one act, several times."""
-    definition = op_definition(case.op.kind)
+    definition = op_definition(sample.op.kind)
     rng = np.random.default_rng(0)
-    arrays = [_random(kernels, spec, rng, vocabulary) for spec in (*case.inputs, *case.outputs, *case.updates)]
-    first, second = len(case.inputs), len(case.inputs) + len(case.outputs)
+    arrays = [_random(kernels, spec, rng, vocabulary) for spec in (*sample.inputs, *sample.outputs, *sample.updates)]
+    first, second = len(sample.inputs), len(sample.inputs) + len(sample.outputs)
     call = Call(
         xp=kernels.xp,
-        attrs=case.op.attrs,
+        attrs=sample.op.attrs,
         inputs=tuple(arrays[:first]),
         outputs=tuple(arrays[first:second]),
         updates=tuple(arrays[second:]),
-        input_boxes=tuple(_box(spec) for spec in case.inputs),
-        output_boxes=tuple(_box(spec) for spec in case.outputs),
+        input_boxes=tuple(_box(spec) for spec in sample.inputs),
+        output_boxes=tuple(_box(spec) for spec in sample.outputs),
         workspace=Workspace(kernels.xp),
         first_of_piece=False,
     )
@@ -136,7 +136,7 @@ def _seconds(act: Callable[[], object]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectiveCase:
+class CollectiveSample:
     """One boxing step over all ranks, or a transfer from each rank of the first half to one of the second."""
 
     features: Features
@@ -146,7 +146,7 @@ class CollectiveCase:
     number: int
 
 
-def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
+def collective_samples(cluster: Cluster, ranks: int) -> list[CollectiveSample]:
     """Every kind of communication at several sizes."""
     world = Placement(tuple(range(ranks)), (ranks,), ("all",))
     changes: list[tuple[ActKind, NdSbp, NdSbp]] = [
@@ -156,54 +156,56 @@ def collective_cases(cluster: Cluster, ranks: int) -> list[CollectiveCase]:
         (ActKind.ALL_TO_ALL, (Split(0),), (Split(1),)),
         *([(ActKind.ROTATE, (Split(0),), (Split(0, 1),))] if ranks > 1 else []),
     ]
-    cases: list[CollectiveCase] = []
+    samples: list[CollectiveSample] = []
     for rows in COLLECTIVE_ROWS:
         spec = TensorSpec((rows, 16))
         for kind, source, target in changes:
             step = BoxingStep(kind, (0,), target)
             tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
             features = step_features(cluster, spec, source, step, world, 0)
-            cases.append(CollectiveCase(features, kind, spec, tasks, len(cases)))
+            samples.append(CollectiveSample(features, kind, spec, tasks, len(samples)))
         if ranks > 1:
-            cases.append(_transfer_case(cluster, spec, ranks, len(cases)))
-    return cases
+            samples.append(_transfer_sample(cluster, spec, ranks, len(samples)))
+    return samples
 
 
-def _transfer_case(cluster: Cluster, spec: TensorSpec, ranks: int, number: int) -> CollectiveCase:
+def _transfer_sample(cluster: Cluster, spec: TensorSpec, ranks: int, number: int) -> CollectiveSample:
     half = ranks // 2
     first = Placement(tuple(range(half)), (half,), ("all",))
     second = Placement(tuple(range(half, 2 * half)), (half,), ("all",))
     task = transfer_task(spec, (B,), first, (B,), second)
     tasks = tuple(task if rank < 2 * half else None for rank in range(ranks))
-    return CollectiveCase(transfer_features(cluster, task, spec), ActKind.TRANSFER, spec, tasks, number)
+    return CollectiveSample(transfer_features(cluster, task, spec), ActKind.TRANSFER, spec, tasks, number)
 
 
-def collective_lanes(cases: Sequence[CollectiveCase], ranks: int) -> Lanes:
-    """The lanes that a transport for these cases needs."""
-    return {case.number: Lane(tuple(range(ranks)), "profile") for case in cases if case.kind is not ActKind.TRANSFER}
+def collective_lanes(samples: Sequence[CollectiveSample], ranks: int) -> Lanes:
+    """The lanes that a transport for these samples needs."""
+    return {
+        sample.number: Lane(tuple(range(ranks)), "profile") for sample in samples if sample.kind is not ActKind.TRANSFER
+    }
 
 
-def time_collective(case: CollectiveCase, transport: Transport) -> list[float]:
+def time_collective(sample: CollectiveSample, transport: Transport) -> list[float]:
     """Seconds of one act, several times, from when all ranks are there."""
-    task = case.tasks[transport.rank]
-    source, target = _ends(case, task, transport.rank)
+    task = sample.tasks[transport.rank]
+    source, target = _ends(sample, task, transport.rank)
     seconds = []
     start_act = None
     if task is not None:
-        start_act = prepare(case.kind, task, transport.rank, case.number, transport, source, target, Workspace(np))
-    for sample in range(WARM_UPS + SAMPLES):
+        start_act = prepare(sample.kind, task, transport.rank, sample.number, transport, source, target, Workspace(np))
+    for repeat in range(WARM_UPS + SAMPLES):
         transport.barrier()
         start = time.perf_counter()
         if start_act is not None:
             for request in start_act():
                 wait(request, transport)
-        if sample >= WARM_UPS:
+        if repeat >= WARM_UPS:
             seconds.append(time.perf_counter() - start)
     return seconds
 
 
 def _ends(
-    case: CollectiveCase, task: BoxingTask | TransferTask | None, rank: int
+    sample: CollectiveSample, task: BoxingTask | TransferTask | None, rank: int
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
     """The arrays that this rank reads and writes."""
     if isinstance(task, BoxingTask):
@@ -211,7 +213,7 @@ def _ends(
         return np.ones(box_shape(boxes[0]), np.float32), np.ones(box_shape(boxes[1]), np.float32)
     if task is None:
         return None, None
-    whole = np.ones(case.spec.shape, np.float32)
+    whole = np.ones(sample.spec.shape, np.float32)
     return (whole if rank in task.source_boxes else None), (whole.copy() if rank in task.target_boxes else None)
 
 
@@ -222,7 +224,7 @@ def profile(
     transport: Transport,
     kernels: Kernels,
     *,
-    cases: Sequence[CollectiveCase],
+    collectives: Sequence[CollectiveSample],
     combine: Callable[[float], float],
     progress: Callable[[str], None] = lambda line: None,
 ) -> list[Measurement]:
@@ -232,11 +234,11 @@ def profile(
     """
     rows = []
     smallest = min((s.below for s in model.batch.values() if isinstance(s, Integers)), default=VOCABULARY)
-    for case in op_cases(model, global_batch, transport.size):
-        progress(f"{case.features.kind} {case.features.nbytes} bytes")
+    for sample in op_samples(model, global_batch, transport.size):
+        progress(f"{sample.features.kind} {sample.features.nbytes} bytes")
         transport.barrier()
-        rows.append(_row(case.features, time_op(case, kernels, vocabulary=smallest), combine))
-    for found in cases if transport.size > 1 else ():
+        rows.append(_row(sample.features, time_op(sample, kernels, vocabulary=smallest), combine))
+    for found in collectives if transport.size > 1 else ():
         progress(f"{found.features.kind} {found.features.nbytes} bytes")
         rows.append(_row(found.features, time_collective(found, transport), combine))
     return rows

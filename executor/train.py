@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from executor.checkpoint import Checkpoint, Piece, Reader
+from executor.checkpoint import Checkpoint, Reader, TensorPart
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
 from executor.runtime.initialize import given_piece, initial_piece
@@ -132,12 +132,12 @@ class Trainer:
         skipped = self.plan.training.skips and not math.isfinite(norm)
         return StepReport(self.step, loss_sum / tokens, norm, skipped, elapsed, self.plan.tokens_per_step / elapsed)
 
-    def owned_pieces(self) -> list[Piece]:
+    def owned_pieces(self) -> list[TensorPart]:
         """The parts of the state that this rank writes to a checkpoint: of several replicas, the lowest rank's."""
         pieces = []
         for value, box in self._variables():
             if self.rank == min(rank for rank, other in self._boxes(value).items() if other == box):
-                pieces.append(Piece(value.name, value.spec.shape, box, self.worker.read(value.name)))
+                pieces.append(TensorPart(value.name, value.spec.shape, box, self.worker.read(value.name)))
         return pieces
 
     def _on_step(self, step: int, reports: Mapping[str, NDArray[Any]]) -> None:

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from experiments.console import open_standard_streams, say, silence, write_out
-from experiments.garbage import little_garbage
+from experiments.gc_threshold import raised_gc_threshold
 from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
 
@@ -157,7 +157,7 @@ def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
     open_standard_streams()
     signal.signal(signal.SIGTERM, _terminate)
-    with little_garbage():
+    with raised_gc_threshold():
         return guarded(lambda: dispatch(argv), argv)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from executor.op_validation.completeness import MOST, read_reasons, reason_for, try_unlisted
+from executor.op_validation.completeness import MOST, check_completeness, read_reasons, reason_for
 from executor.op_validation.gradients import gradient_problems
 from executor.op_validation.signatures import MESHES, signature_text, try_listed
 from executor.op_validation.subject import Subject, subjects_of
@@ -92,7 +92,7 @@ def check_kind(
             _listed(coverage, subject, kernels, seed, meshes, most_listed)
             _gradients(coverage, subject, kernels, seed)
             if kernels.host and most_unlisted:
-                _unlisted(coverage, subject, kernels, seed, most_unlisted)
+                _completeness(coverage, subject, kernels, seed, most_unlisted)
     except SbplanError as error:
         coverage.problems.append(f"{kind}: {error}")
     except Exception as error:  # noqa: BLE001 - the meaning of an op may fail in any way, and that is the finding
@@ -122,9 +122,9 @@ def _gradients(coverage: Coverage, subject: Subject, kernels: Kernels, seed: int
     coverage.problems += gradient_problems(subject, kernels, seed=seed)
 
 
-def _unlisted(coverage: Coverage, subject: Subject, kernels: Kernels, seed: int, most: int) -> None:
+def _completeness(coverage: Coverage, subject: Subject, kernels: Kernels, seed: int, most: int) -> None:
     reasons = read_reasons()
-    for found in try_unlisted(subject, kernels, seed=seed, most=most):
+    for found in check_completeness(subject, kernels, seed=seed, most=most):
         coverage.unlisted += found.tried
         coverage.combinations += found.combinations
         coverage.exhaustive &= found.exhaustive

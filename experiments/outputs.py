@@ -14,7 +14,7 @@ from pathlib import Path
 from strategy.base.errors import InputError
 
 
-def check_place(path: Path | None, flag: str, *, new: bool = False) -> None:
+def check_output_path(path: Path | None, flag: str, *, new: bool = False) -> None:
     """Refuse a place where no file can be written; `new` refuses one that has a file already.
 
     Raises:

@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from executor.profile import collective_cases, collective_lanes, profile
+from executor.profile import collective_lanes, collective_samples, profile
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.mpi import MpiTransport
 from executor.supervision.environment import run_folder
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from experiments.console import emit, say
 from experiments.machine import local_cluster
-from experiments.outputs import check_place
+from experiments.outputs import check_output_path
 from experiments.ranks import broadcast, mean, world
 from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.hardware.cluster import Cluster, Device, Host, Link
@@ -30,11 +30,11 @@ def profile_ranks(out: Path, *, json: bool) -> int:
     Raises:
         InputError: the calibration cannot be written there; said before anything is measured.
     """
-    check_place(out, "--out")
+    check_output_path(out, "--out")
     comm = world()
     cluster = _cluster_of(broadcast(comm, asdict(local_cluster(comm.size)) if comm.rank == 0 else None))
-    cases = collective_cases(cluster, comm.size)
-    transport = MpiTransport(comm, collective_lanes(cases, comm.size))
+    collectives = collective_samples(cluster, comm.size)
+    transport = MpiTransport(comm, collective_lanes(collectives, comm.size))
     heartbeat = Heartbeat(heartbeat_path(run_folder(), comm.rank))
     measured = 0
 
@@ -49,7 +49,7 @@ def profile_ranks(out: Path, *, json: bool) -> int:
         cluster,
         transport,
         open_kernels("numpy"),
-        cases=cases,
+        collectives=collectives,
         combine=lambda seconds: mean(comm, seconds),
         progress=progress,
     )

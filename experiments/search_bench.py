@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TypeVar
 
-from experiments.search_cases import Case
+from experiments.search_problems import SearchProblem
 from strategy.base.errors import InternalError
 from strategy.ilp.baselines import BASELINES, Baseline
 from strategy.ilp.check import check_solution
@@ -58,10 +58,10 @@ class Comparison:
         return asdict(self) | {"worse_than": list(self.worse_than)}
 
 
-def compare(case: Case, time_limit_s: float, baselines: Mapping[str, Baseline] = BASELINES) -> Comparison:
+def compare(entry: SearchProblem, time_limit_s: float, baselines: Mapping[str, Baseline] = BASELINES) -> Comparison:
     """Build a problem and solve it by every method."""
     start = time.perf_counter()
-    problem = case.build()
+    problem = entry.build()
     build_s = time.perf_counter() - start
     solution, elapsed_s, process_s = _timed(partial(solve, problem, time_limit_s=time_limit_s))
     bound = solution.lower_bound
@@ -75,7 +75,7 @@ def compare(case: Case, time_limit_s: float, baselines: Mapping[str, Baseline] =
         found, elapsed_s, process_s = _timed(partial(method, problem, time_limit_s))
         results[name] = result(found.choice, (elapsed_s, process_s), found.note)
     cells = sum(len(edge.costs) for edge in problem.edges)
-    return Comparison(case.name, len(problem.nodes), len(problem.edges), cells, build_s, bound, results)
+    return Comparison(entry.name, len(problem.nodes), len(problem.edges), cells, build_s, bound, results)
 
 
 def _timed(job: Callable[[], T]) -> tuple[T, float, float]:

@@ -46,7 +46,7 @@ class RunStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRecord:
     """One run: times are ISO 8601 in UTC; `plan_hash` is the summary's, where it has one."""
 
     id: int
@@ -71,7 +71,7 @@ class RunStore:
     root: Path
     wait_s: float = 10.0
 
-    def create(self, verb: str, inputs: Mapping[str, object], *, name: str | None = None) -> Run:
+    def create(self, verb: str, inputs: Mapping[str, object], *, name: str | None = None) -> RunRecord:
         """Open a new run: its folder (called `name`, which may be there already), its resolved inputs, its row."""
         started = _now()
         resolved = json.dumps(inputs, indent=2, sort_keys=True) + "\n"
@@ -85,9 +85,9 @@ class RunStore:
             folder.mkdir(exist_ok=True)  # left by a writer that died before its row was kept
             write_atomic(folder / "inputs.json", resolved)
             database.execute("UPDATE runs SET folder = ? WHERE id = ?", (folder.name, number))
-        return Run(id=number, verb=verb, started=started, folder=folder)
+        return RunRecord(id=number, verb=verb, started=started, folder=folder)
 
-    def finish(self, run: Run, status: RunStatus, summary: Mapping[str, object]) -> Run:
+    def finish(self, run: RunRecord, status: RunStatus, summary: Mapping[str, object]) -> RunRecord:
         """Close `run`; returns it as it now stands."""
         plan_hash = summary.get("plan_hash")
         closed = replace(
@@ -104,7 +104,7 @@ class RunStore:
             )
         return closed
 
-    def get(self, number: int) -> Run:
+    def get(self, number: int) -> RunRecord:
         """The run with this id.
 
         Raises:
@@ -116,15 +116,15 @@ class RunStore:
             raise InputError("no such run", where=str(self.root), got=number, hint="see 'sbplan runs'")
         return self._run(row)
 
-    def list(self) -> tuple[Run, ...]:
+    def list(self) -> tuple[RunRecord, ...]:
         """All runs, oldest first."""
         with self._reading() as database:
             rows = database.execute(f"SELECT {_COLUMNS} FROM runs ORDER BY id").fetchall()
         return tuple(self._run(row) for row in rows)
 
-    def _run(self, row: tuple[Any, ...]) -> Run:
+    def _run(self, row: tuple[Any, ...]) -> RunRecord:
         number, verb, started, finished, status, plan_hash, folder, summary = row
-        return Run(
+        return RunRecord(
             id=number,
             verb=verb,
             started=started,

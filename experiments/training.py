@@ -21,7 +21,7 @@ from executor.supervision.watchdog import write_actors
 from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
 from experiments.console import emit, say
 from experiments.ranks import agree, all_ok, broadcast, gather, gather_timeline, world
-from experiments.store import Run, RunStatus, RunStore
+from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.cost.calibrate import write_measurements
 from strategy.models.pretrained import Pretrained, open_pretrained
@@ -186,7 +186,7 @@ def _told(figure: float | None) -> float | None:
 
 
 def _finish(
-    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, reports: list[StepReport], run: Run | None
+    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, reports: list[StepReport], run: RunRecord | None
 ) -> None:
     """Gather what was measured; rank 0 writes the run folder and the summary."""
     plan, folder = trainer.plan, run_folder()

@@ -26,7 +26,7 @@ from strategy.program.builder import ProgramBuilder
 from strategy.program.program import Program
 
 
-class Part(StrEnum):
+class PassKind(StrEnum):
     """What is done for one micro-batch on one stage."""
 
     FORWARD = "F"
@@ -36,15 +36,15 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MicroBatchPass:
     """One part for one micro-batch of one direction: 0 enters at the first rank, 1 at the last."""
 
-    part: Part
+    part: PassKind
     direction: int
     micro_batch: int
 
 
-def dual_pipe_order(ranks: int, rank: int, num_micro_batches: int) -> list[tuple[Piece, ...]]:
+def dual_pipe_order(ranks: int, rank: int, num_micro_batches: int) -> list[tuple[MicroBatchPass, ...]]:
     """The acts of one step on one rank, in order: pieces, or pairs of them that overlap.
 
     Raises:
@@ -64,9 +64,9 @@ class _Order:
 
     from_last: bool
     done: dict[tuple[bool, int], int] = field(default_factory=dict)
-    put_off: deque[Piece] = field(default_factory=deque)
+    put_off: deque[MicroBatchPass] = field(default_factory=deque)
 
-    def acts(self, ranks: int, depth: int, each: int) -> Iterator[tuple[Piece, ...]]:
+    def acts(self, ranks: int, depth: int, each: int) -> Iterator[tuple[MicroBatchPass, ...]]:
         """Of the rank that has `depth` ranks between itself and its end; `each` micro-batches per direction."""
         near, far = int(self.from_last), int(not self.from_last)
         inside = ranks // 2 - depth - 1
@@ -96,16 +96,16 @@ class _Order:
         while self.put_off:
             yield (self.put_off.popleft(),)
 
-    def forward(self, direction: int) -> Piece:
+    def forward(self, direction: int) -> MicroBatchPass:
         """The next micro-batch's."""
-        return Piece(Part.FORWARD, direction, self._next(direction, forward=True))
+        return MicroBatchPass(PassKind.FORWARD, direction, self._next(direction, forward=True))
 
-    def backward(self, direction: int, *, put_off: bool = False) -> Piece:
+    def backward(self, direction: int, *, put_off: bool = False) -> MicroBatchPass:
         """The next micro-batch's, its gradients of weights put off or not."""
         number = self._next(direction, forward=False)
         if put_off:
-            self.put_off.append(Piece(Part.WEIGHT, direction, number))
-        return Piece(Part.INPUT if put_off else Part.BACKWARD, direction, number)
+            self.put_off.append(MicroBatchPass(PassKind.WEIGHT, direction, number))
+        return MicroBatchPass(PassKind.INPUT if put_off else PassKind.BACKWARD, direction, number)
 
     def _next(self, direction: int, *, forward: bool) -> int:
         key = forward, direction
@@ -144,7 +144,7 @@ class _Pieces:
         self._known: dict[tuple[str, int], int] = {}
         self._sent: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
 
-    def act(self, rank: int, pieces: Sequence[Piece]) -> int:
+    def act(self, rank: int, pieces: Sequence[MicroBatchPass]) -> int:
         """The actor of one piece, or of two that overlap."""
         ports = [self._ports(rank, piece) for piece in pieces]
         reads, writes = (list(chain.from_iterable(sides)) for sides in zip(*ports, strict=True))
@@ -152,13 +152,13 @@ class _Pieces:
         name = "&".join(f"{piece.part}{piece.direction}.{piece.micro_batch}" for piece in pieces)
         return self.program.act(name, rank, time_ns, reads=reads, writes=writes)
 
-    def _time_ns(self, rank: int, piece: Piece) -> int:
+    def _time_ns(self, rank: int, piece: MicroBatchPass) -> int:
         times = self.stages[-1 - rank if piece.direction else rank]
         return {
-            Part.FORWARD: times.forward_ns,
-            Part.BACKWARD: times.backward_ns,
-            Part.INPUT: times.backward_ns - times.weight_ns,
-            Part.WEIGHT: times.weight_ns,
+            PassKind.FORWARD: times.forward_ns,
+            PassKind.BACKWARD: times.backward_ns,
+            PassKind.INPUT: times.backward_ns - times.weight_ns,
+            PassKind.WEIGHT: times.weight_ns,
         }[piece.part]
 
     def _register(self, name: str, rank: int, *, elements: int = 0) -> int:
@@ -167,13 +167,13 @@ class _Pieces:
             self._known[name, rank] = self.program.register(name, rank, elements=elements)
         return self._known[name, rank]
 
-    def _ports(self, rank: int, piece: Piece) -> tuple[list[int], list[int]]:
+    def _ports(self, rank: int, piece: MicroBatchPass) -> tuple[list[int], list[int]]:
         """(registers read, registers written) of a piece."""
         number, ahead = f"{piece.direction}.{piece.micro_batch}", 1 - 2 * piece.direction
         stash, later = self._register(f"stash {number}", rank, elements=1), f"gradient {number}"
-        if piece.part is Part.WEIGHT:
+        if piece.part is PassKind.WEIGHT:
             return [self._register(later, rank), stash], []
-        forward, ranks = piece.part is Part.FORWARD, range(len(self.stages))
+        forward, ranks = piece.part is PassKind.FORWARD, range(len(self.stages))
         towards = rank + (ahead if forward else -ahead)
         comes_from = rank - (ahead if forward else -ahead)
         what = f"{'activation' if forward else 'error'} {number}"
@@ -185,7 +185,7 @@ class _Pieces:
             self._sent.setdefault((rank, towards), []).append(message)
         if forward:
             writes.append(stash)
-        elif piece.part is Part.BACKWARD:
+        elif piece.part is PassKind.BACKWARD:
             reads.append(stash)
         else:
             writes.append(self._register(later, rank))

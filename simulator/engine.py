@@ -35,7 +35,7 @@ Jitter = Callable[[Integers, Integers], Integers]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SimulatedRun:
     """What happened in virtual time.
 
     `lower_bound_ns` bounds the makespan from below: the busiest stream, which takes `busiest_stream_ns`, or the longest
@@ -55,7 +55,7 @@ class Run:
         return timeline_of(self.program, self.acts)
 
 
-def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
+def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> SimulatedRun:
     """Run `steps` steps in virtual time.
 
     Args:
@@ -85,7 +85,7 @@ def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
     critical_ns = int(streams["end_alone_ns"].max(initial=0))
     busiest_ns = check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy_ns)
     bound_ns = max(critical_ns, busiest_ns)
-    return Run(program, acts, bound_ns, busiest_ns, MappingProxyType(busy_ns), num_events)
+    return SimulatedRun(program, acts, bound_ns, busiest_ns, MappingProxyType(busy_ns), num_events)
 
 
 @in_place
@@ -263,9 +263,9 @@ def _ended(
     end_alone_ns = actors[actor.leader].end_alone_ns
     for k in range(actor.write, actor.end_write):
         block_end_ns[writes[k].block] = end_alone_ns
-        published[writes[k].register] += _passed(writes[k])
+        published[writes[k].register] += _ends_piece(writes[k])
     for k in range(actor.read, actor.end_read):
-        returned[reads[k].slot] += _passed(reads[k])
+        returned[reads[k].slot] += _ends_piece(reads[k])
     act = stream.act
     stream.act += 1
     stream.turn = stream.turn + 1 if stream.turn + 1 < stream.end_turn else stream.first_turn
@@ -274,7 +274,7 @@ def _ended(
 
 
 @in_place
-def _passed(port: Any) -> bool:
+def _ends_piece(port: Any) -> bool:
     """Count an act on a port; whether it was the last of its piece."""
     port.into += 1
     if port.into < port.share:

@@ -139,12 +139,12 @@ def _rows(timeline: Timeline, ranks: Sequence[int] | None) -> list[Row]:
         if records and (ranks is None or timeline.streams[stream].rank in ranks)
     ]
 
-    def place(row: Row) -> tuple[int, bool, int]:
+    def row_order(row: Row) -> tuple[int, bool, int]:
         stream, records = row
         computes = any(timeline.actors[record.actor].kind is ActKind.COMPUTE for record in records)
         return timeline.streams[stream].rank, not computes, stream
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=row_order)
 
 
 def _draw_timeline(
@@ -170,8 +170,8 @@ def _draw_timeline(
                 # A white edge tells one act from the next, and would hide acts that are no wider than it.
                 bars = [span for span in found if (span[1] * scale_ns < THIN * end_ns) is thin]
                 edge = _COLOURS[meaning] if thin else "white"
-                place = (row - half, 2 * half)
-                axes.broken_barh(bars, place, facecolor=_COLOURS[meaning], edgecolor=edge, linewidth=0.3)
+                height = (row - half, 2 * half)
+                axes.broken_barh(bars, height, facecolor=_COLOURS[meaning], edgecolor=edge, linewidth=0.3)
     for row in range(1, len(ranks)):
         if ranks[row] != ranks[row - 1]:
             axes.axhline(row - 0.5, color="#CCCCCC", linewidth=0.5, zorder=0)

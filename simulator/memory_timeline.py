@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
-from strategy.lowering.memory import is_placed, memory_nbytes
+from strategy.lowering.memory import is_allocated, memory_nbytes
 from strategy.program.program import Program
 from strategy.program.timeline import Timeline
 from strategy.sbp.placement import Space
@@ -71,7 +71,7 @@ def memory_timelines(program: Program, timeline: Timeline) -> tuple[MemoryTimeli
         register = program.registers[life.register]
         if not register.initial and register.space is Space.DEVICE:
             held[register.rank].append(_Held(register.name, register.block_nbytes, life.begin_ns, life.end_ns))
-    allocated = memory_nbytes(program) if is_placed(program) else (0,) * program.ranks
+    allocated = memory_nbytes(program) if is_allocated(program) else (0,) * program.ranks
     shown = sorted(set(program.alike)) or range(program.ranks)
     return tuple(_timeline(rank, held[rank], allocated[rank]) for rank in shown)
 

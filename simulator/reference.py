@@ -10,7 +10,7 @@ Deterministic: events are ordered by (time, order of announcement), streams by n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -26,15 +26,15 @@ Jitter = Callable[[int, int], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ReferenceRun:
     """What happened in virtual time.
 
     `served_bytes` and `resource_busy_ns` are by resource.
     """
 
     timeline: Timeline
-    served_bytes: dict[str, int]
-    resource_busy_ns: dict[str, int]
+    served_bytes: Mapping[str, int]
+    resource_busy_ns: Mapping[str, int]
     num_events: int
 
 
@@ -56,7 +56,7 @@ class _Flight:
 _Flow = SharedResource[_Flight]
 
 
-def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
+def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> ReferenceRun:
     """Run `steps` steps in virtual time.
 
     Args:
@@ -71,7 +71,7 @@ def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Run:
     engine = _Engine(program, steps, jitter)
     engine.run()
     flows = engine.flows.values()
-    return Run(
+    return ReferenceRun(
         timeline=make_timeline(program, engine.records, clock=Clock.SIMULATED, steps=steps),
         served_bytes={flow.name: flow.served_bytes for flow in flows},
         resource_busy_ns={flow.name: flow.busy_ns for flow in flows},

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.acts import Acts, Integers
-from simulator.engine import Jitter, Run, run
+from simulator.engine import Jitter, SimulatedRun, run
 from simulator.memory_timeline import live_peaks_nbytes
 from strategy.base.compiled import in_place
-from strategy.lowering.memory import is_placed, memory_nbytes
+from strategy.lowering.memory import is_allocated, memory_nbytes
 from strategy.program.program import ActKind, Program
 from strategy.program.timeline import Timeline
 
@@ -40,7 +40,7 @@ class Simulation:
     `mfu` and `hfu` need the device's peak rate. `num_tasks` are the acts of all steps on the ranks that are there.
     """
 
-    run: Run = field(compare=False, repr=False)
+    run: SimulatedRun = field(compare=False, repr=False)
     steps: int
     step_time_s: float
     bubble_overhead: float
@@ -97,7 +97,9 @@ def simulate(
         idle_share=bubble_ns / step_ns if step_ns else 0.0,
         compute_s=compute_ns / 1e9,
         exposed_communication_s=exposed_ns / 1e9,
-        peak_memory_bytes=memory_nbytes(program) if is_placed(program) else live_peaks_nbytes(program, found.timeline),
+        peak_memory_bytes=memory_nbytes(program)
+        if is_allocated(program)
+        else live_peaks_nbytes(program, found.timeline),
         tokens_per_s=program.tokens_per_step / step_s if step_ns else 0.0,
         mfu=None if peak is None else program.model_flop_per_step / peak,
         hfu=None if peak is None else program.hardware_flop_per_step / peak,

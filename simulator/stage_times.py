@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from strategy.base.units import to_ns
 from strategy.graph.graph import Phase
 from strategy.layout.objective import Priced
-from strategy.passes.weight_gradients import set_apart
+from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 
@@ -39,7 +39,7 @@ def stage_times(priced: Priced) -> tuple[StageTimes, ...]:
     stages = range(len(priced.layout.stages.placements))
     forward, backward, weight, update = ([0 for _ in stages] for _ in range(4))
     messages = {phase: [0 for _ in stages] for phase in Phase}
-    apart = {op.name for op in set_apart(priced.graph).ops if op.phase is Phase.WEIGHT}
+    deferred = {op.name for op in defer_weight_gradients(priced.graph).ops if op.phase is Phase.WEIGHT}
     tensors = priced.arrangement.tensors
     for action, found in zip(priced.arrangement.actions, priced.features, strict=True):
         time_ns, at = to_ns(priced.cost.seconds(found)), action.stage
@@ -54,6 +54,6 @@ def stage_times(priced: Priced) -> tuple[StageTimes, ...]:
             forward[at] += time_ns
         else:
             backward[at] += time_ns
-            weight[at] += time_ns * (action.op in apart)
+            weight[at] += time_ns * (action.op in deferred)
     longest = [max(times[s] for times in messages.values()) for s in stages]
     return tuple(StageTimes(*times) for times in zip(forward, backward, weight, update, longest, strict=True))

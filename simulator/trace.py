@@ -41,7 +41,7 @@ NUMBERS_NBYTES = 5 * 24 + sum(map(len, WORDS))
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedRun:
     """One run in a trace: whose acts they are, and the memory of some ranks beside them."""
 
     clock: Clock
@@ -51,17 +51,17 @@ class Traced:
     memory: Sequence[MemoryTimeline] = ()
 
     @classmethod
-    def simulated(cls, program: Program, acts: Acts, memory: Sequence[MemoryTimeline] = ()) -> Traced:
+    def simulated(cls, program: Program, acts: Acts, memory: Sequence[MemoryTimeline] = ()) -> TracedRun:
         """Of a program in virtual time."""
         return cls(Clock.SIMULATED, program.actors, program.streams, acts, memory)
 
     @classmethod
-    def of(cls, timeline: Timeline, memory: Sequence[MemoryTimeline] = ()) -> Traced:
+    def of(cls, timeline: Timeline, memory: Sequence[MemoryTimeline] = ()) -> TracedRun:
         """Of a timeline, simulated or measured."""
         return cls(timeline.clock, timeline.actors, timeline.streams, acts_of(timeline), memory)
 
 
-def write_trace(path: Path, runs: Sequence[Traced]) -> None:
+def write_trace(path: Path, runs: Sequence[TracedRun]) -> None:
     """Write a trace, zipped if `path` ends in `.gz`; same runs, same bytes.
 
     Args:
@@ -80,7 +80,7 @@ def write_trace(path: Path, runs: Sequence[Traced]) -> None:
                 last = beside.submit(zipped.write, piece)
 
 
-def _pieces(runs: Sequence[Traced]) -> Iterator[bytes | memoryview]:
+def _pieces(runs: Sequence[TracedRun]) -> Iterator[bytes | memoryview]:
     """The text of the document."""
     names = [event for index, found in enumerate(runs) for event in _names(found, index, len(runs))]
     counters = [event for index, found in enumerate(runs) for event in _counters(found, index, len(runs))]
@@ -96,7 +96,7 @@ def _process(rank: int, index: int, count: int) -> int:
     return 1 + rank * count + index
 
 
-def _names(found: Traced, index: int, count: int) -> Iterator[Event]:
+def _names(found: TracedRun, index: int, count: int) -> Iterator[Event]:
     for rank in sorted({stream.rank for stream in found.streams}):
         process = _process(rank, index, count)
         name = f"rank {rank} ({found.clock.value})"
@@ -108,14 +108,14 @@ def _names(found: Traced, index: int, count: int) -> Iterator[Event]:
         yield {**track, "name": "thread_sort_index", "args": {"sort_index": number}}
 
 
-def _counters(found: Traced, index: int, count: int) -> Iterator[Event]:
+def _counters(found: TracedRun, index: int, count: int) -> Iterator[Event]:
     for memory in found.memory:
         counter = {"ph": "C", "pid": _process(memory.rank, index, count), "tid": 0, "name": "live memory"}
         for time_ns, nbytes in zip(memory.time_ns, memory.nbytes, strict=True):
             yield {**counter, "ts": time_ns / 1000, "args": {"bytes": nbytes}}
 
 
-def _acts(found: Traced, index: int, count: int) -> Iterator[memoryview]:
+def _acts(found: TracedRun, index: int, count: int) -> Iterator[memoryview]:
     """The events of all acts, each after a comma. A run has a process at least, so that something is before them."""
     acts = found.acts
     track = np.zeros(len(found.actors), dtype=np.int64)

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from simulator.simulate import simulate
-from simulator.trace import Traced, write_trace
+from simulator.trace import TracedRun, write_trace
 from strategy.program.program import ActKind, Actor, Program, Stream, Work
 
 
@@ -19,7 +19,7 @@ def warm() -> None:
     program = Program(1, (), actors, streams, {"intra:0": 1e9})
     run = simulate(program).run
     with tempfile.TemporaryDirectory() as folder:
-        write_trace(Path(folder) / "trace.json.gz", [Traced.simulated(program, run.acts)])
+        write_trace(Path(folder) / "trace.json.gz", [TracedRun.simulated(program, run.acts)])
 
 
 if __name__ == "__main__":

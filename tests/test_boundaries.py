@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from executor.runtime.transport.base import HostArray, Request
+from executor.runtime.transport.base import HostArray, PendingTransfer
 from executor.runtime.transport.loopback import LoopbackTransport
 from executor.train import program_of
 from strategy.comm.boxing import sent_nbytes
@@ -80,7 +80,7 @@ def test_every_message_between_stages_is_counted(nodes: Cluster, share: int, mon
     messages: Counter[tuple[int, int, int]] = Counter()
     honest = LoopbackTransport.send
 
-    def counted(self: LoopbackTransport, target: int, number: int, array: HostArray) -> Request:
+    def counted(self: LoopbackTransport, target: int, number: int, array: HostArray) -> PendingTransfer:
         messages[self.rank, target, array.nbytes] += 1
         return honest(self, target, number, array)
 

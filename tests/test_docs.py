@@ -25,7 +25,7 @@ from strategy.passes.mixed_precision import mixed_precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, evaluation_graph, training_graph
-from strategy.passes.zero_layouts import sharing
+from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.tensor import DType
 from tests.support.small_plans import MODEL, cluster, config_of
 
@@ -143,7 +143,7 @@ def test_zero_gathers_a_parameter_before_the_op_of_the_guide(softplus: Callable[
 def kept(graph: Graph, config: PlanConfig, op: Op) -> list[Signature]:
     """The signatures that ZeRO leaves to an op, put in the place of the one that is called so."""
     graph = replace(graph, ops=tuple(op if one.name == op.name else one for one in graph.ops))
-    keep = sharing(graph, config, {})
+    keep = zero_filter(graph, config, {})
     return [one for one in op_signatures(graph, op, (2, 1)) if keep(op, one)]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from executor.profile import op_cases, time_op
+from executor.profile import op_samples, time_op
 from executor.runtime.kernels.numpy import NumpyKernels
 from strategy.base.errors import InputError
 from strategy.layout.config import Recompute
@@ -61,7 +61,7 @@ def test_rows_of_halves(precision: Precision) -> None:
 
 
 def test_ops_on_rows_are_profiled_like_others() -> None:
-    ragged = [c for c in op_cases(tiny(), 8, 2) if any(s.ragged is not None for s in (*c.inputs, *c.outputs))]
+    ragged = [c for c in op_samples(tiny(), 8, 2) if any(s.ragged is not None for s in (*c.inputs, *c.outputs))]
     assert {"dropless_dispatch", "dropless_combine", "grouped_matmul", "silu"} <= {case.op.kind for case in ragged}
     assert all(min(time_op(case, NumpyKernels(), vocabulary=4)) > 0 for case in ragged[::4])
 

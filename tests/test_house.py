@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import tomllib
@@ -451,3 +452,144 @@ def test_every_module_is_reached_by_a_user() -> None:
                 reached.add(other)
                 waiting.append(other)
     assert sorted(modules.keys() - reached) == []
+
+
+TWICE: Mapping[str, str] = {
+    "Graph": "users subclass the front end's; `strategy.graph` has what one is traced into",
+    "Bucket": "the checker of certificates states the eliminations anew, without the solver's code",
+    "Join": "the checker of certificates states the joins anew, without the solver's code",
+    "Run": "the checker of certificates states an elimination anew, without the solver's code",
+    "OutOfTimeError": "the solver's is caught inside it; the search's is what its user reads",
+}
+"""A public class name that stands in several modules -> why it may."""
+
+
+def public_classes(tree: ast.Module) -> set[str]:
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+
+
+def test_a_class_name_is_one_thing() -> None:
+    modules: dict[str, int] = {}
+    for path in SOURCES:
+        for name in public_classes(ast.parse(path.read_text())):
+            modules[name] = modules.get(name, 0) + 1
+    assert {name for name, count in modules.items() if count > 1} == set(TWICE)
+
+
+NOT_OUR_WORDS = {
+    *("apart", "by_hand", "case", "cases", "chase", "draft", "flat", "garbage", "halves", "laid", "levels"),
+    *("passed", "place", "placed", "sharing", "shares", "skip", "unlisted", "verdict"),
+}
+"""Words of everyday life that once stood for a thing that has a name in the field."""
+IN_PLACE = "in_place"
+"""The field's own word, which is let through."""
+SOLVER = ("strategy/ilp/solve/", "strategy/ilp/certificate/")
+
+
+def words_of_name(name: str) -> set[str]:
+    """`OpCase` -> op, case; `plan_by_hand` -> plan, by, hand, and by_hand."""
+    parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace(IN_PLACE, "").split("_")
+    return {*parts, *map("_".join, itertools.pairwise(parts))}
+
+
+def public_names(tree: ast.Module) -> Iterator[str]:
+    """Classes, and functions and methods, that are not private; none inside a function."""
+    waiting = list(tree.body)
+    for node in waiting:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name
+        if isinstance(node, ast.ClassDef):
+            waiting += node.body
+
+
+def test_names_are_words_of_the_field() -> None:
+    found = []
+    for path in SOURCES:
+        where = path.relative_to(ROOT).as_posix()
+        if not where.startswith(SOLVER):
+            names = [path.stem, *public_names(ast.parse(path.read_text()))]
+            found += [f"{where}: {name}" for name in names if words_of_name(name) & NOT_OUR_WORDS]
+    for path in (ROOT / "tests").rglob("*.py"):
+        found += [path.relative_to(ROOT).as_posix()] if words_of_name(path.stem) & NOT_OUR_WORDS else []
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ["Verdict", "OpCase", "solved_by_hand", "flat", "search_cases"])
+def test_a_word_that_is_none_of_the_field_is_seen(name: str) -> None:
+    assert words_of_name(name) & NOT_OUR_WORDS
+
+
+MUTABLE = re.compile(r"(list|dict|set|defaultdict|OrderedDict|Counter|deque|bytearray|Mutable\w+)\b")
+CHANGEABLE: Mapping[str, str] = {
+    "strategy/ilp/certificate/bounds.py: Scaled.costs": "filled as nodes are eliminated",
+    "strategy/ilp/solve/certified_bound.py: Stated.by_choice": "filled as steps are stated",
+    "strategy/ilp/solve/certified_bound.py: Stated.picks": "filled as steps are stated",
+    "strategy/ilp/solve/elimination.py: Sweep.picks": "filled as nodes are eliminated",
+}
+"""A field of a frozen dataclass that can change -> why."""
+KEYED_BY_ID: Mapping[str, str] = {
+    "strategy/ilp/solve/packed_joins.py": "joins that share a table are packed once",
+}
+"""A module that asks for `id()` -> why."""
+
+
+def changeable_fields(tree: ast.AST) -> Iterator[str]:
+    """Fields of frozen dataclasses that hold what can change; what a callable takes is no field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any("frozen=True" in ast.unparse(d) for d in node.decorator_list):
+            for line in node.body:
+                if isinstance(line, ast.AnnAssign) and any(
+                    MUTABLE.fullmatch(kind) for kind in held_kinds(line.annotation)
+                ):
+                    yield f"{node.name}.{ast.unparse(line.target)}"
+
+
+def held_kinds(annotation: ast.expr) -> Iterator[str]:
+    """`Mapping[str, list[int]] | None` -> Mapping, str, list, int, None; a callable and an array are one word each."""
+    if isinstance(annotation, ast.Subscript):
+        outer = ast.unparse(annotation.value).rpartition(".")[2]
+        yield outer
+        if outer not in ("Callable", "NDArray", "ndarray", "ClassVar"):
+            yield from held_kinds(annotation.slice)
+    elif isinstance(annotation, ast.Tuple | ast.List):
+        for element in annotation.elts:
+            yield from held_kinds(element)
+    elif isinstance(annotation, ast.BinOp):
+        yield from (*held_kinds(annotation.left), *held_kinds(annotation.right))
+    else:
+        yield ast.unparse(annotation).rpartition(".")[2]
+
+
+def id_calls(tree: ast.AST) -> list[int]:
+    return [n.lineno for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "id"]
+
+
+def test_values_are_values() -> None:
+    """What is frozen cannot change inside, and nothing is told from another by its address."""
+    changeable, keyed = set(), set()
+    for path in SOURCES:
+        where, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+        changeable.update(f"{where}: {field}" for field in changeable_fields(tree))
+        keyed.update([where] if id_calls(tree) else [])
+    assert changeable == set(CHANGEABLE)
+    assert keyed == set(KEYED_BY_ID)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "changes"),
+    [
+        ("list[int]", True),
+        ("dict[str, int] | None", True),
+        ("Mapping[str, list[int]]", True),
+        ("tuple[set[int], ...]", True),
+        ("collections.deque[int]", True),
+        ("Mapping[str, tuple[int, ...]]", False),
+        ("Callable[[list[int]], dict[str, int]]", False),
+        ("NDArray[np.int64]", False),
+        ("frozenset[int]", False),
+    ],
+)
+def test_a_field_that_can_change_is_seen(annotation: str, changes: bool) -> None:
+    source = f"@dataclass(frozen=True, slots=True)\nclass Some:\n    field: {annotation}\n"
+    assert list(changeable_fields(ast.parse(source))) == ["Some.field"] * changes
+    assert list(changeable_fields(ast.parse(source.replace("frozen=True, ", "")))) == []

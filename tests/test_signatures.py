@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from executor.op_validation.completeness import read_reasons, try_unlisted
+from executor.op_validation.completeness import check_completeness, read_reasons
 from executor.op_validation.gradients import gradient_problems
 from executor.op_validation.signatures import signature_text, try_listed
 from executor.op_validation.subject import subjects_of
@@ -136,7 +136,7 @@ def test_a_wrong_signature_is_noticed(register: Any) -> None:
 def test_a_missing_signature_is_noticed(register: Any) -> None:
     register(replace(cube(), signatures=lambda inputs, outputs, attrs, parts: []), times())
     (subject,) = subjects_of("cube")
-    right = {str(s.inputs[0][0]) for found in try_unlisted(subject, NUMPY, meshes=((3,),)) for s in found.right}
+    right = {str(s.inputs[0][0]) for found in check_completeness(subject, NUMPY, meshes=((3,),)) for s in found.right}
     assert {"S(0)", "S(1)"} <= right
     assert "P(sum)" not in right
 

@@ -31,8 +31,8 @@ from tests.campaigns.layouts import (
     quotas,
     start,
 )
-from tests.support.apart import apart
 from tests.support.threads import run_loopback
+from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
 
 CASES = 300
@@ -96,7 +96,7 @@ def test_another_batch_is_noticed() -> None:
 
 def test_a_register_that_holds_more_than_its_shard_is_noticed() -> None:
     case = wide_case()
-    program = apart(lower(case.graph, case.layout, case.pipeline, case.cost))
+    program = unaliased(lower(case.graph, case.layout, case.pipeline, case.cost))
     assert list(local_shapes(case, program)) == []
     first: Register = next(register for register in program.registers if register.shape)
     larger = replace(first, shape=(first.shape[0] + 1, *first.shape[1:]))

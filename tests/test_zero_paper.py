@@ -31,7 +31,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
-from strategy.passes.zero_layouts import sharing
+from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.sbp import local_shape
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import placements_of
@@ -55,7 +55,7 @@ def laid_out(stage: int) -> tuple[Graph, Layout]:
     graph, placements = planned_graph(GPT, TRAINING, config), placements_of(config)
     stages, converter = assign_stages(graph, placements), Converter(request(RANKS, TRAINING).cost, placements)
     rule = along_axes(graph, config.mesh, ("samples split" if stage else "data", "tensor"))
-    share = sharing(graph, config, stages.stage_of)
+    share = zero_filter(graph, config, stages.stage_of)
 
     def keep(op: Op, signature: Signature) -> bool:
         return share(op, signature) and rule(op, signature)

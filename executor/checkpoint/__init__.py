@@ -11,8 +11,8 @@ Reading trusts nothing: what is changed, cut off, missing, or points elsewhere i
 
 from __future__ import annotations
 
-from executor.checkpoint.manifest import Checkpoint, Piece
+from executor.checkpoint.manifest import Checkpoint, TensorPart
 from executor.checkpoint.reading import Reader, latest, load, open_checkpoint
 from executor.checkpoint.writing import AllOk, save
 
-__all__ = ["AllOk", "Checkpoint", "Piece", "Reader", "latest", "load", "open_checkpoint", "save"]
+__all__ = ["AllOk", "Checkpoint", "Reader", "TensorPart", "latest", "load", "open_checkpoint", "save"]

@@ -31,7 +31,7 @@ _SHARD_NAME = re.compile(r"rank-\d{1,7}\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorPart:
     """The part `box` of a logical tensor of `shape`, as one rank holds it."""
 
     name: str
@@ -49,7 +49,7 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogicalTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One logical tensor; its shards tile it."""
 
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step: int
     meta: dict[str, str | int | float]
     files: dict[str, File]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, LogicalTensor]
 
 
 class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,7 +134,7 @@ def check_manifest(folder: Path, manifest: Manifest) -> None:
         _check_tiling(where, tensor)
 
 
-def _check_tiling(where: str, tensor: Tensor) -> None:
+def _check_tiling(where: str, tensor: LogicalTensor) -> None:
     """Refuse boxes that do not tile the tensor, in time linear in their number.
 
     A sum of boxes is known by its corners, each counted +1 or -1 by how many of its coordinates are ends: these boxes

@@ -15,11 +15,11 @@ from executor.checkpoint.manifest import (
     MANIFEST,
     VERSION,
     File,
+    LogicalTensor,
     Manifest,
-    Piece,
     Shard,
     Signed,
-    Tensor,
+    TensorPart,
     check_manifest,
     header_sha256,
     parse_name,
@@ -36,13 +36,13 @@ class _Part(msgspec.Struct, frozen=True):
     """What one rank wrote; rank 0 puts the parts together."""
 
     file: File
-    tensors: dict[str, Tensor]
+    tensors: dict[str, LogicalTensor]
 
 
 def save(
     folder: Path,
     step: int,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPart],
     meta: Mapping[str, str | int | float],
     *,
     rank: int = 0,
@@ -67,18 +67,18 @@ def save(
         RunError: a rank could not write (on all ranks). Earlier checkpoints are as they were.
         InputError: the pieces do not tile the tensors.
     """
-    draft = folder / f"step-{step:08d}.tmp"
+    staging = folder / f"step-{step:08d}.tmp"
     final = _free_name(folder, step)
     stages: tuple[Callable[[], None], ...] = (
-        (lambda: _start_draft(draft)) if rank == 0 else _nothing,
-        lambda: _write_part(draft, rank, pieces),
-        (lambda: _finish_draft(draft, final, step, ranks, meta)) if rank == 0 else _nothing,
+        (lambda: _start_staging(staging)) if rank == 0 else _nothing,
+        lambda: _write_part(staging, rank, pieces),
+        (lambda: _finish_staging(staging, final, step, ranks, meta)) if rank == 0 else _nothing,
     )
     for stage in stages:
         failure = _failure_of(stage)
         if not all_ok(failure is None):
             if rank == 0:
-                shutil.rmtree(draft, ignore_errors=True)
+                shutil.rmtree(staging, ignore_errors=True)
             if isinstance(failure, InputError):
                 raise failure
             reason = (
@@ -109,17 +109,17 @@ def _free_name(folder: Path, step: int) -> Path:
     return folder / (f"step-{step:08d}.{max(taken) + 1}" if taken else f"step-{step:08d}")
 
 
-def _start_draft(draft: Path) -> None:
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    if draft.exists():
-        shutil.rmtree(draft)
-    draft.mkdir()
+def _start_staging(staging: Path) -> None:
+    staging.parent.mkdir(parents=True, exist_ok=True)
+    if staging.exists():
+        shutil.rmtree(staging)
+    staging.mkdir()
 
 
-def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
+def _write_part(staging: Path, rank: int, pieces: Sequence[TensorPart]) -> None:
     from safetensors.numpy import save_file
 
-    path = draft / f"rank-{rank}.safetensors"
+    path = staging / f"rank-{rank}.safetensors"
     arrays = {_key(piece): np.asarray(piece.array, order="C") for piece in pieces}
     save_file(arrays, path)
     _sync(path)
@@ -132,37 +132,37 @@ def _write_part(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
         shard = Shard(path.name, _key(piece), piece.box, hashlib.sha256(bytes_of(array).data).hexdigest())
         shards.setdefault(piece.name, []).append(shard)
         whole[piece.name] = piece.shape, DType(array.dtype.name)
-    tensors = {name: Tensor(*whole[name], tuple(found)) for name, found in shards.items()}
+    tensors = {name: LogicalTensor(*whole[name], tuple(found)) for name, found in shards.items()}
     part = _Part(File(path.stat().st_size, header_sha256(path)), tensors)
-    (draft / f"rank-{rank}.json").write_bytes(msgspec.json.encode(part))
+    (staging / f"rank-{rank}.json").write_bytes(msgspec.json.encode(part))
 
 
-def _key(piece: Piece) -> str:
+def _key(piece: TensorPart) -> str:
     return f"{piece.name}[{','.join(f'{begin}:{end}' for begin, end in piece.box)}]"
 
 
-def _finish_draft(draft: Path, final: Path, step: int, ranks: int, meta: Mapping[str, str | int | float]) -> None:
+def _finish_staging(staging: Path, final: Path, step: int, ranks: int, meta: Mapping[str, str | int | float]) -> None:
     """Put the parts together, check them as a reader would, and give the whole its name."""
     files: dict[str, File] = {}
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, LogicalTensor] = {}
     for rank in range(ranks):
-        path = draft / f"rank-{rank}.json"
+        path = staging / f"rank-{rank}.json"
         part = msgspec.json.decode(path.read_bytes(), type=_Part)
         path.unlink()
         files[f"rank-{rank}.safetensors"] = part.file
         for name, tensor in part.tensors.items():
-            known = tensors.get(name, Tensor(tensor.shape, tensor.dtype, ()))
+            known = tensors.get(name, LogicalTensor(tensor.shape, tensor.dtype, ()))
             if (known.shape, known.dtype) != (tensor.shape, tensor.dtype):
                 raise InputError("ranks disagree on shape or dtype", where=name, got=tensor.shape, expected=str(known))
-            tensors[name] = Tensor(known.shape, known.dtype, known.shards + tensor.shards)
+            tensors[name] = LogicalTensor(known.shape, known.dtype, known.shards + tensor.shards)
     manifest = Manifest(VERSION, step, dict(meta), files, dict(sorted(tensors.items())))
-    check_manifest(draft, manifest)
+    check_manifest(staging, manifest)
     body = msgspec.json.encode(manifest)
     signed = Signed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))
-    (draft / MANIFEST).write_bytes(msgspec.json.encode(signed) + b"\n")
-    _sync(draft / MANIFEST)
-    _sync(draft)
-    draft.rename(final)
+    (staging / MANIFEST).write_bytes(msgspec.json.encode(signed) + b"\n")
+    _sync(staging / MANIFEST)
+    _sync(staging)
+    staging.rename(final)
     _sync(final.parent)
 
 

@@ -21,7 +21,7 @@ from strategy.base.errors import RunError
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class DeferredCall:
     """A computation that was asked for, and what it will give."""
 
     name: str
@@ -48,17 +48,17 @@ class Call:
 class Calls:
     """The calls of one rank."""
 
-    _under_way: deque[Call] = field(default_factory=deque)
+    _under_way: deque[DeferredCall] = field(default_factory=deque)
     _failed: RunError | None = None
     _thread: ThreadPoolExecutor | None = None
 
-    def begin(self, name: str, code: Callable[[], Any]) -> Call:
+    def begin(self, name: str, code: Callable[[], Any]) -> DeferredCall:
         """Run `code` after all calls so far."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="calls")
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft()
-        call = Call(name, self._thread.submit(self._run, name, code))
+        call = DeferredCall(name, self._thread.submit(self._run, name, code))
         self._under_way.append(call)
         return call
 

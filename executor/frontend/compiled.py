@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from executor.frontend.global_tensor import GlobalTensor
-from executor.frontend.traced import Traced, mapped
+from executor.frontend.traced import TracedGraph, mapped
 from executor.frontend.world import World
 from executor.runtime.initialize import initial_piece
 from executor.runtime.kernels.numpy import NumpyKernels
@@ -32,7 +32,7 @@ class Compiled:
     """A program of this rank under way: between calls its worker rests, with all state in its registers."""
 
     world: World
-    traced: Traced
+    traced: TracedGraph
     layout: Layout
     worker: Worker | None = None
     inputs: dict[str, NDArray[Any]] = field(default_factory=dict)

@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.frontend.calls import Call
+from executor.frontend.calls import DeferredCall
 from executor.frontend.compiled import Compiled
 from executor.frontend.global_tensor import GlobalTensor, Layouts
-from executor.frontend.placing import Where, Wishes, place, placements_of
+from executor.frontend.graph_layout import Where, Wishes, layout_graph, placements_of
 from executor.frontend.traced import trace
 from executor.frontend.world import World, current_world
 from strategy.base.errors import GraphError, InputError, report
@@ -93,7 +93,7 @@ class Graph(Module):
         self._minimized: tuple[str, str] | None = None
         self._steps = 0
         self._output_buffers = output_buffers
-        self._under_way: deque[Call] = deque()
+        self._under_way: deque[DeferredCall] = deque()
 
     def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Operators):
@@ -114,7 +114,7 @@ class Graph(Module):
         """In `build`: train every parameter that `loss` depends on. Both are sums; `loss` over `count` is the mean."""
         self._minimized = loss.name, count.name
 
-    def __call__(self, *inputs: NDArray[Any] | GlobalTensor) -> Call:
+    def __call__(self, *inputs: NDArray[Any] | GlobalTensor) -> DeferredCall:
         """Begin to run once, and return; the first call with inputs of these shapes and dtypes compiles.
 
         Args:
@@ -169,7 +169,7 @@ class Graph(Module):
         parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
         held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
         held.update(self._own)
-        compiled = Compiled(world, traced, place(world, traced, wishes, held, self._choose))
+        compiled = Compiled(world, traced, layout_graph(world, traced, wishes, held, self._choose))
         compiled.start(held)
         for name, tensor in compiled.state(self._seed, held).items():
             if name in parameters:

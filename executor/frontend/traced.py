@@ -1,4 +1,4 @@
-"""Traced: what `build` of a graph computes, as ops, and the value per step of everything that it returns."""
+"""Traced graphs: what `build` of a graph computes, as ops, and the value per step of everything that it returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from strategy.sbp.tensor import Rate, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class TracedGraph:
     """A graph, its inputs, what `build` returned, the value per step of every output, the code's pins and places."""
 
     graph: Graph
@@ -49,7 +49,7 @@ def trace(
     inputs: Mapping[str, TensorSpec],
     training: Training | None,
     minimized: Callable[[], Loss | None],
-) -> Traced:
+) -> TracedGraph:
     """Trace a computation into `tracer`, and add what trains it.
 
     Args:
@@ -71,7 +71,7 @@ def trace(
         outputs = build(*tensors)
     tracer.check()
     builder, loss = tracer.graph, minimized()
-    wanted = {t.name: _step_value(builder, t.name, count) for t in _tensors(outputs, where)}
+    wanted = {t.name: _step_value(builder, t.name, count) for t in list(_tensors(outputs, where))}
     if (training is None) != (loss is None):
         what = "says how to train, and minimizes nothing" if training else "minimizes, and says not how"
         hint = "call self.minimize(loss, count) in build" if training else "give it training=Training(...)"
@@ -81,7 +81,7 @@ def trace(
         rows = first.shape[0] if first.shape else count
         add_training(builder, *loss, replace(training, global_batch=rows))
     graph = builder.build(loss=loss[0] if loss else "")
-    return Traced(graph, tuple(inputs), outputs, wanted, count, dict(tracer.pins), dict(tracer.places))
+    return TracedGraph(graph, tuple(inputs), outputs, wanted, count, dict(tracer.pins), dict(tracer.places))
 
 
 def mapped(outputs: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -133,16 +133,14 @@ def _step_value(builder: GraphBuilder, name: str, count: int) -> str:
     return builder.add(builder.derived(name, "told"), "accumulate", (name,), phase=Phase.FORWARD)[0]
 
 
-def _tensors(outputs: Any, where: str) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    try:
-        mapped(outputs, note)
-    except TypeError as error:
+def _tensors(outputs: Any, where: str) -> Iterator[Tensor]:
+    """The tensors of a structure, in order."""
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, Mapping | tuple | list):
+        for member in outputs.values() if isinstance(outputs, Mapping) else outputs:
+            yield from _tensors(member, where)
+    elif outputs is not None:
         expected = "a tensor, or a tuple, list or dict of tensors"
-        raise InputError("build returns something else", where=where, got=str(error), expected=expected) from None
-    return found
+        got = type(outputs).__name__
+        raise InputError("build returns something else", where=where, got=got, expected=expected)

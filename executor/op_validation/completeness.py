@@ -45,7 +45,7 @@ REASONS = Path(strategy.graph.ops.__file__).with_name("completeness.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Unlisted:
+class CompletenessCheck:
     """What became of the combinations of one subject on one mesh: how many were tried, and which of them were right."""
 
     subject: Subject
@@ -56,9 +56,9 @@ class Unlisted:
     right: tuple[Signature, ...]
 
 
-def try_unlisted(
+def check_completeness(
     subject: Subject, kernels: Kernels, *, meshes: Sequence[Shape] = MESHES, seed: int = 0, most: int = MOST
-) -> Iterator[Unlisted]:
+) -> Iterator[CompletenessCheck]:
     """Try what an op does not list. One run decides for all ways to read its results: as copies, or as terms."""
     count = len(subject.op.inputs), len(subject.op.inputs) + len(subject.op.outputs)
     for mesh in meshes:
@@ -87,7 +87,7 @@ def try_unlisted(
                 )
             )
         exhaustive = math.prod(map(len, held)) <= most
-        yield Unlisted(subject, mesh, tried, math.prod(map(len, options)), exhaustive, tuple(found))
+        yield CompletenessCheck(subject, mesh, tried, math.prod(map(len, options)), exhaustive, tuple(found))
 
 
 def _right(

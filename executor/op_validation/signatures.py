@@ -20,7 +20,7 @@ MESHES: tuple[Shape, ...] = ((2,), (3,), (4,), (2, 2))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TrialResult:
     """How the trial of one signature ended: `problem` is empty where the results were those of one device."""
 
     subject: Subject
@@ -66,7 +66,7 @@ def signature_text(signature: Signature) -> str:
 
 def try_listed(
     subject: Subject, kernels: Kernels, *, meshes: Sequence[Shape] = MESHES, seed: int = 0, most: int | None = None
-) -> Iterator[Verdict]:
+) -> Iterator[TrialResult]:
     """Try every listed signature of an op on every mesh; with `most`, a random choice of so many per mesh."""
     for mesh in meshes:
         listed = op_signatures(subject.graph, subject.op, mesh)
@@ -74,7 +74,7 @@ def try_listed(
             chosen = sorted(random.Random(seed).sample(range(len(listed)), most))
             listed = tuple(listed[i] for i in chosen)
         for signature in listed:
-            yield Verdict(subject, mesh, signature, problem_of(subject, kernels, signature, mesh, seed))
+            yield TrialResult(subject, mesh, signature, problem_of(subject, kernels, signature, mesh, seed))
 
 
 def problem_of(subject: Subject, kernels: Kernels, signature: Signature, mesh: Shape, seed: int) -> str:

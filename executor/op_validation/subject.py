@@ -27,9 +27,12 @@ _DEFAULT_RANGE = (-2.0, 2.0)
 _GOLDEN = 0.6180339887498949
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Subject:
-    """An op alone in a graph, in double precision: inputs `x0`, `x1`, ..., variables `u0`, ..., outputs."""
+    """An op alone in a graph, in double precision: inputs `x0`, `x1`, ..., variables `u0`, ..., outputs.
+
+    What is drawn is remembered.
+    """
 
     kind: str
     number: int

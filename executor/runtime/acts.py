@@ -16,7 +16,7 @@ from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start
 from executor.runtime.registers import Registers
-from executor.runtime.transport.base import Group, HostArray, Request, Transport
+from executor.runtime.transport.base import Group, HostArray, PendingTransfer, Transport
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
@@ -31,7 +31,7 @@ Load = Callable[[LoadTask, int, Sequence[HostArray]], None]
 """`load(task, number, arrays)` fills one array per input of the task with the piece of the `number`-th micro-batch."""
 
 
-class Acts:
+class ActBinder:
     """Binds the actors of one rank.
 
     `registry` maps the kind of an op to its definition; a task's ports are numbered reads first, then writes.
@@ -199,7 +199,7 @@ def _nothing(number: int) -> None:
     """The act of an actor that only passes credits on."""
 
 
-def _one(request: Request) -> Iterator[Request]:
+def _one(request: PendingTransfer) -> Iterator[PendingTransfer]:
     yield request
 
 

@@ -14,14 +14,14 @@ import numpy as np
 
 from executor.runtime.pieces import Copies, Part, Requests, Start, combine, piece_of, terms_of
 from executor.runtime.transport.base import HostArray
-from strategy.comm.hierarchical import box_size, counterparts, place_in
+from strategy.comm.hierarchical import box_size, counterparts, position_in
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import balanced_split
 from strategy.sbp.tensor import Box, box_shape
 
 
 @dataclass(frozen=True, slots=True)
-class _Levels:
+class _NodeGroups:
     """Who this rank works with in an act on two levels, by position in the group.
 
     `mates` are the ranks of its node, of which it is the one at `place`; `peers` those at the same place of all nodes,
@@ -34,15 +34,15 @@ class _Levels:
     peers: tuple[int, ...]
 
 
-def _levels(part: Part) -> _Levels:
+def _node_groups(part: Part) -> _NodeGroups:
     task = part.task
-    node, place = place_in(task.nodes, task.group[part.me])
-    return _Levels(node, place, tuple(map(task.group.index, task.nodes[node])), counterparts(task, place))
+    node, place = position_in(task.nodes, task.group[part.me])
+    return _NodeGroups(node, place, tuple(map(task.group.index, task.nodes[node])), counterparts(task, place))
 
 
 def _two_level_all_reduce(part: Part) -> Start:
     """Combine a flat piece inside the node and a part of it between nodes; gather both the same way back."""
-    at = _levels(part)
+    at = _node_groups(part)
     source, target = part.source.reshape(-1), part.target.reshape(-1)
     pieces = [slice(*cut) for cut in balanced_split(0, source.size, len(at.mates))]
     mine = pieces[at.place]
@@ -69,7 +69,7 @@ def _two_level_all_reduce(part: Part) -> Start:
 
 def _two_level_reduce_scatter(part: Part) -> Start:
     """Combine inside the node what the ranks at one place of all nodes are to have; between nodes, the own target."""
-    at, task = _levels(part), part.task
+    at, task = _node_groups(part), part.task
     wanted = [[task.target_boxes[p] for p in counterparts(task, place)] for place in range(len(at.mates))]
     bundles = [_bundle(part, part.source, part.frame, boxes, f"for.{j}") for j, boxes in enumerate(wanted)]
     memory = bundles[at.place][0]
@@ -92,7 +92,7 @@ def _two_level_reduce_scatter(part: Part) -> Start:
 
 def _two_level_all_gather(part: Part) -> Start:
     """Gather between nodes the pieces of the ranks at one place; inside the node, those of all places."""
-    at, task = _levels(part), part.task
+    at, task = _node_groups(part), part.task
     held = [[task.source_boxes[p] for p in counterparts(task, place)] for place in range(len(at.mates))]
     bundles = [_bundle(part, part.target, part.goal, boxes, f"of.{j}") for j, boxes in enumerate(held)]
     memory = bundles[at.place][0]

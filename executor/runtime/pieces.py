@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from executor.runtime.transport.base import HostArray, Request, Transport
+from executor.runtime.transport.base import HostArray, PendingTransfer, Transport
 from strategy.graph.ops.base import Workspace
 from strategy.program.program import BoxingTask
 from strategy.sbp.sbp import Reduce
 from strategy.sbp.tensor import Box, within
 
-Requests = Iterator[Request]
+Requests = Iterator[PendingTransfer]
 Start = Callable[[], Requests]
 """Begins an act; the iterator's end is the end of the act."""
 
@@ -99,11 +99,11 @@ class Part:
         placed = dict(zip(positions, arrays, strict=True))
         return tuple(None if index == self.me else placed.get(index) for index in range(len(self.task.group)))
 
-    def exchange(self, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Request:
+    def exchange(self, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> PendingTransfer:
         """One array to, and one from, each of the group; None is nothing."""
         return self.transport.exchange(self.task.group, self.number, send, receive)
 
-    def all_gather(self, send: HostArray | None, receive: Sequence[HostArray | None]) -> Request:
+    def all_gather(self, send: HostArray | None, receive: Sequence[HostArray | None]) -> PendingTransfer:
         """One array to all of the group, one from each of them."""
         return self.transport.all_gather(self.task.group, self.number, send, receive)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from executor.runtime.pieces import Requests, Start
-from executor.runtime.transport.base import HostArray, Request, Transport, TransportError
+from executor.runtime.transport.base import HostArray, PendingTransfer, Transport, TransportError
 from strategy.base.errors import present
 from strategy.comm.boxing import incoming, outgoing
 from strategy.program.program import ActKind, BoxingTask, TransferTask
@@ -30,7 +30,7 @@ Width = tuple[int, int]
 """[begin, end) of the last dim, in logical indices."""
 Chunk = tuple[HostArray, HostArray, Width]
 """Cells, rows, and which part of the width the rows have."""
-Move = Callable[[Sequence[HostArray | None], Sequence[HostArray | None]], Sequence[Request]]
+Move = Callable[[Sequence[HostArray | None], Sequence[HostArray | None]], Sequence[PendingTransfer]]
 """Starts to send and receive arrays, one or None per peer."""
 
 
@@ -63,10 +63,10 @@ class _Part:
 
     def swap(
         self, given: Sequence[Chunk | None], widths: Sequence[Width | None]
-    ) -> Generator[Request, None, list[Chunk]]:
+    ) -> Generator[PendingTransfer, None, list[Chunk]]:
         """Exchange parts with the group; returns what everyone gave, in rank order, the own part included."""
 
-        def move(send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Sequence[Request]:
+        def move(send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Sequence[PendingTransfer]:
             return [self.transport.exchange(self.task.group, self.number, list(send), list(receive))]
 
         others = [None if i == self.me else part for i, part in enumerate(given)]
@@ -146,7 +146,7 @@ def _transfer(
     given: list[Chunk | None] = [*(_cut(_full(source), m.box) for m in leaving), *(None for _ in coming)]
     widths: list[Width | None] = [*(None for _ in leaving), *(m.box[-1] for m in coming)]
 
-    def move(send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Sequence[Request]:
+    def move(send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> Sequence[PendingTransfer]:
         messages = [*leaving, *coming]
         into = [(m.source, a) for m, a in zip(messages, receive, strict=True) if a is not None]
         out = [(m.target, a) for m, a in zip(messages, send, strict=True) if a is not None]
@@ -161,7 +161,7 @@ def _transfer(
 
 def _swap(
     move: Move, given: Sequence[Chunk | None], widths: Sequence[Width | None], target: Rows | None
-) -> Generator[Request, None, list[Chunk | None]]:
+) -> Generator[PendingTransfer, None, list[Chunk | None]]:
     """Send parts, and receive some of these widths; None is none. Counts go first. Returns what came."""
     counts = [None if part is None else np.array([len(part[0])], np.int64) for part in given]
     told = [None if width is None else np.zeros(1, np.int64) for width in widths]

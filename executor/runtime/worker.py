@@ -13,11 +13,11 @@ from time import perf_counter_ns, sleep
 
 import numpy as np
 
-from executor.runtime.acts import Acts, Load, Run, host_piece, memory
+from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
-from executor.runtime.transport.base import HostArray, PeerError, Request, Transport
+from executor.runtime.transport.base import HostArray, PeerError, PendingTransfer, Transport
 from strategy.base.errors import EnvironmentLacks, PlanError, RankFault, present
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Array, OpDef
@@ -59,7 +59,7 @@ class _Flight:
     ready_ns: int
     start_ns: int
     requests: Requests
-    request: Request | None = None
+    request: PendingTransfer | None = None
 
 
 class Worker:
@@ -109,7 +109,7 @@ class Worker:
         self._stall_ns = int(stall_s * 1e9)
         self._record = record
         self._protocol = Protocol(program, steps=0, ranks=[rank])
-        self._acts = Acts(program, graph, rank, self.registers, transport, kernels, registry, load)
+        self._acts = ActBinder(program, graph, rank, self.registers, transport, kernels, registry, load)
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.published.validation import Point, validate
+from experiments.published.validation import HeldOutRun, validate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def data() -> Sequence[Point]:
+def data() -> Sequence[HeldOutRun]:
     """Every open run that is predicted; fits take some ten seconds."""
     return validate().points
 
 
-def figure(points: Sequence[Point]) -> Figure:
+def figure(points: Sequence[HeldOutRun]) -> Figure:
     """Both on logarithmic axes, and below the ratio of the two; a colour and a marker per series of measurements."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -22,7 +22,7 @@ from simulator.exchange.summation import Summation
 from simulator.exchange.tables import split_tables
 from simulator.exchange.training import Scheme, simulate
 from simulator.exchange.tune import exhaustive, tune
-from simulator.exchange.workload import Span, Workload, workload
+from simulator.exchange.workload import ComputeSpan, Workload, workload
 from strategy.hardware.devices import DEVICES
 from strategy.models import find_model
 from strategy.models.wide_deep import WideDeepConfig
@@ -64,7 +64,7 @@ def _mean(values: Iterable[float]) -> float:
 def _bulk(count: int, nbytes: int) -> Workload:
     """Gradients that are ready all at once, and next to no compute."""
     everything = tuple(range(count))
-    return Workload("bulk", (Span(1000, everything, everything),), (nbytes,) * count)
+    return Workload("bulk", (ComputeSpan(1000, everything, everything),), (nbytes,) * count)
 
 
 def horovod_at_scale(fabric: Fabric | None = None) -> SourceFigure:

@@ -15,12 +15,12 @@ def pipeline_figures() -> list[SourceFigure]:
     gpipe, steady = (_run(schedule, _MICRO_BATCHES) for schedule in ("gpipe", "1f1b"))
     alone = _run("1f1b", 1)
     return [
-        _shares("idle share without accumulation, 4 stages", {"1f1b": 3 / 4}, {"1f1b": alone}),
-        _shares("idle share, 4 stages, 8 micro-batches", dict.fromkeys(("gpipe", "1f1b"), 3 / 11),
+        _bubble_fractions("idle share without accumulation, 4 stages", {"1f1b": 3 / 4}, {"1f1b": alone}),
+        _bubble_fractions("idle share, 4 stages, 8 micro-batches", dict.fromkeys(("gpipe", "1f1b"), 3 / 11),
                 {"gpipe": gpipe, "1f1b": steady}),
         _overhead("bubble over ideal time, 4 stages, 8 micro-batches", {"gpipe": gpipe, "1f1b": steady}),
         _in_flight({"gpipe": gpipe, "1f1b": steady}),
-        _shares("idle share by micro-batches in flight", {"1": 3 / 4, "2": 9 / 17, "3": 5 / 13, "4": 3 / 11},
+        _bubble_fractions("idle share by micro-batches in flight", {"1": 3 / 4, "2": 9 / 17, "3": 5 / 13, "4": 3 / 11},
                 {str(cap): _run("1f1b", _MICRO_BATCHES, cap) for cap in (1, 2, 3, 4)}),
     ]  # fmt: skip
 
@@ -29,7 +29,7 @@ def _run(schedule: str, micro_batches: int, cap: int | None = None) -> Simulatio
     return simulate(pipeline(_STAGES, micro_batches, schedule, cap=cap))
 
 
-def _shares(name: str, published: dict[str, float], found: dict[str, Simulation]) -> SourceFigure:
+def _bubble_fractions(name: str, published: dict[str, float], found: dict[str, Simulation]) -> SourceFigure:
     values = {key: run.idle_share for key, run in found.items()}
     text = ", ".join(f"{key} {100 * share:.1f} %" for key, share in published.items())
     return SourceFigure(name, _SOURCE, text, "exact", values, near(values, published, 1e-9))

@@ -40,7 +40,7 @@ CALCULON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HeldOutRun:
     """One run: seconds per step as measured, and as predicted by a fit without its group, with a 90 % interval."""
 
     family: str
@@ -59,7 +59,7 @@ class Validation:
 
     fits: Mapping[str, Fit]
     strata: Mapping[str, Stratum]
-    points: Sequence[Point]
+    points: Sequence[HeldOutRun]
     choices: Sequence[Choice]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
@@ -106,31 +106,33 @@ def validate() -> Validation:
     )
 
 
-def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction]) -> Iterator[Point]:
+def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction]) -> Iterator[HeldOutRun]:
     for row, found in zip(cells, predicted, strict=True):
         measured_s = measured_seconds(row)
         if measured_s is not None and found.status == "ok":
-            yield Point(family_of(row["row_id"]), measured_s, found.seconds, found.low, found.high)
+            yield HeldOutRun(family_of(row["row_id"]), measured_s, found.seconds, found.low, found.high)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Seconds of every run as predicted by a fit without it, and the memory constants of that fit by run."""
+    """Seconds of every run as predicted by a fit without it; run i has the memory constants `memory[fit_of[i]]`."""
 
     seconds: Floats
-    memory: Sequence[Constants]
+    memory: tuple[Constants, ...]
+    fit_of: tuple[int, ...]
 
 
 def held_out(runs: Runs, masks: Sequence[Mask], start: Constants) -> HeldOut:
     """Predict the runs of each mask by fits to all others."""
     seconds = np.full(len(runs.rows), np.nan)
-    memories: list[Constants] = [{}] * len(runs.rows)
-    for mask in masks:
+    memory: list[Constants] = [{}]
+    fit_of = np.zeros(len(runs.rows), dtype=np.intp)
+    for number, mask in enumerate(masks, 1):
         fitted = fit_time(runs, ~mask, start)
         seconds[mask] = runs.mixture.mean(runs.pricing.seconds(fitted.values))[mask]
-        held = fit_memory(runs, ~mask).values
-        memories = [held if own else kept for own, kept in zip(mask, memories, strict=True)]
-    return HeldOut(seconds, memories)
+        memory.append(fit_memory(runs, ~mask).values)
+        fit_of[mask] = number
+    return HeldOut(seconds, tuple(memory), tuple(fit_of.tolist()))
 
 
 def predictions(
@@ -138,11 +140,12 @@ def predictions(
 ) -> list[Prediction]:
     """Held-out predictions in the order of the rows; intervals are those of the strata."""
     seconds = {row.number: value for row, value in zip(runs.rows, held.seconds, strict=True)}
-    by_constants: dict[int, tuple[Constants, list[Row]]] = {}
-    for row, constants in zip(runs.rows, held.memory, strict=True):
-        by_constants.setdefault(id(constants), (constants, []))[1].append(row)
+    by_fit: dict[int, list[Row]] = {}
+    for row, number in zip(runs.rows, held.fit_of, strict=True):
+        by_fit.setdefault(number, []).append(row)
     found: dict[int, Prediction] = {}
-    for constants, mine in by_constants.values():
+    for number, mine in by_fit.items():
+        constants = held.memory[number]
         fitted = FittedConstants(nominal(TIME) | dict(links.values) | dict(constants), intervals)
         for row, prediction in zip(mine, predict(mine, fitted), strict=True):
             value = float(seconds[row.number])

@@ -39,15 +39,15 @@ def run(args: argparse.Namespace) -> int:
         return bench_simulator(json=args.json)
     from experiments.outputs import clean_stdout
     from experiments.search_bench import compare, table
-    from experiments.search_cases import contest_cases, own_cases
+    from experiments.search_problems import contest_problems, preset_problems
 
     started = time.perf_counter()
-    cases = (*own_cases(), *contest_cases())
+    entries = (*preset_problems(), *contest_problems())
     done: list[Comparison] = []
-    for number, case in enumerate(cases, 1):
+    for number, entry in enumerate(entries, 1):
         with clean_stdout():
-            done.append(compare(case, args.time_limit))
-        say(f"{number} of {len(cases)}: {progress_line(done[-1])}")
+            done.append(compare(entry, args.time_limit))
+        say(f"{number} of {len(entries)}: {progress_line(done[-1])}")
     worse = [f"{one.name} ({', '.join(one.worse_than)})" for one in done if one.worse_than]
     if args.json:
         emit(

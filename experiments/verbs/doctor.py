@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from experiments.outputs import check_place
+from experiments.outputs import check_output_path
 from strategy.base.errors import EnvironmentLacks, InputError, RunError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("ops are checked with --ops", got=" ".join(args.kinds) or args.backend)
     from executor.supervision.environment import rank_environment
 
-    check_place(args.write, "--write", new=True)
+    check_output_path(args.write, "--write", new=True)
     rank_environment()  # a rank computes with one thread, so its core is measured with one
     checks = list(look())
     for check in checks:

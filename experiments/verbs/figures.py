@@ -8,7 +8,7 @@ from pathlib import Path
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from experiments.outputs import check_place, make_folder
+from experiments.outputs import check_output_path, make_folder
 
 QUICK = ("schedules", "scaling")
 LONG = ("held_out",)
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         picture = module.figure(module.data())
         for suffix in SUFFIXES:
             path = args.out / f"{name}{suffix}"
-            check_place(path, "--out")
+            check_output_path(path, "--out")
             save(picture, path)
             written.append(str(path))
         say(f"{args.out / name}.png and .pdf: {str(module.__doc__).splitlines()[0]}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from experiments.outputs import check_place
+from experiments.outputs import check_output_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.base.files import write_atomic
     from strategy.closed_form.calibration import read_constants, shipped
 
-    check_place(args.out, "--out")
+    check_output_path(args.out, "--out")
     rows = read_rows(args.rows)
     fitted = read_constants(args.constants) if args.constants else shipped()
     predictions = predict(rows, fitted)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from experiments.outputs import check_place
+from experiments.outputs import check_output_path
 from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """What a run's folder holds."""
 
     folder: Path
     plan: Plan
-    measurements: list[Measurement]
+    measurements: tuple[Measurement, ...]
     timeline: Timeline
 
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.base.units import format_seconds
     from strategy.cost.calibrate import write_calibration
 
-    check_place(args.out, "--out")
+    check_output_path(args.out, "--out")
     runs = [read_run(folder) for folder in args.runs]
     check_one_cluster(runs)
     old = read_calibration_of(runs[0].plan.cluster, args.calibration)
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> MeasuredRun:
     """The files of a run.
 
     Raises:
@@ -103,10 +103,10 @@ def read_run(folder: Path) -> Run:
 
     if not folder.is_dir():
         raise InputError("no such run", where=str(folder), expected="the folder of a run of 'sbplan train'")
-    found = Run(
+    found = MeasuredRun(
         folder,
         read_plan(folder / "plan.json"),
-        read_measurements(folder / "measurements.json"),
+        tuple(read_measurements(folder / "measurements.json")),
         read_timeline(folder / "timeline.json.gz"),
     )
     problems = verify(found.plan)
@@ -117,7 +117,7 @@ def read_run(folder: Path) -> Run:
     return found
 
 
-def check_one_cluster(runs: Sequence[Run]) -> None:
+def check_one_cluster(runs: Sequence[MeasuredRun]) -> None:
     """Refuse runs of several clusters: their constants have nothing to do with each other.
 
     Raises:
@@ -134,7 +134,7 @@ def check_one_cluster(runs: Sequence[Run]) -> None:
             )
 
 
-def refined(old: Calibration, runs: Sequence[Run]) -> Calibration:
+def refined(old: Calibration, runs: Sequence[MeasuredRun]) -> Calibration:
     """The old calibration, corrected by what the runs measured."""
     from experiments.refinement import Observation, refine_by
     from strategy.plan.observe import act_overhead_s
@@ -146,7 +146,7 @@ def refined(old: Calibration, runs: Sequence[Run]) -> Calibration:
     return refine_by(old, observations, runs[0].plan.cluster)
 
 
-def error_of(found: Run, old: Calibration, new: Calibration) -> Misprediction:
+def error_of(found: MeasuredRun, old: Calibration, new: Calibration) -> Misprediction:
     """How wrong a run's prediction was and is."""
     from experiments.refinement import predict_s
 
@@ -155,7 +155,7 @@ def error_of(found: Run, old: Calibration, new: Calibration) -> Misprediction:
     return Misprediction(str(found.folder), measured_s, before_s / measured_s - 1, after_s / measured_s - 1)
 
 
-def measured_step_s(found: Run) -> float:
+def measured_step_s(found: MeasuredRun) -> float:
     """Median time from the end of a step to the end of the next; the first step warms up.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, say
-from experiments.outputs import check_place, clean_stdout, make_folder
+from experiments.outputs import check_output_path, clean_stdout, make_folder
 from strategy.base.errors import InfeasibleError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     from strategy.search.candidate.weighted_problem import OutOfTimeError
     from strategy.search.search import search
 
-    check_place(args.out, "--out")
+    check_output_path(args.out, "--out")
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args)
     left_s = max(0.0, args.time_limit - (time.perf_counter() - started))

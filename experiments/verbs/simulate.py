@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int
 from experiments.console import emit, say
-from experiments.outputs import check_place
+from experiments.outputs import check_output_path
 from experiments.studies import EXCHANGES, SCHEDULES
 from strategy.base.errors import InputError
 from strategy.base.files import write_atomic
@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from strategy.plan.plan import read_plan
     from strategy.plan.verify import Admitted, admitted
 
-    check_place(args.trace, "--trace")
-    check_place(args.figure, "--figure")
+    check_output_path(args.trace, "--trace")
+    check_output_path(args.figure, "--figure")
     check_format(args.figure)
     plan = read_plan(args.plan)
     calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
@@ -155,10 +155,10 @@ def write_trace_of(program: Program, found: Simulation, path: Path) -> None:
     """The acts of every rank that is there, and, where not too many, its memory, for Perfetto."""
     from simulator.memory_timeline import memory_timelines
     from simulator.simulate import MOST_ACTS
-    from simulator.trace import Traced, write_trace
+    from simulator.trace import TracedRun, write_trace
 
     memory = memory_timelines(program, found.timeline) if found.num_tasks <= found.steps * MOST_ACTS else ()
-    write_trace(path, [Traced.simulated(program, found.run.acts, memory)])
+    write_trace(path, [TracedRun.simulated(program, found.run.acts, memory)])
 
 
 def draw(plan: Plan, program: Program, found: Simulation, path: Path) -> None:

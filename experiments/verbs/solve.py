@@ -54,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
     started = time.perf_counter()
-    from experiments.outputs import check_place, clean_stdout
+    from experiments.outputs import check_output_path, clean_stdout
     from strategy.ilp.certificate.digest import problem_digest
     from strategy.ilp.problem_file import read_problem
     from strategy.ilp.solve import solve
 
-    check_place(args.certificate, "--certificate")
+    check_output_path(args.certificate, "--certificate")
     problem = read_problem(args.problem)
     digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json
 from experiments.console import emit, say
-from experiments.outputs import check_place
+from experiments.outputs import check_output_path
 from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from experiments.published.validation import FOLDS, validate
     from strategy.closed_form.calibration import DECLARED, write_constants
 
-    check_place(args.out, "--out")
+    check_output_path(args.out, "--out")
     found = validate()
     if args.out:
         provenance = {

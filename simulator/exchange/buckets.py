@@ -12,7 +12,7 @@ from functools import partial
 
 from simulator.exchange.collectives import RINGS, ring_links
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Link, Stream
+from simulator.exchange.loop import LinkGroup, TaskQueue
 from simulator.exchange.rings import reduce_together
 from simulator.exchange.training import Exchange, Task
 
@@ -32,7 +32,7 @@ class Buckets:
         """The optimiser runs when all buckets are reduced."""
         return True
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """One ring at a time."""
         return ring_links(fabric, self.rings)
 
@@ -57,7 +57,7 @@ class _Buckets:
         self._buckets = buckets
         self._there: set[int] = set()
         self._next = 0
-        self._stream = Stream()
+        self._stream = TaskQueue()
 
     def ready(self, gradient: int) -> None:
         self._there.add(gradient)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Link, Side
+from simulator.exchange.loop import LinkGroup, Side
 from strategy.base.units import to_ns
 from strategy.hardware.nccl import Wire, tuning
 
@@ -30,20 +30,20 @@ class Collective:
     messages: int
 
 
-def node_links(fabric: Fabric) -> dict[str, Link]:
+def node_links(fabric: Fabric) -> dict[str, LinkGroup]:
     """One node's NICs and the bridge between its halves, and one GPU's link, for all of them."""
     return {
-        NIC_OUT: Link(fabric.nic_bytes_per_s, Side.OUT, fabric.nodes, far=True),
-        NIC_IN: Link(fabric.nic_bytes_per_s, Side.IN, fabric.nodes, far=True),
-        GPU_OUT: Link(fabric.inside_bytes_per_s, Side.OUT, fabric.ranks),
-        GPU_IN: Link(fabric.inside_bytes_per_s, Side.IN, fabric.ranks),
-        BRIDGE: Link(fabric.bridge_bytes_per_s),
+        NIC_OUT: LinkGroup(fabric.nic_bytes_per_s, Side.OUT, fabric.nodes, far=True),
+        NIC_IN: LinkGroup(fabric.nic_bytes_per_s, Side.IN, fabric.nodes, far=True),
+        GPU_OUT: LinkGroup(fabric.inside_bytes_per_s, Side.OUT, fabric.ranks),
+        GPU_IN: LinkGroup(fabric.inside_bytes_per_s, Side.IN, fabric.ranks),
+        BRIDGE: LinkGroup(fabric.bridge_bytes_per_s),
     }
 
 
-def ring_links(fabric: Fabric, rings: int) -> dict[str, Link]:
+def ring_links(fabric: Fabric, rings: int) -> dict[str, LinkGroup]:
     """Those of one ring at a time, which NCCL lays out `rings` times, each with connections of its own."""
-    return {**node_links(fabric), connection(0): Link(rings * fabric.flow_bytes_per_s)}
+    return {**node_links(fabric), connection(0): LinkGroup(rings * fabric.flow_bytes_per_s)}
 
 
 def connection(stream: int) -> str:

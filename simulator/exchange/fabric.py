@@ -10,7 +10,7 @@ from strategy.closed_form.calibration import shipped
 from strategy.closed_form.collectives import CONSTANTS
 from strategy.closed_form.constants import nominal
 from strategy.hardware.cluster import Cluster
-from strategy.hardware.nccl import Algorithm, Protocol, Wire, tuning
+from strategy.hardware.nccl import Algorithm, HopProtocol, Wire, tuning
 
 _GBIT = 1e9 / 8
 _TCP_HOP_S = 25e-6
@@ -31,7 +31,7 @@ def _reached() -> float:
 
 def _hop_s(wire: Wire) -> float:
     """Of a ring by the LL protocol."""
-    return tuning().hop_s(wire, Algorithm.RING, Protocol.LL)
+    return tuning().hop_s(wire, Algorithm.RING, HopProtocol.LL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from simulator.exchange.buckets import MIB
 from simulator.exchange.collectives import RINGS, ring_links
 from simulator.exchange.cycles import Cycles
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Link, Stream
+from simulator.exchange.loop import LinkGroup, TaskQueue
 from simulator.exchange.negotiation import Negotiation
 from simulator.exchange.rings import reduce_together
 from simulator.exchange.training import Exchange, Task
@@ -37,13 +37,13 @@ class Horovod:
         """The optimiser waits for all gradients."""
         return True
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """One ring at a time."""
         return ring_links(fabric, self.rings)
 
     def start(self, task: Task) -> Exchange:
         """Start the background thread."""
-        stream = Stream()
+        stream = TaskQueue()
 
         def agreed(gradients: Sequence[int]) -> None:
             for group in fused(gradients, task.nbytes, self.fusion_bytes):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from simulator.exchange.collectives import BRIDGE, GPU_IN, GPU_OUT
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Link, Side
+from simulator.exchange.loop import LinkGroup, Side
 from simulator.exchange.training import Exchange, Task
 from strategy.base.units import to_ns
 
@@ -31,15 +31,15 @@ class KeyValue:
         """MXNet's engine orders acts by what they read and write."""
         return False
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """Every node for itself: servers differ in the keys that they have."""
-        inside = {name: Link(fabric.inside_bytes_per_s, side, fabric.ranks) for name, side in _INSIDE.items()}
-        inside[BRIDGE] = Link(fabric.bridge_bytes_per_s)
+        inside = {name: LinkGroup(fabric.inside_bytes_per_s, side, fabric.ranks) for name, side in _INSIDE.items()}
+        inside[BRIDGE] = LinkGroup(fabric.bridge_bytes_per_s)
         per_node = {
-            "out": Link(fabric.nic_bytes_per_s, Side.OUT, far=True),
-            "in": Link(fabric.nic_bytes_per_s, Side.IN, far=True),
-            **{thread: Link(fabric.thread_bytes_per_s) for thread in _THREADS},
-            "host": Link(_HOST_RATE),
+            "out": LinkGroup(fabric.nic_bytes_per_s, Side.OUT, far=True),
+            "in": LinkGroup(fabric.nic_bytes_per_s, Side.IN, far=True),
+            **{thread: LinkGroup(fabric.thread_bytes_per_s) for thread in _THREADS},
+            "host": LinkGroup(_HOST_RATE),
         }
         return inside | {f"{name} {node}": link for node in range(fabric.nodes) for name, link in per_node.items()}
 

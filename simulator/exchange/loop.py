@@ -35,7 +35,7 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkGroup:
     """`count` links that do alike, of which one is simulated; `far` ones lie between nodes."""
 
     bytes_per_s: float
@@ -53,7 +53,7 @@ class _Transfer:
 class Loop:
     """Virtual time. Actions are called at their time; `transfer` calls one when all bytes are through."""
 
-    def __init__(self, links: Mapping[str, Link]) -> None:
+    def __init__(self, links: Mapping[str, LinkGroup]) -> None:
         self.links = links
         self.now_ns = 0
         self.num_events = 0
@@ -161,7 +161,7 @@ class Loop:
             raise InternalError(f"{self.sent_bytes} bytes were sent and {self.received_bytes} received")
 
 
-class Stream:
+class TaskQueue:
     """Acts one after another, each told when its turn comes and saying when it is over."""
 
     def __init__(self) -> None:

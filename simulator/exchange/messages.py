@@ -24,7 +24,7 @@ Round = tuple[Ranks, Ranks]
 
 
 @dataclass(slots=True)
-class Messages:
+class MessageClocks:
     """Clocks of all ranks, and what each has sent and received so far."""
 
     fabric: Fabric
@@ -36,7 +36,7 @@ class Messages:
     received_bytes: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, fabric: Fabric) -> Messages:
+    def of(cls, fabric: Fabric) -> MessageClocks:
         """All clocks at 0, nothing sent."""
         return cls(fabric, *(np.zeros(fabric.ranks, np.int64) for _ in range(6)))
 

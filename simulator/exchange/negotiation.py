@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.messages import Messages, doubling
+from simulator.exchange.messages import MessageClocks, doubling
 from strategy.base.units import to_ns
 
 _NAME_BYTES = 64
@@ -41,7 +41,7 @@ class Round:
 @lru_cache(maxsize=4096)
 def negotiate(kind: Negotiation, fabric: Fabric, named: int, known: int) -> Round:
     """All ranks begin at once and name `named` gradients of the `known` ones."""
-    run = Messages.of(fabric)
+    run = MessageClocks.of(fabric)
     handle_ns = to_ns(fabric.message_s)
     if kind is Negotiation.CENTRAL:
         run.gather(named * _NAME_BYTES, handle_ns, to_ns(fabric.entry_s) * named)

@@ -18,7 +18,7 @@ from simulator.exchange.collectives import connection, lower_half, node_links, u
 from simulator.exchange.cycles import Cycles
 from simulator.exchange.fabric import Fabric
 from simulator.exchange.horovod import fused
-from simulator.exchange.loop import Action, Link, Stream
+from simulator.exchange.loop import Action, LinkGroup, TaskQueue
 from simulator.exchange.negotiation import Negotiation
 from simulator.exchange.training import Exchange, Task
 from strategy.base.errors import InputError
@@ -53,10 +53,10 @@ class Streams:
         """The optimiser waits for all gradients."""
         return True
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """A connection per stream."""
         speeds = self.speeds or (1.0,) * self.streams
-        rates = {connection(k): Link(fabric.flow_bytes_per_s * speed) for k, speed in enumerate(speeds)}
+        rates = {connection(k): LinkGroup(fabric.flow_bytes_per_s * speed) for k, speed in enumerate(speeds)}
         return {**node_links(fabric), **rates}
 
     def start(self, task: Task) -> Exchange:
@@ -78,8 +78,8 @@ class _Pool:
         self._task = task
         self._options = options
         self._queue: deque[list[_Fragment]] = deque()
-        self._streams = [Stream() for _ in range(options.streams)]
-        self._lower = Stream()
+        self._streams = [TaskQueue() for _ in range(options.streams)]
+        self._lower = TaskQueue()
         self._left: dict[int, int] = {}
 
     def put(self, gradients: Sequence[int]) -> None:

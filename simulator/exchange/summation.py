@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 
 from simulator.exchange.collectives import BRIDGE, GPU_IN, GPU_OUT, NIC_IN, NIC_OUT, node_links
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Action, Legs, Link, Side, Stream
+from simulator.exchange.loop import Action, Legs, LinkGroup, Side, TaskQueue
 from simulator.exchange.training import Exchange, Task
 from strategy.base.units import to_ns
 
@@ -33,18 +33,18 @@ class Summation:
     credit_bytes: int = 8 * 4_096_000
     barrier: bool = False
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """A node's NICs and its connections to all services, and those of one machine without GPUs."""
         peers = max(fabric.nodes - 1 + self.servers, 1)
         found = {
             **node_links(fabric),
-            _TO: Link(peers * fabric.flow_bytes_per_s),
-            _FROM: Link(peers * fabric.flow_bytes_per_s),
-            _SUM: Link(fabric.sum_bytes_per_s),
+            _TO: LinkGroup(peers * fabric.flow_bytes_per_s),
+            _FROM: LinkGroup(peers * fabric.flow_bytes_per_s),
+            _SUM: LinkGroup(fabric.sum_bytes_per_s),
         }
         if self.servers:
-            found[_SERVER_OUT] = Link(fabric.nic_bytes_per_s, Side.OUT, self.servers)
-            found[_SERVER_IN] = Link(fabric.nic_bytes_per_s, Side.IN, self.servers)
+            found[_SERVER_OUT] = LinkGroup(fabric.nic_bytes_per_s, Side.OUT, self.servers)
+            found[_SERVER_IN] = LinkGroup(fabric.nic_bytes_per_s, Side.IN, self.servers)
         return found
 
     def start(self, task: Task) -> Exchange:
@@ -61,7 +61,7 @@ class _Queue:
         self._waiting: list[tuple[int, int, int]] = []
         self._under_way = 0
         self._left: dict[int, int] = {}
-        self._pushes, self._pulls = Stream(), Stream()
+        self._pushes, self._pulls = TaskQueue(), TaskQueue()
 
     def ready(self, gradient: int) -> None:
         """Cut it, and queue the partitions."""
@@ -106,7 +106,7 @@ class _Queue:
 
         task.loop.transfer(inside, inside_ns, lambda: self._in_turn(self._pushes, push, hop_ns, pushed))
 
-    def _in_turn(self, stream: Stream, legs: Legs, latency_ns: int, done: Action) -> None:
+    def _in_turn(self, stream: TaskQueue, legs: Legs, latency_ns: int, done: Action) -> None:
         """Messages of a connection go one after another, so that pushing one partition overlaps pulling another."""
 
         def act(over: Action) -> None:

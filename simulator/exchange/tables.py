@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 from simulator.exchange.collectives import BRIDGE, GPU_IN, GPU_OUT, RINGS, ring, ring_links
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Link
+from simulator.exchange.loop import LinkGroup
 from simulator.exchange.training import Exchange, Task
-from simulator.exchange.workload import Span, Workload
+from simulator.exchange.workload import ComputeSpan, Workload
 from strategy.base.errors import InputError
 from strategy.base.units import to_ns
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TableExchange:
     """Numbers of the gradients that stay, the tables', and of the exchanges of rows."""
 
     kept: frozenset[int]
@@ -30,7 +30,7 @@ class Tables:
         """The update is one for all."""
         return True
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """Those of a ring, which the all-to-all crosses too."""
         return ring_links(fabric, RINGS)
 
@@ -46,7 +46,7 @@ class Tables:
 
 
 class _Tables:
-    def __init__(self, task: Task, options: Tables) -> None:
+    def __init__(self, task: Task, options: TableExchange) -> None:
         self._task = task
         self._options = options
         self._dense = frozenset(range(len(task.nbytes))) - options.kept - options.rows
@@ -82,7 +82,7 @@ class _Tables:
         task.loop.transfer(found.legs, found.latency_ns, done)
 
 
-def split_tables(whole: Workload, least_bytes: int, row_bytes: int) -> tuple[Workload, Tables]:
+def split_tables(whole: Workload, least_bytes: int, row_bytes: int) -> tuple[Workload, TableExchange]:
     """A workload whose parameters of at least so many bytes are tables; a GPU's samples need `row_bytes` of rows.
 
     Raises:
@@ -96,7 +96,7 @@ def split_tables(whole: Workload, least_bytes: int, row_bytes: int) -> tuple[Wor
     first = min(place for place, span in enumerate(whole.spans) if kept.intersection(span.gives))
     spans = list(whole.spans)
     # What a GPU computes from rows on waits until they are there; its share of the tables, until their gradients are.
-    spans[first:first] = [Span(0, gives=(back,)), Span(0, needs=(back,))]
-    spans[last + 1 : last + 1] = [Span(0, gives=(there,)), Span(0, needs=(there,))]
+    spans[first:first] = [ComputeSpan(0, gives=(back,)), ComputeSpan(0, needs=(back,))]
+    spans[last + 1 : last + 1] = [ComputeSpan(0, gives=(there,)), ComputeSpan(0, needs=(there,))]
     workload = Workload(whole.name, tuple(spans), (*whole.nbytes, row_bytes, row_bytes))
-    return workload, Tables(kept, frozenset({there, back}))
+    return workload, TableExchange(kept, frozenset({there, back}))

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from simulator.exchange.fabric import Fabric
-from simulator.exchange.loop import Link, Loop
+from simulator.exchange.loop import LinkGroup, Loop
 from simulator.exchange.workload import Workload
 from strategy.base.errors import InternalError
 
@@ -59,7 +59,7 @@ class Scheme(Protocol):
     def barrier(self) -> bool:
         """Whether a step begins only when all gradients of the one before are there."""
 
-    def links(self, fabric: Fabric) -> Mapping[str, Link]:
+    def links(self, fabric: Fabric) -> Mapping[str, LinkGroup]:
         """The links that its transfers cross."""
 
     def start(self, task: Task) -> Exchange:
@@ -67,7 +67,7 @@ class Scheme(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExchangeOutcome:
     """Mean of the steps after the first; bytes and counts of the whole run.
 
     `alone_ns` is a step of one GPU that exchanges nothing.
@@ -93,7 +93,7 @@ class Outcome:
         return self.step_ns / self.alone_ns - 1
 
 
-def simulate(workload: Workload, fabric: Fabric, scheme: Scheme, *, steps: int = 4, seed: int = 0) -> Outcome:
+def simulate(workload: Workload, fabric: Fabric, scheme: Scheme, *, steps: int = 4, seed: int = 0) -> ExchangeOutcome:
     """Train for a warm-up step and `steps` more.
 
     Raises:
@@ -107,7 +107,7 @@ def simulate(workload: Workload, fabric: Fabric, scheme: Scheme, *, steps: int =
     loop.run()
     if run.missing or run.step != steps + 1:
         raise InternalError(f"step {run.step} ended without gradients {sorted(run.missing)[:8]}")
-    return Outcome(
+    return ExchangeOutcome(
         step_ns=(run.ends_ns[-1] - run.ends_ns[0]) // steps,
         alone_ns=round(workload.compute_ns * (1 + fabric.straggle)),
         tally=tally,

@@ -29,7 +29,7 @@ _WINOGRAD = 2.25
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ComputeSpan:
     """Compute that waits for the step before to have exchanged `needs`, and ends with the gradients that it `gives`."""
 
     time_ns: int
@@ -42,7 +42,7 @@ class Workload:
     """A step's spans in order; `nbytes` of every gradient, numbered as the forward pass needs their parameters."""
 
     name: str
-    spans: tuple[Span, ...]
+    spans: tuple[ComputeSpan, ...]
     nbytes: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -117,11 +117,17 @@ def step_workload(
         gives.setdefault(place[graph.producer[gradient].name], []).append(number[variable])
         nbytes.append(graph.values[gradient].spec.nbytes)
     update_ns = {number[variable]: time_ns(op) for variable, op in updates.items()}
-    spans = [Span(before_ns, tuple(range(len(first))))] if together else [Span(before_ns)] if before_ns else []
+    spans = (
+        [ComputeSpan(before_ns, tuple(range(len(first))))]
+        if together
+        else [ComputeSpan(before_ns)]
+        if before_ns
+        else []
+    )
     for at, op in enumerate(graph.ops):
         if op.phase is not Phase.UPDATE:
             need, give = tuple(needs.get(at, ())), tuple(gives.get(at, ()))
-            spans.append(Span(time_ns(op) + sum(update_ns[gradient] for gradient in need), need, give))
+            spans.append(ComputeSpan(time_ns(op) + sum(update_ns[gradient] for gradient in need), need, give))
     return Workload(name, _merged(spans), tuple(nbytes))
 
 
@@ -136,12 +142,12 @@ def _exchanged(graph: Graph, place: Mapping[str, int], gradient: str) -> str:
     return max(terms, key=lambda name: place[graph.producer[name].name])
 
 
-def _merged(spans: Sequence[Span]) -> tuple[Span, ...]:
+def _merged(spans: Sequence[ComputeSpan]) -> tuple[ComputeSpan, ...]:
     """Fewer spans that need and give the same at the same times."""
-    found: list[Span] = []
+    found: list[ComputeSpan] = []
     for span in spans:
         if found and not found[-1].gives and not span.needs:
-            found[-1] = Span(found[-1].time_ns + span.time_ns, found[-1].needs, span.gives)
+            found[-1] = ComputeSpan(found[-1].time_ns + span.time_ns, found[-1].needs, span.gives)
         else:
             found.append(span)
     return tuple(found)

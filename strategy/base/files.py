@@ -112,19 +112,19 @@ def writing(path: Path) -> Iterator[BinaryIO]:
                 yield file
             return
         target = Path(os.path.realpath(path))
-        draft = target.with_name(f".sbplan-{secrets.token_hex(8)}.tmp")
+        temporary = target.with_name(f".sbplan-{secrets.token_hex(8)}.tmp")
         try:
             # Nobody else may open the draft of a file that is to be closed to them.
-            with os.fdopen(os.open(draft, _NEW, 0o666 if there is None else 0o600), "wb") as file:
+            with os.fdopen(os.open(temporary, _NEW, 0o666 if there is None else 0o600), "wb") as file:
                 if there is not None:
                     _keep_owner_and_mode(file.fileno(), there)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            draft.replace(target)
+            temporary.replace(target)
         except BaseException:
             with contextlib.suppress(OSError):
-                draft.unlink()
+                temporary.unlink()
             raise
         _sync_folder(target.parent)
     except OSError as error:

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from strategy.closed_form.constants import Constant, Constants
 from strategy.hardware.devices import DeviceSheet, Generation
-from strategy.hardware.nccl import LL128_SHARE, LL_SHARE, TREE_LL_SHARE, Algorithm, Protocol, Wire, tuning
+from strategy.hardware.nccl import LL128_SHARE, LL_SHARE, TREE_LL_SHARE, Algorithm, HopProtocol, Wire, tuning
 
 Floats = npt.NDArray[np.float64]
 
 _FAMILIES = tuple(Generation)
 _RING, _TREE = Algorithm.RING, Algorithm.TREE
-_SIMPLE = Protocol.SIMPLE
+_SIMPLE = HopProtocol.SIMPLE
 CONSTANTS = (
     Constant("nccl.latency.volta", 1.0, 0.5, "NCCL's latencies on NVLink 2, over its own table"),
     Constant("nccl.latency.ampere", 1.0, 0.5, "NCCL's latencies on NVLink 3, over its own table"),
@@ -70,7 +70,7 @@ def family_of(sheet: DeviceSheet) -> int:
 
 def bus_bandwidth(group: Group, constants: Constants) -> Floats:
     """Bytes/s that a ring through the group carries per GPU: the slower of NVLink and the group's NICs."""
-    share = _pick(group, _shares(constants))
+    share = _pick(group, _ring_efficiencies(constants))
     local = np.minimum(group.local, group.ranks)
     # A pair of a cube mesh has one of its six links between them; a switched pair has fewer channels than eight have.
     part = np.where(
@@ -101,7 +101,7 @@ def reduce_scatter(nbytes: Floats, group: Group, constants: Constants) -> Floats
 def all_to_all(nbytes: Floats, group: Group, constants: Constants) -> Floats:
     """Seconds in which every GPU sends `nbytes` in equal parts to all of the group, itself included."""
     nccl = tuning()
-    busy = group.link * _pick(group, _shares(constants))
+    busy = group.link * _pick(group, _ring_efficiencies(constants))
     outside = np.maximum(group.ranks - group.local, 0) / group.ranks
     inside = (np.minimum(group.local, group.ranks) - 1) / group.ranks
     latency = _latency(group, constants) * (nccl.base_s(_RING, _SIMPLE) + nccl.hop_s(Wire.NVLINK, _RING, _SIMPLE))
@@ -115,7 +115,7 @@ def send(nbytes: Floats, group: Group, constants: Constants) -> Floats:
     rate = np.where(
         group.nodes > 1,
         group.nic * constants["nccl.network"],
-        group.link * _pick(group, _shares(constants)),
+        group.link * _pick(group, _ring_efficiencies(constants)),
     )
     nccl = tuning()
     near = nccl.hop_s(Wire.NVLINK, _RING, _SIMPLE) * _latency(group, constants)
@@ -123,7 +123,7 @@ def send(nbytes: Floats, group: Group, constants: Constants) -> Floats:
     return np.where((group.ranks > 1) & (nbytes > 0), np.where(group.nodes > 1, far, near) + nbytes / rate, 0.0)
 
 
-def _shares(constants: Constants) -> list[float]:
+def _ring_efficiencies(constants: Constants) -> list[float]:
     """Share of a link that a ring of eight reaches, by family; `small_ring` then takes away what fewer ranks lack."""
     return [
         constants["nccl.bandwidth.volta"],
@@ -157,15 +157,15 @@ def _cheapest(nbytes: Floats, group: Group, constants: Constants, *, rounds: flo
     most = _pick(group, [nccl.most_by_ll[name] for name in _FAMILIES])
     channels = 16 * _pick(group, [nccl.channel_by_ll128[name] for name in _FAMILIES])
     best = np.full(np.broadcast_shapes(np.shape(nbytes), np.shape(n)), np.inf)
-    for protocol in Protocol:
+    for protocol in HopProtocol:
         rate = (np.minimum(most, LL_SHARE * bus), np.minimum(LL128_SHARE * bus, channels), bus)[protocol]
         hop, net = nccl.hop_s(Wire.NVLINK, _RING, protocol), nccl.hop_s(Wire.NETWORK, _RING, protocol)
         latency = scale * (nccl.base_s(_RING, protocol) + (steps - crossings) * hop) + far * crossings * net
-        filling = 0.0 if protocol is Protocol.LL else constants["nccl.fill"]
+        filling = 0.0 if protocol is HopProtocol.LL else constants["nccl.fill"]
         fill = filling * np.sqrt(np.maximum(latency * sent / rate, 0))
         best = np.minimum(best, latency + sent / rate + fill)
     if rounds == 2.0:
-        for protocol in Protocol:
+        for protocol in HopProtocol:
             rate = np.minimum(LL128_SHARE * bus, channels) * (TREE_LL_SHARE, 0.9, 1.0)[protocol] / 2
             hops_s = 2 * (local - 1) * nccl.hop_s(Wire.NVLINK, _TREE, protocol)
             inside_s = scale * (nccl.base_s(_TREE, protocol) + hops_s)

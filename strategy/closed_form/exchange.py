@@ -33,7 +33,7 @@ CONSTANTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExchangeTimes:
     """Seconds of each exchange with every link at its data sheet's rate, and whether it leaves the node.
 
     `tp` is one collective of a boundary tensor, `dp` one all-reduce of 2-byte gradients (experts
@@ -55,7 +55,7 @@ class Exchange:
     ep_far: Mask
 
 
-def exchanges(jobs: Jobs, work: JobWork, constants: Constants) -> Exchange:
+def exchanges(jobs: Jobs, work: JobWork, constants: Constants) -> ExchangeTimes:
     """Price the collectives; `constants` are those of `collectives`."""
     j = jobs
     family = np.array([collectives.family_of(job.device) for job in jobs.jobs], dtype=np.intp)
@@ -78,7 +78,7 @@ def exchanges(jobs: Jobs, work: JobWork, constants: Constants) -> Exchange:
     own = 2 * (work.parameters + work.edge_parameters / j.pp)
     replicas = group(np.maximum(j.dp * j.cp * j.tp / j.ep, 1), j.ep)
     experts = 2 * work.expert_parameters
-    return Exchange(
+    return ExchangeTimes(
         tp=collectives.all_reduce(work.activation, tensor, constants),
         dp=collectives.all_reduce(own, data, constants),
         dp_expert=collectives.all_reduce(experts, replicas, constants),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,8 @@ _STEP = 1e-3
 class Fit:
     """Fitted values, the half-width of their 90 % intervals on the log scale, and the weighted residual."""
 
-    values: dict[str, float]
-    half_widths: dict[str, float]
+    values: Mapping[str, float]
+    half_widths: Mapping[str, float]
     cost: float
 
 
@@ -67,7 +68,7 @@ def fit(
     covariance = np.linalg.pinv(solved.jac.T @ solved.jac)
     half = 1.645 * np.sqrt(np.maximum(np.diag(covariance), 0))
     return Fit(
-        dict(zip(names, np.exp(solved.x).tolist(), strict=True)),
-        dict(zip(names, half.tolist(), strict=True)),
+        MappingProxyType(dict(zip(names, np.exp(solved.x).tolist(), strict=True))),
+        MappingProxyType(dict(zip(names, half.tolist(), strict=True))),
         float(solved.cost),
     )

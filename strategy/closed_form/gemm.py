@@ -22,7 +22,7 @@ _NOMINAL_BANDWIDTH = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class EffectiveFlops:
     """FLOPs of products as they would be at the full rate; each array has one entry per job.
 
     `ideal` counts multiply-adds (or what moving the operands takes, if that is longer), `quantised` includes idle
@@ -36,8 +36,8 @@ class Product:
     odd: Floats
     ragged: Floats
 
-    def __add__(self, other: Product) -> Product:
-        return Product(
+    def __add__(self, other: EffectiveFlops) -> EffectiveFlops:
+        return EffectiveFlops(
             self.ideal + other.ideal,
             self.quantised + other.quantised,
             self.shallow + other.shallow,
@@ -45,8 +45,8 @@ class Product:
             self.ragged + other.ragged,
         )
 
-    def __mul__(self, times: Floats | float) -> Product:
-        return Product(
+    def __mul__(self, times: Floats | float) -> EffectiveFlops:
+        return EffectiveFlops(
             self.ideal * times,
             self.quantised * times,
             self.shallow * times,
@@ -58,7 +58,7 @@ class Product:
 def product(
     m: Floats, n: Floats, k: Floats, count: Floats, *, multiprocessors: Floats, peak: Floats, bandwidth: Floats,
     nbytes: Floats,
-) -> Product:  # fmt: skip
+) -> EffectiveFlops:  # fmt: skip
     """`count` products of (m, k) by (k, n) in one launch; `nbytes` per element, `peak` and `bandwidth` per second.
 
     A product with an empty dim costs nothing.
@@ -79,13 +79,13 @@ def product(
     odd = np.any([np.mod(value, 64) != 0 for value in (n, k)], axis=0)
     ragged = np.any([np.mod(value, 2) != 0 for value in (m, n, k)], axis=0)
     parts = (ideal, quantised, quantised / k, ideal * odd, ideal * ragged)
-    return Product(*(np.where(there, part, 0.0) for part in parts))
+    return EffectiveFlops(*(np.where(there, part, 0.0) for part in parts))
 
 
 def training(
     m: Floats, n: Floats, k: Floats, count: Floats, *, multiprocessors: Floats, peak: Floats, bandwidth: Floats,
     nbytes: Floats,
-) -> tuple[Product, Product]:  # fmt: skip
+) -> tuple[EffectiveFlops, EffectiveFlops]:  # fmt: skip
     """The forward product of a weight (k, n) with m rows, and the two of its backward pass."""
     given = {"multiprocessors": multiprocessors, "peak": peak, "bandwidth": bandwidth, "nbytes": nbytes}
     forward = product(m, n, k, count, **given)

@@ -5,8 +5,9 @@ Everything here is given, nothing is fitted. `Jobs` holds many jobs as one array
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -165,7 +166,7 @@ class Jobs:
     """Many jobs: `field(name)` is one array over them. Names are those of `Job`, `Shape` and `DeviceSheet`."""
 
     jobs: tuple[Job, ...]
-    arrays: dict[str, Floats]
+    arrays: Mapping[str, Floats]
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Jobs:
@@ -180,7 +181,7 @@ class Jobs:
         arrays["bits"] = np.array([job.bits for job in jobs], dtype=float)
         arrays["peak"] = np.array([job.device.peak(job.bits) for job in jobs])
         arrays["peak_half"] = np.array([job.device.peak(32 if job.bits == 32 else 16) for job in jobs])
-        return cls(tuple(jobs), arrays)
+        return cls(tuple(jobs), MappingProxyType(arrays))
 
     def __getattr__(self, name: str) -> Floats:
         try:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.gemm import Floats, Product
+from strategy.closed_form.gemm import EffectiveFlops, Floats
 from strategy.closed_form.job import Jobs
 from strategy.closed_form.work import JobWork, Pass
 from strategy.hardware.devices import Generation
@@ -63,7 +63,7 @@ class Lookup:
         return np.asarray(np.array([constants.get(name, 1.0) for name in self.names])[self.places], dtype=float)
 
 
-class Kernels:
+class KernelRates:
     """The devices of jobs, ready to price passes again and again as a fit moves its constants."""
 
     def __init__(self, jobs: Jobs) -> None:
@@ -119,7 +119,7 @@ class Kernels:
         return full_rate_flop(work.logits, c) / self._half_rate(c) + moved / self.bandwidth(c)
 
 
-def full_rate_flop(product: Product, c: Constants) -> Floats:
+def full_rate_flop(product: EffectiveFlops, c: Constants) -> Floats:
     """FLOPs of a product at the full rate, with what its shape loses."""
     quantised = product.ideal + c["gemm.quantisation"] * (product.quantised - product.ideal)
     lost = c["gemm.shallow"] * product.shallow + c["gemm.odd"] * product.odd + c["gemm.ragged"] * product.ragged

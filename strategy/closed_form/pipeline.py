@@ -17,7 +17,7 @@ from strategy.closed_form.gemm import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class StageTimes:
+class StageSeconds:
     """Seconds of one micro-batch, forward and backward.
 
     `body` is of a stage's layers, `head` of the logits and the loss, `message` of what a stage with a neighbour sends
@@ -30,7 +30,7 @@ class StageTimes:
     even: npt.NDArray[np.bool_]
 
 
-def step_seconds(stages: StageTimes, micro_batches: Floats, pp: Floats, virtual: Floats) -> Floats:
+def step_seconds(stages: StageSeconds, micro_batches: Floats, pp: Floats, virtual: Floats) -> Floats:
     """Seconds from the first forward to the last backward pass."""
     message = np.where(pp > 1, stages.message, 0.0)
     shared = np.where(stages.even, stages.head / pp, 0.0)

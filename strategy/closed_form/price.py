@@ -18,8 +18,8 @@ from strategy.closed_form.exchange import Mask, exchanges
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs, gradient_bytes
-from strategy.closed_form.kernels import Kernels, Lookup
-from strategy.closed_form.pipeline import StageTimes, step_seconds
+from strategy.closed_form.kernels import KernelRates, Lookup
+from strategy.closed_form.pipeline import StageSeconds, step_seconds
 from strategy.closed_form.work import measure
 
 _NEW_ROUTING = 0.2
@@ -51,7 +51,7 @@ class Terms:
     reducing gradients, `update` of the optimiser. All of it takes `stretch` times as long, and `beside` comes on top.
     """
 
-    stages: StageTimes
+    stages: StageSeconds
     gathered: Floats
     reduced: Floats
     update: Floats
@@ -97,7 +97,7 @@ class Pricing:
         self.jobs = jobs
         self.work = measure(jobs)
         self.exchange = exchanges(jobs, self.work, links)
-        self._kernels = Kernels(jobs)
+        self._kernels = KernelRates(jobs)
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
             Lookup([getattr(profile, part) for profile in profiles])
@@ -155,7 +155,7 @@ class Pricing:
     def terms(self, c: Constants) -> Terms:
         """What the steps consist of."""
         j = self.jobs
-        stages = StageTimes(
+        stages = StageSeconds(
             body=self._blocks(c).seconds(c["host.sharpness"]) * self._per_stage + self._added(c) + self._engine_s(c),
             head=self._slack.of(c) * self._kernels.head(self.work, c),
             message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.closed_form.gemm import Floats, Product, training
+from strategy.closed_form.gemm import EffectiveFlops, Floats, training
 from strategy.closed_form.job import Jobs
 
 
@@ -23,9 +23,9 @@ class Pass:
     FLOPs and `images` bytes of convolution nets.
     """
 
-    products: Product
-    grouped: Product
-    batched: Product
+    products: EffectiveFlops
+    grouped: EffectiveFlops
+    batched: EffectiveFlops
     fused_flop: Floats
     scores: Floats
     moved: Floats
@@ -49,7 +49,7 @@ class JobWork:
 
     forward: Pass
     backward: Pass
-    logits: Product
+    logits: EffectiveFlops
     logits_bytes: Floats
     activation: Floats
     dispatched: Floats
@@ -213,7 +213,7 @@ def _feeds(jobs: Jobs) -> Floats:
 
 def _sum(
     parts: list[tuple[Floats, Floats, Floats, Floats, Floats]], sheet: dict[str, Floats]
-) -> tuple[Product, Product]:
+) -> tuple[EffectiveFlops, EffectiveFlops]:
     """Forward and backward of products (rows, columns, depth, how many at once), each times its layers."""
     totals = [
         tuple(passed * layers for passed in training(m, n, k, count, **sheet)) for m, n, k, count, layers in parts

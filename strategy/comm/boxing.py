@@ -33,9 +33,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
@@ -255,10 +256,10 @@ def _special(source: NdSbp, target: NdSbp) -> _Special:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    index: dict[NdSbp, int]
-    steps: dict[tuple[int, int], BoxingStep]
-    seconds: list[list[float]]
-    following: list[list[int]]
+    index: Mapping[NdSbp, int]
+    steps: Mapping[tuple[int, int], BoxingStep]
+    seconds: tuple[tuple[float, ...], ...]
+    following: tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=256)
@@ -295,7 +296,8 @@ def _price_all(
         shorter = through < seconds
         seconds[shorter] = through[shorter]
         following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
-    return _Table({nd: i for i, nd in enumerate(layouts)}, steps, seconds.tolist(), following.tolist())
+    rows, next_rows = (tuple(map(tuple, array.tolist())) for array in (seconds, following))
+    return _Table(MappingProxyType({nd: i for i, nd in enumerate(layouts)}), MappingProxyType(steps), rows, next_rows)
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:

@@ -1,4 +1,4 @@
-"""Levels: a collective over a group that spans nodes, in parts inside the nodes and between them.
+"""Hierarchical collectives: a collective over a group that spans nodes, in parts inside the nodes and between them.
 
 With n nodes of m ranks each, rank j of a node works with the other ranks of its node and with rank j of every other
 node. Bytes that a rank sends, T being those of the tensor that the group holds:
@@ -66,7 +66,7 @@ def by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:
     return tuple(numbers.setdefault(rank // cluster.devices_per_node, len(numbers)) for rank in ranks)
 
 
-def place_in(nodes: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, int]:
+def position_in(nodes: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, int]:
     """(node, place within it) of a rank."""
     node = next(k for k, members in enumerate(nodes) if rank in members)
     return node, nodes[node].index(rank)

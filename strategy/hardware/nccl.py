@@ -7,11 +7,13 @@ the table, so that a difference of two is exact.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from strategy.hardware.devices import Generation
@@ -39,7 +41,7 @@ class Wire(StrEnum):
     NETWORK = "NET"
 
 
-class Protocol(IntEnum):
+class HopProtocol(IntEnum):
     """How a hop tells that its bytes are there: in the order of NCCL's tables."""
 
     LL = 0
@@ -59,11 +61,11 @@ class Tuning:
         channel_by_ll128: what one channel of a ring by LL128 carries.
     """
 
-    base_ns: dict[Algorithm, tuple[int, ...]]
-    hop_ns: dict[tuple[Wire, Algorithm], tuple[int, ...]]
+    base_ns: Mapping[Algorithm, tuple[int, ...]]
+    hop_ns: Mapping[tuple[Wire, Algorithm], tuple[int, ...]]
     nvls_ns: int
-    most_by_ll: dict[Generation, float]
-    channel_by_ll128: dict[Generation, float]
+    most_by_ll: Mapping[Generation, float]
+    channel_by_ll128: Mapping[Generation, float]
 
     def base_s(self, algorithm: Algorithm, protocol: int) -> float:
         """Seconds before the first hop."""
@@ -76,7 +78,7 @@ class Tuning:
     def fence_s(self, wire: Wire) -> float:
         """Seconds that a hop of a ring takes longer by Simple, which waits for a fence, than by LL."""
         by_protocol = self.hop_ns[wire, Algorithm.RING]
-        return (by_protocol[Protocol.SIMPLE] - by_protocol[Protocol.LL]) / 1e9
+        return (by_protocol[HopProtocol.SIMPLE] - by_protocol[HopProtocol.LL]) / 1e9
 
 
 @cache
@@ -84,13 +86,13 @@ def tuning() -> Tuning:
     """The table that comes with the package, read once."""
     path = resources.files("strategy.hardware") / "nccl.json"
     found = json.loads(path.read_text(encoding="utf-8"), parse_float=Decimal, parse_int=Decimal)
-    hops = found["hwLatencies"]
+    hops, most, channels = (found[key] for key in ("hwLatencies", "llMaxBws", "perChMaxRingLL128"))
     return Tuning(
-        base_ns={algorithm: _ns(found["baseLatencies"][algorithm]) for algorithm in Algorithm},
-        hop_ns={(wire, algorithm): _ns(hops[wire][algorithm]) for wire in Wire for algorithm in Algorithm},
+        base_ns=MappingProxyType({algorithm: _ns(found["baseLatencies"][algorithm]) for algorithm in Algorithm}),
+        hop_ns=MappingProxyType({(wire, one): _ns(hops[wire][one]) for wire in Wire for one in Algorithm}),
         nvls_ns=_ns([hops[Wire.NVLINK]["NVLS_simple"]])[0],
-        most_by_ll={one: _bytes_per_s(found["llMaxBws"][one.capitalize()][0]) for one in Generation},
-        channel_by_ll128={one: _bytes_per_s(found["perChMaxRingLL128"][one.capitalize()]) for one in Generation},
+        most_by_ll=MappingProxyType({one: _bytes_per_s(most[one.capitalize()][0]) for one in Generation}),
+        channel_by_ll128=MappingProxyType({one: _bytes_per_s(channels[one.capitalize()]) for one in Generation}),
     )
 
 

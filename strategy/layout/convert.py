@@ -130,16 +130,21 @@ class Converter:
     cost: CostModel
     placements: tuple[Placement, ...]
     boxings: list[Boxing] = field(init=False, default_factory=list)
+    first_alike: list[int] = field(init=False, default_factory=list)
+    """Stage -> the first whose table of prices it shares."""
     found: dict[object, Crossing] = field(default_factory=dict)
     pairs: dict[tuple[int, int], int] = field(default_factory=dict)
     distances: dict[object, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        known: dict[object, Boxing] = {}
-        for placement in self.placements:
-            alike = placement.mesh, by_node(self.cost.cluster, placement)
-            known.setdefault(alike, Boxing(placement, self._step_price(placement)))
-            self.boxings.append(replace(known[alike], placement=placement))
+        known: dict[object, int] = {}
+        for stage, placement in enumerate(self.placements):
+            first = known.setdefault((placement.mesh, by_node(self.cost.cluster, placement)), stage)
+            if first == stage:
+                self.boxings.append(Boxing(placement, self._step_price(placement)))
+            else:
+                self.boxings.append(replace(self.boxings[first], placement=placement))
+            self.first_alike.append(first)
 
     def _step_price(self, placement: Placement) -> Price:
         seconds = self.cost.step_price(placement)
@@ -162,8 +167,7 @@ class Converter:
     def way(self, home: int, stage: int) -> tuple[int, int]:
         """What all conversions from one stage to another cost alike: the first such stage, or the number of a pair."""
         if home == stage:
-            tables = self.boxings[stage].tables
-            return -1, next(i for i, boxing in enumerate(self.boxings) if boxing.tables is tables)
+            return -1, self.first_alike[stage]
         return self._number(home, stage), -1
 
     def all_prices_ns(

@@ -74,18 +74,18 @@ class UnitRun:
         return (self.end,) * count
 
     def _goes_straight(self, written: Leg, read: Collection[Leg]) -> bool:
-        first, last = self._place(written), max(map(self._place, read))
+        first, last = self._graph_position(written), max(map(self._graph_position, read))
         outside = [
             times
             for leg, times in self.begins.items()
-            if leg.stage == written.stage and not first <= self._place(leg) <= last
+            if leg.stage == written.stage and not first <= self._graph_position(leg) <= last
         ]
         held = zip(self._begins_of(written), *map(self._begins_of, read), strict=True)
         return not any(
             bisect_left(times, max(until)) > bisect_right(times, begin) for begin, *until in held for times in outside
         )
 
-    def _place(self, leg: Leg) -> tuple[int, int]:
+    def _graph_position(self, leg: Leg) -> tuple[int, int]:
         """Where the ops of a leg stand in the graph: phase after phase, backwards against the pipeline."""
         position = position_of(self.schedule, self.stages, leg.stage, leg.lap)
         return PHASES.index(leg.phase), position if leg.phase is Phase.FORWARD else -position

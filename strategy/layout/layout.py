@@ -107,13 +107,13 @@ def assign_stages(
     Raises:
         InputError: a pin matches no op, names no stage, or makes the forward pass go backwards.
     """
-    places = _places(graph, len(placements) * laps, pins or {})
+    places = _pipeline_positions(graph, len(placements) * laps, pins or {})
     at = {name: at_position(schedule, len(placements), place) for name, place in places.items()}
     on_lap = {name: lap for name, (_, lap) in at.items()} if laps > 1 else {}
     return Stages(placements, {name: stage for name, (stage, _) in at.items()}, laps=on_lap)
 
 
-def _places(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]:
+def _pipeline_positions(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]:
     """Op -> its place along the pipeline, from 0."""
     layers = max(graph.num_layers, 1)
     pinned = _pinned_stages(graph, pins, count)

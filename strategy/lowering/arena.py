@@ -32,7 +32,7 @@ class Span:
         return sum(end - begin for begin, end in self.lives)
 
 
-def place(spans: Sequence[Span]) -> tuple[list[int], int]:
+def assign_offsets(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets in bytes, in the order of `spans`, and the size of the arena."""
     horizon = _horizon(spans)
     offsets = [0] * len(spans)
@@ -42,13 +42,13 @@ def place(spans: Sequence[Span]) -> tuple[list[int], int]:
             offsets[index] = bottom
             bottom += span.nbytes
     above = [index for index, span in enumerate(spans) if span.length < horizon]
-    found, size = _place_above([spans[index] for index in above])
+    found, size = _assign_above([spans[index] for index in above])
     for index, offset in zip(above, found, strict=True):
         offsets[index] = bottom + offset
     return offsets, bottom + size
 
 
-def _place_above(spans: Sequence[Span]) -> tuple[list[int], int]:
+def _assign_above(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets and size of what is not in use all the time."""
     least = max(usage(spans), default=0)
     meetings = _Meetings(spans)

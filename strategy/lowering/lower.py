@@ -34,7 +34,7 @@ from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import chunk_order
 from strategy.lowering.folding import Folding, folding
-from strategy.lowering.memory import placed
+from strategy.lowering.memory import allocated
 from strategy.program.program import (
     ActKind,
     Actor,
@@ -91,7 +91,7 @@ def lower_priced(
         folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features)
     if folded is None:
         check_size(priced)
-    return placed(_Lowering(graph, layout, pipeline, cost, arrangement, features, folded).program(tokens_per_step))
+    return allocated(_Lowering(graph, layout, pipeline, cost, arrangement, features, folded).program(tokens_per_step))
 
 
 def check_size(priced: Priced) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategy.lowering.arena import Span, place, usage
+from strategy.lowering.arena import Span, assign_offsets, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program.program import Actor, OpTask, Program, Register
 from strategy.sbp.placement import Space
@@ -36,7 +36,7 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def placed(program: Program) -> Program:
+def allocated(program: Program) -> Program:
     """The program with the place of every block in the memory of its rank; alike ranks are placed alike."""
     occupancy = Occupancy(program)
     known: dict[Hashable, list[tuple[int, ...]]] = {}
@@ -82,7 +82,7 @@ def state_nbytes(registers: Sequence[Register]) -> int:
     return sum(register.blocks * aligned(register.block_nbytes) for register in registers if register.initial)
 
 
-def is_placed(program: Program) -> bool:
+def is_allocated(program: Program) -> bool:
     """Whether every block has a place in the memory of its rank."""
     return all(register.initial or register.offsets for register in program.registers)
 
@@ -124,7 +124,7 @@ def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int]) -> dict[B
     occupants = [occupant for occupant in occupancy.of_rank(rank) if occupant.blocks[0][0] not in stacked]
     for space in Space:
         there = _in(occupancy.program, occupants, space)
-        offsets, _ = place(_spans(occupancy.program, there))
+        offsets, _ = assign_offsets(_spans(occupancy.program, there))
         pairs = zip(there, offsets, strict=True)
         found.update((block, offset) for occupant, offset in pairs for block in occupant.blocks)
     return found

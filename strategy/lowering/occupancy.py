@@ -187,14 +187,16 @@ class _Rank:
         for port in self.program.actors[actor].reads:
             if not self.program.registers[port.register].initial:
                 for producer, written in self.users[port.register].producers:
-                    found.append((producer, (number // self._shares(port) + 1) * self._shares(written) - 1))
+                    found.append(
+                        (producer, (number // self._acts_per_piece(port) + 1) * self._acts_per_piece(written) - 1)
+                    )
         return found
 
     def _acts(self, actor: int) -> int:
         """How often an actor acts in what is replayed."""
         return self._replayed(self.program.actors[actor].acts_per_step)
 
-    def _shares(self, port: Port) -> int:
+    def _acts_per_piece(self, port: Port) -> int:
         """How many acts share a piece in what is replayed."""
         return self._replayed(port.acts_per_piece)
 
@@ -223,12 +225,12 @@ class _Rank:
         if not users.producers or (self.short is not None and blocks > 1):
             return always
         ((producer, written),) = users.producers
-        pieces = self._acts(producer) // self._shares(written)
+        pieces = self._acts(producer) // self._acts_per_piece(written)
         steps = range(blocks // math.gcd(blocks, pieces))
         found: list[list[Interval]] = [[] for _ in range(blocks)]
         for piece in range(pieces):
-            begin = self.begins.get((producer, piece * self._shares(written)), -1)
-            last = ((a, (piece + 1) * self._shares(p) - 1) for a, p in ((producer, written), *users.consumers))
+            begin = self.begins.get((producer, piece * self._acts_per_piece(written)), -1)
+            last = ((a, (piece + 1) * self._acts_per_piece(p) - 1) for a, p in ((producer, written), *users.consumers))
             end = max(self.ends.get(turn, NEVER) for turn in last)
             if begin < 0 or end > self.horizon:
                 return always

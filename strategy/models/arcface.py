@@ -103,7 +103,7 @@ class Prelu(Module):
         return x.apply("above", "relu").apply("prelu", "sub", below)
 
 
-class Block(Module):
+class ImprovedResidualBlock(Module):
     """Batch norm, convolution, batch norm, PReLU, convolution, batch norm, and the shortcut."""
 
     def __init__(self, before: int, after: int, first: bool) -> None:
@@ -135,7 +135,7 @@ class Backbone(Module):
         self.conv = Conv2d(3, first, (3, 3), padding=(1, 1), bias=False)
         self.norm = BatchNorm(first)
         self.prelu = Prelu(first)
-        self.layers = Layers([Block(*shape) for shape in config.block_shapes()])
+        self.layers = Layers([ImprovedResidualBlock(*shape) for shape in config.block_shapes()])
         self.last_norm = BatchNorm(last)
         flat = last * config.last_side**2
         self.fc = Linear(flat, config.features, std=math.sqrt(1 / flat))

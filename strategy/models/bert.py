@@ -16,7 +16,7 @@ from strategy.nn.layers import Embedding, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
-from strategy.nn.transformer import Attention, Mlp
+from strategy.nn.transformer import FeedForward, SelfAttention
 from strategy.sbp.tensor import DType, TensorSpec
 
 EPSILON = 1e-12
@@ -75,13 +75,13 @@ class BertConfig:
         return Bert(self)
 
 
-class Block(Module):
+class BertLayer(Module):
     """Post-norm transformer layer."""
 
     def __init__(self, config: BertConfig) -> None:
-        self.attn = Attention(config.width, config.heads, causal=False)
+        self.attn = SelfAttention(config.width, config.heads, causal=False)
         self.norm1 = LayerNorm(config.width, epsilon=EPSILON)
-        self.mlp = Mlp(config.width, 4 * config.width)
+        self.mlp = FeedForward(config.width, 4 * config.width)
         self.norm2 = LayerNorm(config.width, epsilon=EPSILON)
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -130,7 +130,7 @@ class Bert(Module):
 
     def __init__(self, config: BertConfig) -> None:
         self.embed = Embeddings(config)
-        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        self.layers = Layers([BertLayer(config) for _ in range(config.layers)])
         self.pooler = Linear(config.width, config.width)
         self.tokens = TokenHead(config)
         self.next = Linear(config.width, 2)

@@ -15,7 +15,7 @@ from strategy.nn.layers import LayerNorm
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
-from strategy.nn.transformer import Attention, Mlp, PreNorm
+from strategy.nn.transformer import FeedForward, PreNorm, SelfAttention
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Gpt(Module):
         blocks = [
             PreNorm(
                 LayerNorm(width),
-                Attention(width, config.heads, causal=True, std_out=std),
+                SelfAttention(width, config.heads, causal=True, std_out=std),
                 LayerNorm(width),
-                Mlp(width, 4 * width, std_out=std),
+                FeedForward(width, 4 * width, std_out=std),
             )
             for _ in range(config.layers)
         ]

@@ -77,7 +77,7 @@ class MixtralConfig(TextBatches):
         return Mixtral(self)
 
 
-class Block(Module):
+class MixtralLayer(Module):
     """Pre-norm transformer layer with a mixture of experts; a sample is a group of tokens."""
 
     def __init__(self, config: MixtralConfig) -> None:
@@ -109,7 +109,7 @@ class Mixtral(Module):
 
     def __init__(self, config: MixtralConfig) -> None:
         self.token = Embedding(config.vocabulary, config.width)
-        self.layers = Layers([Block(config) for _ in range(config.layers)])
+        self.layers = Layers([MixtralLayer(config) for _ in range(config.layers)])
         self.norm = RmsNorm(config.width)
         self.head = Linear(config.width, config.vocabulary, bias=False)
         self.balance = config.balance

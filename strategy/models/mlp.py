@@ -60,7 +60,7 @@ class MlpConfig:
         return Mlp(self)
 
 
-class Hidden(Module):
+class GeluLayer(Module):
     """A linear map and a GELU; the start keeps the variance (He et al. 2015, arXiv:1502.01852)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -76,8 +76,8 @@ class Mlp(Module):
     """Features and classes -> summed loss and count."""
 
     def __init__(self, config: MlpConfig) -> None:
-        self.first = Hidden(config.features, config.width)
-        self.layers = Layers([Hidden(config.width, config.width) for _ in range(config.layers)])
+        self.first = GeluLayer(config.features, config.width)
+        self.layers = Layers([GeluLayer(config.width, config.width) for _ in range(config.layers)])
         self.head = Linear(config.width, config.classes)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

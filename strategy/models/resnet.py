@@ -47,7 +47,7 @@ class ResNetConfig(ImageModel):
                 inputs = outputs
 
 
-class Block(Module):
+class ResidualBlock(Module):
     """Two 3 x 3 convolutions, or 1 x 1, 3 x 3 and 1 x 1 as a bottleneck, added to what came in."""
 
     def __init__(self, inputs: int, inside: int, outputs: int, stride: int, *, bottleneck: bool) -> None:
@@ -78,7 +78,7 @@ class ResNet(Module):
     def __init__(self, config: ResNetConfig) -> None:
         self.stem = ConvNorm(COLOURS, config.width, (7, 7), stride=2, padding=(3, 3))
         shapes = list(config.block_shapes())
-        self.layers = Layers([Block(*shape, bottleneck=config.bottleneck) for shape in shapes])
+        self.layers = Layers([ResidualBlock(*shape, bottleneck=config.bottleneck) for shape in shapes])
         self.head = Linear(shapes[-1][2], config.classes)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

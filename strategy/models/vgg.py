@@ -68,7 +68,7 @@ class Layer(Module):
         return max_pool(y, "pool", (2, 2), (2, 2)) if self.last else y
 
 
-class Hidden(Module):
+class ClassifierLayer(Module):
     """A linear map, a ReLU and dropout; the start keeps the variance (He et al. 2015, arXiv:1502.01852)."""
 
     def __init__(self, inputs: int, outputs: int, dropout: float) -> None:
@@ -88,8 +88,8 @@ class Vgg(Module):
         shapes = list(config.layer_shapes())
         pixels = (config.side >> len(config.convolutions)) ** 2
         self.layers = Layers([Layer(*shape) for shape in shapes])
-        self.hidden1 = Hidden(shapes[-1][1] * pixels, config.hidden, config.dropout)
-        self.hidden2 = Hidden(config.hidden, config.hidden, config.dropout)
+        self.hidden1 = ClassifierLayer(shapes[-1][1] * pixels, config.hidden, config.dropout)
+        self.hidden2 = ClassifierLayer(config.hidden, config.hidden, config.dropout)
         self.head = Linear(config.hidden, config.classes)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from strategy.nn.layers import Conv2d, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
-from strategy.nn.transformer import Attention, Mlp, PreNorm
+from strategy.nn.transformer import FeedForward, PreNorm, SelfAttention
 
 EPSILON = 1e-6
 """Of every layer norm, as in the authors' code."""
@@ -86,9 +86,9 @@ class Vit(Module):
         blocks = [
             PreNorm(
                 LayerNorm(config.width, epsilon=EPSILON),
-                Attention(config.width, config.heads, causal=False),
+                SelfAttention(config.width, config.heads, causal=False),
                 LayerNorm(config.width, epsilon=EPSILON),
-                Mlp(config.width, config.hidden),
+                FeedForward(config.width, config.hidden),
             )
             for _ in range(config.layers)
         ]

@@ -77,7 +77,7 @@ class WideDeepConfig:
         return WideDeep(self)
 
 
-class Hidden(Module):
+class DeepLayer(Module):
     """A linear map and a ReLU; the start keeps the variance (He et al. 2015, arXiv:1502.01852)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -95,8 +95,8 @@ class WideDeep(Module):
     def __init__(self, config: WideDeepConfig) -> None:
         self.wide = Embedding(config.vocabulary, 1)
         self.deep = Embedding(config.vocabulary, config.embedding, std=0.05)
-        self.first = Hidden(config.deep_inputs, config.width)
-        self.layers = Layers([Hidden(config.width, config.width) for _ in range(config.layers)])
+        self.first = DeepLayer(config.deep_inputs, config.width)
+        self.layers = Layers([DeepLayer(config.width, config.width) for _ in range(config.layers)])
         self.head = Linear(config.width, 1)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

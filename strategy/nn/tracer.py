@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from typing import final, overload
 
 from strategy.base.errors import GraphError, did_you_mean, present
+from strategy.base.identity import Identity
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Lineage, Path, Role, Value, layer_of, template_of
-from strategy.nn.module import Module
+from strategy.nn.module import Module, Parameter
 from strategy.nn.operators import Operators, filled
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import Sbp
@@ -46,26 +47,26 @@ class Tracer:
 
     graph: GraphBuilder = field(default_factory=GraphBuilder)
     scopes: list[Scope] = field(default_factory=list)
-    named_parameters: dict[int, str] = field(default_factory=dict)
+    named_parameters: dict[Parameter, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     pins: dict[str, Sbp | Sequence[Sbp]] = field(default_factory=dict)
     """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
     places: dict[str, Placement] = field(default_factory=dict)
     """Value -> the stage that the code brings it to."""
-    _paths: dict[int, Scope] = field(default_factory=dict)
+    _paths: dict[Identity, Scope] = field(default_factory=dict)
     _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def adopt(self, module: Module, dtype: DType) -> None:
         """Declare all parameters of a module tree and remember every module's path."""
         for member, path in module.walk():
-            self._paths[id(member)] = Scope(path, layer_of(path))
+            self._paths[Identity(member)] = Scope(path, layer_of(path))
             for attribute, parameter in member.own_parameters():
-                if id(parameter) not in self.named_parameters:
+                if parameter not in self.named_parameters:
                     own, spec = (*path, attribute), TensorSpec(parameter.shape, dtype)
                     name = ".".join(map(str, own))
                     self.graph.declare(Value(name, spec, Rate.STEP, Role.VARIABLE, parameter.init, path=own))
-                    self.named_parameters[id(parameter)] = name
+                    self.named_parameters[parameter] = name
 
     def input(self, name: str, spec: TensorSpec) -> Tensor:
         """Declare an input of the graph, of which every micro-batch has its own piece.
@@ -84,7 +85,7 @@ class Tracer:
         Raises:
             GraphError: with every problem so far.
         """
-        self.scopes.append(self._paths[id(module)])
+        self.scopes.append(self._paths[Identity(module)])
         try:
             yield
         except Exception as error:
@@ -104,7 +105,7 @@ class Tracer:
 
     def holds(self, module: Module) -> bool:
         """Whether a module belongs to the traced tree."""
-        return id(module) in self._paths
+        return Identity(module) in self._paths
 
     def foreign(self, module: Module, like: Tensor) -> Tensor:
         """Note that a module is called that does not belong here; stands for what it would have given."""
@@ -118,7 +119,7 @@ class Tracer:
         if name not in held:
             self.problems.append(f"{kind} has no parameter {name}; {did_you_mean(name, held)}")
             return self._poison(self._scope.named(name).name, like.spec)
-        found = self.named_parameters.get(id(held[name]))
+        found = self.named_parameters.get(held[name])
         if found is None:
             self.problems.append(f"{kind}.{name} does not belong to the module that is traced")
             return self._poison(self._scope.named(name).name, TensorSpec(held[name].shape, like.spec.dtype))

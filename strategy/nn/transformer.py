@@ -10,7 +10,7 @@ from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 
 
-class Attention(Module):
+class SelfAttention(Module):
     """Self-attention; the projection's columns are ordered head, (query, key, value), dim."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, std_out: float = 0.02) -> None:
@@ -56,7 +56,7 @@ class GroupedAttention(Module):
         return projected
 
 
-class Mlp(Module):
+class FeedForward(Module):
     """Two linear maps with a GELU between."""
 
     def __init__(self, width: int, hidden: int, *, std_out: float = 0.02) -> None:

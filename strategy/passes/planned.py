@@ -12,7 +12,7 @@ from strategy.passes.recompute import recompute
 from strategy.passes.ring_attention import split_sequences
 from strategy.passes.tiling import tile
 from strategy.passes.training import Training, Watch, training_graph
-from strategy.passes.weight_gradients import set_apart
+from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.passes.zero import share_out
 
 
@@ -34,7 +34,7 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
         "zero": lambda graph: share_out(graph, config),
         "optimizer_to_host": lambda graph: offload_optimizer(graph) if config.offload.of_optimizer else graph,
         "tiling": lambda graph: tile(graph, config.tiles, config.tiled),
-        "weight_gradients": lambda graph: set_apart(graph) if config.schedule.splits_backward else graph,
+        "weight_gradients": lambda graph: defer_weight_gradients(graph) if config.schedule.splits_backward else graph,
     }
     for name, transform in passes.items():
         before, graph = graph, transform(graph)

@@ -15,32 +15,32 @@ from strategy.graph.graph import Graph, Op, Phase
 from strategy.graph.ops import op_definition
 
 
-def set_apart(graph: Graph) -> Graph:
+def defer_weight_gradients(graph: Graph) -> Graph:
     """The graph with `Phase.WEIGHT` for these ops, which stand after all other backward ops."""
-    apart: set[str] = set()
+    deferred: set[str] = set()
     for op in reversed(graph.ops):
         readers = [r for name in op.outputs for r in (*graph.consumers[name], *graph.followers.get(name, ()))]
         computes = op.phase is Phase.BACKWARD and not op_definition(op.kind).accumulates
-        if computes and not any(_awaits(r, op, apart) for r in readers):
-            apart.add(op.name)
-    written = {name for op in graph.ops if op.name in apart for name in op.outputs}
-    apart.update(op.name for op in graph.ops if op_definition(op.kind).accumulates and op.inputs[0] in written)
+        if computes and not any(_awaits(r, op, deferred) for r in readers):
+            deferred.add(op.name)
+    written = {name for op in graph.ops if op.name in deferred for name in op.outputs}
+    deferred.update(op.name for op in graph.ops if op_definition(op.kind).accumulates and op.inputs[0] in written)
     first: list[Op] = []
     weights: list[Op] = []
     last: list[Op] = []
     for op in graph.ops:
-        if op.name in apart:
+        if op.name in deferred:
             weights.append(replace(op, phase=Phase.WEIGHT))
         else:
             (last if op.phase is Phase.UPDATE else first).append(op)
     return replace(graph, ops=(*first, *weights, *last))
 
 
-def _awaits(reader: Op, op: Op, apart: set[str]) -> bool:
+def _awaits(reader: Op, op: Op, deferred: set[str]) -> bool:
     """Whether `reader` keeps `op` in the backward pass."""
     if reader.phase is not Phase.BACKWARD or op_definition(reader.kind).accumulates:
         return False
-    return reader.name not in apart or _origin(reader) != _origin(op)
+    return reader.name not in deferred or _origin(reader) != _origin(op)
 
 
 def _origin(op: Op) -> str:

@@ -1,4 +1,4 @@
-"""Sharing: what data-parallel ranks hold once between them instead of once each, as SBP along the data axis.
+"""ZeRO layouts: what data-parallel ranks hold once between them instead of once each, as SBP along the data axis.
 
 ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no runtime knows of it:
 
@@ -69,7 +69,7 @@ def _is_derived(graph: Graph, op: Op) -> bool:
     return alone and op.phase is not Phase.UPDATE and act_rate(graph, op) is Rate.STEP
 
 
-def sharing(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> Callable[[Op, Signature], bool]:
+def zero_filter(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> Callable[[Op, Signature], bool]:
     """Whether the ZeRO stage of a config leaves a signature to an op; `stage_of` are the pipeline stages of ops."""
     demands = _Demands(graph, config, owners_of(graph, config, stage_of)) if config.zero_stage else None
 

@@ -22,7 +22,7 @@ from strategy.layout.schedule import schedule_problem
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
-from strategy.passes.zero_layouts import sharing
+from strategy.passes.zero_layouts import zero_filter
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
@@ -104,7 +104,7 @@ def _stages(plan: Plan) -> Iterator[str]:
 
 def _signatures(plan: Plan) -> Iterator[str]:
     stages = plan.layout.stages
-    keep = sharing(plan.graph, plan.config, stages.stage_of)
+    keep = zero_filter(plan.graph, plan.config, stages.stage_of)
     for op in plan.graph.ops:
         if op.name not in plan.layout.signatures:
             yield f"op {op.name}: the plan gives it no signature"

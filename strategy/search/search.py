@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.layout.config import Offload, PlanConfig
 from strategy.plan.plan import Plan
-from strategy.search.candidate.candidate_solve import Solved, Verdict, examine
+from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
 from strategy.search.candidate.candidates import (
     Request,
     candidates_of,
@@ -36,18 +36,18 @@ from strategy.search.candidate.candidates import (
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.quick_bound import quick_bound_ns
-from strategy.search.candidate.rule_based_plans import likely_first, solved_by_hand
+from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
 from strategy.search.candidate.simulated_plan import SearchStatus, Simulate
 from strategy.search.candidate.weighted_problem import OutOfTimeError
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""
 
-BY_HAND_SHARE = 0.3
-"""Share of the time limit for a first plan by hand, where memory is so scarce that the search may find none in time."""
+RULE_BASED_SHARE = 0.3
+"""Share of the time limit for a first rule-based plan, where memory is so scarce that a search may find none."""
 
 COMPETITORS = 3
-"""Plans that are simulated at least, if need be with some laid out by hand."""
+"""Plans that are simulated at least, if need be with rule-based ones."""
 
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
@@ -96,7 +96,7 @@ def search(
     if known is not None and known.solved:
         deadline = start + SINGLE_SHARE * time_limit_s
     looked_at = known is not None
-    known = known or _Known(solved=_first_by_hand(request, candidates, start + BY_HAND_SHARE * time_limit_s))
+    known = known or _Known(solved=_first_by_rule(request, candidates, start + RULE_BASED_SHARE * time_limit_s))
     plans: list[Plan] = []
     while not plans:
         if not looked_at or known.refused:
@@ -104,7 +104,7 @@ def search(
         _solve_lighter(request, candidates, known, deadline, watch)
         if not known.solved:
             known.solved = [_last_resort(request, candidates, known, deadline, time_limit_s)]
-        known.solved += solved_by_hand(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
+        known.solved += solved_by_rule(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
         plans = _simulated(request, known, simulate, most=simulated, deadline=start + time_limit_s)
     status = _status(plans[0], known)
     chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
@@ -165,22 +165,22 @@ class _Known:
         self.complete = False
         self.bounds_ns.append(bound_ns)
 
-    def learn(self, config: PlanConfig, verdict: Verdict, quick_ns: int) -> None:
+    def learn(self, config: PlanConfig, examined: CandidateBound, quick_ns: int) -> None:
         """Take note of a solved candidate that had the bound `quick_ns` before."""
         if config.pp == 1:
-            settled = config.num_micro_batches, verdict.free_bound_ns
+            settled = config.num_micro_batches, examined.free_bound_ns
             self.settled.setdefault(_but_for_micro_batches(config), settled)
         if config.zero_stage == 0:
-            self.free_bounds_ns[config] = verdict.free_bound_ns
-        if verdict.bound_ns is None or verdict.bound_ns > verdict.free_bound_ns:
-            self.cramped.append((verdict.free_bound_ns, config))
-        if verdict.bound_ns is None:
+            self.free_bounds_ns[config] = examined.free_bound_ns
+        if examined.bound_ns is None or examined.bound_ns > examined.free_bound_ns:
+            self.cramped.append((examined.free_bound_ns, config))
+        if examined.bound_ns is None:
             return
-        self.bounds_ns.append(max(quick_ns, verdict.bound_ns))
-        if verdict.solved is not None:
-            self.solved.append(verdict.solved)
+        self.bounds_ns.append(max(quick_ns, examined.bound_ns))
+        if examined.solved is not None:
+            self.solved.append(examined.solved)
         else:
-            self.beaten.append((verdict.bound_ns, config))
+            self.beaten.append((examined.bound_ns, config))
 
 
 def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
@@ -205,14 +205,14 @@ def _alone(request: Request, candidates: Sequence[PlanConfig], deadline: float, 
     return known if known.solved or known.complete else None
 
 
-def _first_by_hand(request: Request, candidates: Sequence[PlanConfig], deadline: float) -> list[Solved]:
-    """One candidate laid out by hand, where the state of the training does not fit on one device; else none.
+def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], deadline: float) -> list[Solved]:
+    """One candidate laid out by a rule, where the state of the training does not fit on one device; else none.
 
     A single candidate is laid out as freely as the pins allow right away.
     """
     if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1:
         return []
-    return solved_by_hand(request, likely_first(request, candidates), 1, deadline)
+    return solved_by_rule(request, likely_first(request, candidates), 1, deadline)
 
 
 def _solve_all(
@@ -231,13 +231,13 @@ def _solve_all(
         if watch is not None:
             watch(number, len(candidates), config)
         try:
-            verdict = examine(request, config, free_rules(config), deadline, best_ns)
+            examined = examine(request, config, free_rules(config), deadline, best_ns)
         except OutOfTimeError:
             known.leave_out(quick_ns)
         except InfeasibleError as error:
             known.conflict = error
         else:
-            known.learn(config, verdict, quick_ns)
+            known.learn(config, examined, quick_ns)
             known.complete = known.complete and time.monotonic() < deadline
 
 
@@ -257,16 +257,16 @@ def _solve_lighter(
 def _last_resort(
     request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, time_limit_s: float
 ) -> Solved:
-    """The layout of a candidate that holds least, if it fits; of a single one, in want of time, that by hand.
+    """The layout of a candidate that holds least, if it fits; of a single one, in want of time, the rule-based one.
 
     Raises:
         OutOfTimeError: there was no time to look at all candidates.
         InfeasibleError: the pins contradict each other, or there is too little memory.
     """
     if not known.complete:
-        by_hand = solved_by_hand(request, candidates, 1, math.inf) if len(candidates) == 1 else []
-        if by_hand:
-            return by_hand[0]
+        rule_based = solved_by_rule(request, candidates, 1, math.inf) if len(candidates) == 1 else []
+        if rule_based:
+            return rule_based[0]
         raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
     if known.conflict is not None and (request.deduction is not None or not known.refused):
         raise known.conflict

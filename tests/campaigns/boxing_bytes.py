@@ -23,7 +23,7 @@ import numpy as np
 
 from executor.runtime.collectives import prepare
 from executor.runtime.transport.base import HostArray, Transport, wait
-from executor.runtime.transport.loopback import Message
+from executor.runtime.transport.loopback import SentMessage
 from strategy.comm.boxing import (
     Boxing,
     BoxingStep,
@@ -57,7 +57,7 @@ from strategy.sbp.sbp import (
 )
 from strategy.sbp.tensor import DType, Shape, TensorSpec, box_shape
 from tests.campaigns.outcome import Outcome
-from tests.executor.cases import on_threads
+from tests.executor.random_boxing import on_threads
 from tests.support.oracle import close, gather, scatter
 
 SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, Owner(1), *map(Partial, Reduce))
@@ -364,7 +364,7 @@ class Carried:
         self.nbytes: Counter[tuple[int, int, str]] = Counter()
         self.lock = threading.Lock()
 
-    def __call__(self, message: Message) -> Iterable[Message]:
+    def __call__(self, message: SentMessage) -> Iterable[SentMessage]:
         source, target = message.channel.source, message.channel.target
         if source != target:
             level = "intra" if source // self.per_node == target // self.per_node else "inter"

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.checkpoint import Piece, load, open_checkpoint, save
+from executor.checkpoint import TensorPart, load, open_checkpoint, save
 from strategy.base.errors import InputError
 from tests.campaigns.outcome import Outcome
 from tests.executor.test_checkpoint import pieces_of, save_on_all, tensors_of
@@ -308,7 +308,7 @@ def peaks_over(folder: Path, rows: int, divisions: Sequence[int] = (1, 2)) -> It
     half = ((0, rows // 2), (0, 4096)), ((rows // 2, rows), (0, 4096))
     for parts in divisions:
         boxes = half if parts == 2 else (((0, rows), (0, 4096)),)
-        pieces = [Piece("w", whole.shape, box, whole[box[0][0] : box[0][1]]) for box in boxes]
+        pieces = [TensorPart("w", whole.shape, box, whole[box[0][0] : box[0][1]]) for box in boxes]
         saved = save(folder, parts, pieces, {})
         shard = saved / SHARDS[0]
         nbytes = shard.stat().st_size

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-from executor.checkpoint import Piece, load, open_checkpoint
+from executor.checkpoint import TensorPart, load, open_checkpoint
 from executor.checkpoint.manifest import parse_name
 from strategy.base.errors import InputError
 from tests.campaigns.outcome import Outcome
@@ -79,7 +79,7 @@ def save_step(folder: Path, step: int, rows: int, ranks: int) -> None:
 
 
 @functools.cache
-def _pieces(step: int, rows: int, ranks: int) -> list[list[Piece]]:
+def _pieces(step: int, rows: int, ranks: int) -> list[list[TensorPart]]:
     """What the ranks save; made before a save that is killed begins, which then does nothing but save."""
     return pieces_of(tensors_of(step, rows), ranks, {"layer.0.weight": (ranks, 1)})
 

@@ -25,9 +25,9 @@ from strategy.sbp.sbp import Broadcast, NdSbp, Partial, Reduce, Sbp, Split, loca
 from strategy.sbp.tensor import DType, Rate
 from tests.campaigns.outcome import Outcome
 from tests.mpi.launch import run_ranks
-from tests.support.apart import apart
 from tests.support.reference import run_graph
 from tests.support.threads import run_loopback
+from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, family_of, forward_kinds, random_whole_graph
 
 MPI_EVERY = 8
@@ -113,7 +113,7 @@ def check(case: WholeCase) -> Iterator[str]:
 
 def program_of(case: WholeCase) -> Program:
     """The admitted program."""
-    program = apart(lower(case.graph, case.layout, case.pipeline, case.cost))
+    program = unaliased(lower(case.graph, case.layout, case.pipeline, case.cost))
     admit(program)
     return program
 

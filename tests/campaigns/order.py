@@ -14,7 +14,7 @@ from simulator.engine import run as simulate
 from simulator.pipelines import pipeline
 from strategy.graph.graph import Graph
 from strategy.layout.schedule import Schedule
-from strategy.lowering.memory import placed
+from strategy.lowering.memory import allocated
 from strategy.program.program import Program
 from strategy.program.timeline import Timeline, Turn, stream_sequences
 from tests.campaigns.outcome import Outcome
@@ -46,7 +46,7 @@ def random_pipeline(seed: int) -> Program:
     rng = random.Random(seed)
     schedule, stages = list(Schedule)[seed % len(Schedule)], rng.randint(2, 4)
     count = stages * rng.randint(1, 2) if schedule is Schedule.INTERLEAVED else rng.randint(1, 6)
-    return placed(pipeline(stages, count, schedule))
+    return allocated(pipeline(stages, count, schedule))
 
 
 def exercised(program: Program) -> Iterator[str]:

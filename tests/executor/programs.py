@@ -11,7 +11,7 @@ from executor.runtime.transport.base import HostArray
 from executor.runtime.worker import Worker
 from strategy.graph.graph import Attrs, Graph, Op, Value
 from strategy.graph.ops.base import AxisSignature, Call, OpDef, Specs
-from strategy.lowering.memory import placed
+from strategy.lowering.memory import allocated
 from strategy.program.program import (
     ActKind,
     Actor,
@@ -143,7 +143,7 @@ class Builder:
 
     def build(self) -> tuple[Program, Graph]:
         """The program and its graph."""
-        program = placed(Program(self.ranks, tuple(self.registers), tuple(self.actors), tuple(self.streams)))
+        program = allocated(Program(self.ranks, tuple(self.registers), tuple(self.actors), tuple(self.streams)))
         names = dict.fromkeys(name for op in self.ops for name in (*op.inputs, *op.outputs, *op.updates))
         values = {name: Value(name, TensorSpec((WIDTH,), DType.FLOAT64)) for name in names}
         return program, Graph(values, tuple(self.ops))

@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from executor.checkpoint import Piece, Reader, latest, load, open_checkpoint, save
-from executor.checkpoint.manifest import File, Manifest, Shard, Tensor, check_manifest, header_sha256
+from executor.checkpoint import Reader, TensorPart, latest, load, open_checkpoint, save
+from executor.checkpoint.manifest import File, LogicalTensor, Manifest, Shard, check_manifest, header_sha256
 from strategy.base.errors import InputError, RunError
 from strategy.sbp.tensor import Box, DType, Shape
 
@@ -46,19 +46,19 @@ def cut(shape: Shape, parts: tuple[int, ...]) -> list[Box]:
     return [tuple(box) for box in product(*map(pairwise, edges))]
 
 
-def pieces_of(arrays: Arrays, ranks: int, parts: dict[str, tuple[int, ...]]) -> list[list[Piece]]:
+def pieces_of(arrays: Arrays, ranks: int, parts: dict[str, tuple[int, ...]]) -> list[list[TensorPart]]:
     """The pieces of every rank: boxes dealt out in turn."""
-    dealt: list[list[Piece]] = [[] for _ in range(ranks)]
+    dealt: list[list[TensorPart]] = [[] for _ in range(ranks)]
     turn = 0
     for name, array in arrays.items():
         for box in cut(array.shape, parts.get(name, (1,) * array.ndim)):
             cells = tuple(slice(begin, end) for begin, end in box)
-            dealt[turn % ranks].append(Piece(name, array.shape, box, array[cells]))
+            dealt[turn % ranks].append(TensorPart(name, array.shape, box, array[cells]))
             turn += 1
     return dealt
 
 
-def save_on_all(folder: Path, step: int, dealt: list[list[Piece]]) -> list[BaseException | None]:
+def save_on_all(folder: Path, step: int, dealt: list[list[TensorPart]]) -> list[BaseException | None]:
     """`save` as every rank calls it, one thread per rank; what each of them raised."""
     ranks = len(dealt)
     barrier = threading.Barrier(ranks)
@@ -145,7 +145,7 @@ def test_the_newest_is_the_latest_and_a_step_saved_again_is_newer(tmp_path: Path
     assert found.folder.name == "step-00000010.1"
 
 
-def test_an_unfinished_draft_is_not_a_checkpoint_and_is_cleared_away(tmp_path: Path) -> None:
+def test_an_unfinished_one_is_not_a_checkpoint_and_is_cleared_away(tmp_path: Path) -> None:
     save_alone(tmp_path, 1)
     draft = tmp_path / "step-00000002.tmp"
     draft.mkdir()
@@ -258,11 +258,13 @@ def test_thirty_thousand_shards_are_checked_in_linear_time(tmp_path: Path, parts
     """Each compared with each would take minutes."""
     shards = tuple(Shard("rank-0.safetensors", "w", box, "") for box in cut(parts, parts))
     (tmp_path / "rank-0.safetensors").touch()
-    manifest = Manifest(1, 1, {}, {"rank-0.safetensors": File(0, "")}, {"w": Tensor(parts, DType.FLOAT32, shards)})
+    manifest = Manifest(
+        1, 1, {}, {"rank-0.safetensors": File(0, "")}, {"w": LogicalTensor(parts, DType.FLOAT32, shards)}
+    )
     began_s = time.process_time()
     check_manifest(tmp_path, manifest)
     assert time.process_time() - began_s < 10
-    lacking = Tensor(parts, DType.FLOAT32, (*shards[1:], shards[1]))
+    lacking = LogicalTensor(parts, DType.FLOAT32, (*shards[1:], shards[1]))
     with pytest.raises(InputError, match="overlap"):
         check_manifest(tmp_path, msgspec.structs.replace(manifest, tensors={"w": lacking}))
 
@@ -289,7 +291,7 @@ def test_pieces_that_overlap_as_much_as_they_leave_out_are_refused(tmp_path: Pat
     boxes: list[Box] = [((0, 1), (0, 2)), ((0, 2), (2, 3)), ((2, 3), (1, 3)), ((1, 3), (0, 1)), ((1, 2), (1, 2))]
     for wing, problem in ((boxes[3], None), (((1, 2), (0, 2)), "overlap"), (((0, 2), (0, 1)), "overlap")):
         pieces = [
-            Piece("w", (3, 3), box, whole[tuple(slice(*bounds) for bounds in box)])
+            TensorPart("w", (3, 3), box, whole[tuple(slice(*bounds) for bounds in box)])
             for box in (*boxes[:3], wing, boxes[4])
         ]
         if problem is None:
@@ -327,7 +329,7 @@ def test_an_oversize_header_is_refused_without_reading_it(tmp_path: Path) -> Non
 
 def test_pieces_that_do_not_tile_are_not_saved(tmp_path: Path) -> None:
     whole = np.zeros((4, 4), np.float32)
-    half = Piece("w", (4, 4), ((0, 2), (0, 4)), whole[:2])
+    half = TensorPart("w", (4, 4), ((0, 2), (0, 4)), whole[:2])
     with pytest.raises(InputError, match="do not cover"):
         save(tmp_path, 1, [half], {})
     raised = save_on_all(tmp_path, 1, [[half], [half]])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.checkpoint import Piece, latest, load, reading, writing
+from executor.checkpoint import TensorPart, latest, load, reading, writing
 from strategy.sbp.tensor import Box
 from tests.campaigns import checkpoint_fuzz, checkpoint_kill
 
@@ -21,7 +21,7 @@ def test_a_kill_at_any_call_or_time_leaves_whole_checkpoints() -> None:
 def test_a_name_that_comes_before_the_content_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the campaign must not accept: a checkpoint's name on what is not yet one."""
 
-    def named_early(draft: Path, rank: int, pieces: Sequence[Piece]) -> None:
+    def named_early(draft: Path, rank: int, pieces: Sequence[TensorPart]) -> None:
         early = draft.with_suffix("")
         if rank == 0:
             early.mkdir()

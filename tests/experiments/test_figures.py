@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.figures import held_out, scaling, schedules
-from experiments.published.validation import Point
+from experiments.published.validation import HeldOutRun
 from tests.experiments.conftest import Command
 
 
@@ -56,7 +56,7 @@ def test_scaling_falls_with_the_batch_that_each_gpu_has_left() -> None:
     assert interleaved > plain
 
 
-@pytest.mark.parametrize("points", [[Point("one", 1.0, 1.1, 0.9, 1.3), Point("two", 20.0, 18.0, 15.0, 22.0)]])
-def test_held_out_runs_are_drawn_by_series(points: list[Point]) -> None:
+@pytest.mark.parametrize("points", [[HeldOutRun("one", 1.0, 1.1, 0.9, 1.3), HeldOutRun("two", 20.0, 18.0, 15.0, 22.0)]])
+def test_held_out_runs_are_drawn_by_series(points: list[HeldOutRun]) -> None:
     upper, lower = held_out.figure(points).axes
     assert len(upper.collections) == len(lower.collections) == 1 + len(points)

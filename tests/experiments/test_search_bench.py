@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments import search_bench, search_cases
+from experiments import search_bench, search_problems
 from experiments.search_bench import compare, table
-from experiments.search_cases import LAYOUTS, Case, Layout, contest_cases, own_cases
+from experiments.search_problems import LAYOUTS, PresetLayout, SearchProblem, contest_problems, preset_problems
 from strategy.base.errors import InternalError
 from strategy.ilp.baselines import BASELINES, Found
 from strategy.ilp.problem import Edge, Node, Problem
@@ -17,12 +17,12 @@ from strategy.ilp.solve import SolveStatus, solve
 from tests.experiments.conftest import Command
 
 TRAP = Problem("trap", (Node("a", (0, 1)), Node("b", (0,))), (Edge(0, 1, (9, 0)),))
-CASE = Case("trap", lambda: TRAP)
+CASE = SearchProblem("trap", lambda: TRAP)
 
 
 def test_there_are_twenty_graphs_and_four_instances() -> None:
-    names = [case.name for case in (*own_cases(), *contest_cases())]
-    assert (len(own_cases()), len(contest_cases()), len(set(names))) == (20, 4, 24)
+    names = [case.name for case in (*preset_problems(), *contest_problems())]
+    assert (len(preset_problems()), len(contest_problems()), len(set(names))) == (20, 4, 24)
     wanted = {"gpt2-small 2x4", "gpt2-small 2x4 folded", "llama3-8b 8x8 folded", "iopddl A", "iopddl S"}
     assert wanted <= set(names)
     assert len({(layout.data, layout.tensor) for layout in LAYOUTS}) >= 5
@@ -30,7 +30,7 @@ def test_there_are_twenty_graphs_and_four_instances() -> None:
 
 
 def test_every_shipped_instance_is_read() -> None:
-    assert [len(case.build().nodes) for case in contest_cases()] == [34932, 816, 32894, 28526]
+    assert [len(case.build().nodes) for case in contest_problems()] == [34932, 816, 32894, 28526]
 
 
 def test_all_methods_are_compared() -> None:
@@ -47,7 +47,7 @@ def test_all_methods_are_compared() -> None:
 
 
 def test_ours_is_no_worse_on_a_graph_of_ours() -> None:
-    found = compare(Case("mlp", Layout("mlp-tiny", 1, 2, 8, folded=False).build), 10.0)
+    found = compare(SearchProblem("mlp", PresetLayout("mlp-tiny", 1, 2, 8, folded=False).build), 10.0)
     assert found.worse_than == ()
     assert found.results["ours"].gap == 0
 
@@ -55,19 +55,19 @@ def test_ours_is_no_worse_on_a_graph_of_ours() -> None:
 def test_an_illegal_answer_is_a_bug() -> None:
     shut = replace(TRAP, edges=(Edge(0, 1, (10**18, 0)),))
     with pytest.raises(InternalError, match="illegal"):
-        compare(Case("shut", lambda: shut), 1.0, {"liar": lambda problem, limit_s: Found((0, 0))})
+        compare(SearchProblem("shut", lambda: shut), 1.0, {"liar": lambda problem, limit_s: Found((0, 0))})
 
 
 def test_folding_only_ties_decisions() -> None:
-    folded = solve(Layout("gpt-tiny", 1, 2, 8).build(), time_limit_s=60)
-    free = solve(Layout("gpt-tiny", 1, 2, 8, folded=False).build(), time_limit_s=60)
+    folded = solve(PresetLayout("gpt-tiny", 1, 2, 8).build(), time_limit_s=60)
+    free = solve(PresetLayout("gpt-tiny", 1, 2, 8, folded=False).build(), time_limit_s=60)
     assert folded.status is free.status is SolveStatus.OPTIMAL
     assert free.cost == folded.cost
 
 
 def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_cases, "own_cases", lambda: (CASE,))
-    monkeypatch.setattr(search_cases, "contest_cases", lambda: ())
+    monkeypatch.setattr(search_problems, "preset_problems", lambda: (CASE,))
+    monkeypatch.setattr(search_problems, "contest_problems", lambda: ())
     said = command("bench", "search", "--time-limit", "1", "--json")
     assert said.code == 0
     document = json.loads(said.out)
@@ -79,8 +79,8 @@ def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: py
 
 
 def test_being_worse_is_a_failure(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_cases, "own_cases", lambda: (CASE,))
-    monkeypatch.setattr(search_cases, "contest_cases", lambda: ())
+    monkeypatch.setattr(search_problems, "preset_problems", lambda: (CASE,))
+    monkeypatch.setattr(search_problems, "contest_problems", lambda: ())
     poor = replace(solve(TRAP), cost=9, choice=(0, 0))
     monkeypatch.setattr(search_bench, "solve", lambda problem, time_limit_s: poor)
     said = command("bench", "search", "--time-limit", "1", "--json")

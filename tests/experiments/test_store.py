@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store import Run, RunStatus, RunStore
+from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, RunError
 from strategy.base.files import held
 
@@ -121,6 +121,6 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_run_is_a_value(tmp_path: Path) -> None:
-    run = Run(id=1, verb="demo", started="2026-01-01T00:00:00+00:00", folder=tmp_path)
+    run = RunRecord(id=1, verb="demo", started="2026-01-01T00:00:00+00:00", folder=tmp_path)
     with pytest.raises(AttributeError):
         run.id = 2  # type: ignore[misc]

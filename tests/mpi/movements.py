@@ -14,14 +14,14 @@ from mpi4py import MPI
 from executor.runtime.transport.base import Lane, TransportError, wait
 from executor.runtime.transport.mpi import MpiTransport
 from strategy.program.program import TransferTask
-from tests.executor.cases import KINDS, play, random_case
+from tests.executor.random_boxing import KINDS, play, random_boxing
 
 
 def main(cases: int, seed: int) -> None:
     """Play `cases` random cases, the same on all ranks."""
     comm = MPI.COMM_WORLD
     rng = np.random.default_rng(seed)
-    played = [random_case(rng, comm.size, KINDS[index % len(KINDS)]) for index in range(cases)]
+    played = [random_boxing(rng, comm.size, KINDS[index % len(KINDS)]) for index in range(cases)]
     lanes = {n: Lane(c.task.group) for n, c in enumerate(played) if not isinstance(c.task, TransferTask)}
     transport = MpiTransport(comm, lanes)
     for number, case in enumerate(played):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.frontend.calls import Call
+from executor.frontend.calls import DeferredCall
 from executor.frontend.global_tensor import placement, split
 from executor.frontend.graph import Graph
 from executor.frontend.world import current_world
@@ -88,7 +88,7 @@ def interleaved(seed: int, where: Any, *, ahead: bool, buffers: int) -> list[np.
     train = Train(model, placement=where, training=training, output_buffers=buffers, stages={**stages, **last})
     evaluate = Evaluate(model, placement=where, dtype=DType.FLOAT64, output_buffers=buffers, stages=stages)
     x, labels = features()
-    calls: list[Call] = []
+    calls: list[DeferredCall] = []
     found: dict[int, np.ndarray] = {}
     for number in range(12):
         calls.append(train(x, labels) if rng.random() < 0.5 else evaluate(x))

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from simulator.dual_pipe import Part, dual_pipe_order, dual_pipe_program
+from simulator.dual_pipe import PassKind, dual_pipe_order, dual_pipe_program
 from simulator.simulate import simulate
 from simulator.stage_times import StageTimes
 from strategy.base.errors import InputError
@@ -58,11 +58,13 @@ def test_every_part_of_every_micro_batch_once(ranks: int, micro_batches: int) ->
         pieces = [piece for act in dual_pipe_order(ranks, rank, micro_batches) for piece in act]
         assert len(pieces) == len(set(pieces))
         for direction in (0, 1):
-            of = {part: [p.micro_batch for p in pieces if (p.part, p.direction) == (part, direction)] for part in Part}
+            of = {
+                part: [p.micro_batch for p in pieces if (p.part, p.direction) == (part, direction)] for part in PassKind
+            }
             each = list(range(micro_batches // 2))
-            assert of[Part.FORWARD] == each
-            assert sorted(of[Part.BACKWARD] + of[Part.INPUT]) == each
-            assert of[Part.WEIGHT] == of[Part.INPUT]
+            assert of[PassKind.FORWARD] == each
+            assert sorted(of[PassKind.BACKWARD] + of[PassKind.INPUT]) == each
+            assert of[PassKind.WEIGHT] == of[PassKind.INPUT]
 
 
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(3, 8), (1, 4), (4, 6), (4, 9)])

@@ -12,7 +12,7 @@ from simulator.memory_timeline import live_peaks_nbytes, memory_timelines, piece
 from simulator.pipelines import pipeline
 from simulator.simulate import simulate
 from strategy.base.errors import DeadlockError
-from strategy.lowering.memory import memory_nbytes, placed
+from strategy.lowering.memory import allocated, memory_nbytes
 from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream, Work
 from strategy.program.timeline import Timeline, by_stream, step_time_ns
 from strategy.sbp.tensor import DType
@@ -186,7 +186,7 @@ def test_what_is_written_in_place_counts_once() -> None:
         Actor("end", 0, ActKind.COMPUTE, (Port(1),), work=Work(10)),
     )
     program = Program(1, registers, actors, (Stream(0, "compute", (0, 1, 2)),))
-    for found, most in ((program, 128), (placed(program), 64)):
+    for found, most in ((program, 128), (allocated(program), 64)):
         (memory,) = memory_timelines(found, simulate(found, steps=1).timeline)
         assert memory.peak_nbytes == most
         assert memory.allocated_nbytes == (64 if found is not program else 0)

@@ -18,9 +18,9 @@ from simulator.engine import run
 from simulator.figures import memory_figure, timeline_figure
 from simulator.memory_timeline import memory_timelines
 from simulator.pipelines import pipeline
-from simulator.trace import Traced, write_trace
+from simulator.trace import TracedRun, write_trace
 from strategy.graph.graph import Phase
-from strategy.lowering.memory import placed
+from strategy.lowering.memory import allocated
 from strategy.program.program import Program
 from strategy.program.timeline import Clock, Timeline
 from tests.support.random_programs import live_programs
@@ -38,7 +38,7 @@ def pair(program: Program) -> list[Timeline]:
     return [run(program, 2).timeline, replace(slower, clock=Clock.MEASURED)]
 
 
-def trace_events(path: Path, *runs: Traced) -> list[dict[str, Any]]:
+def trace_events(path: Path, *runs: TracedRun) -> list[dict[str, Any]]:
     write_trace(path, runs)
     return read(path)
 
@@ -51,7 +51,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_same_timelines_same_bytes(name: str, program: Program, pair: list[Timeline], tmp_path: Path) -> None:
-    runs = [Traced.of(timeline, memory_timelines(program, timeline)) for timeline in pair]
+    runs = [TracedRun.of(timeline, memory_timelines(program, timeline)) for timeline in pair]
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write_trace(tmp_path / folder / name, runs)
@@ -69,7 +69,7 @@ def test_the_trace_has_every_act_once(name: str, tmp_path: Path) -> None:
     small = [program for _, program in live_programs(20)]
     for program, steps in [*((program, 3) for program in small), (benchmark.pipeline(16, 512, ops=10), 1)]:
         found = run(program, steps)
-        events = trace_events(tmp_path / name, Traced.simulated(program, found.acts))
+        events = trace_events(tmp_path / name, TracedRun.simulated(program, found.acts))
         written = Counter(
             (
                 event["name"],
@@ -101,7 +101,7 @@ def test_the_trace_has_every_act_once(name: str, tmp_path: Path) -> None:
 
 def test_no_two_acts_overlap_on_a_track(tmp_path: Path) -> None:
     for _, program in live_programs(20):
-        traced = Traced.of(run(program, 2).timeline)
+        traced = TracedRun.of(run(program, 2).timeline)
         tracks: dict[tuple[Any, Any], list[tuple[int, int]]] = defaultdict(list)
         for event in trace_events(tmp_path / "trace.json", traced, traced):
             if event["ph"] == "X":
@@ -113,7 +113,7 @@ def test_no_two_acts_overlap_on_a_track(tmp_path: Path) -> None:
 
 
 def test_trace_names_ranks_streams_and_acts(pair: list[Timeline], tmp_path: Path) -> None:
-    events = trace_events(tmp_path / "trace.json", *map(Traced.of, pair))
+    events = trace_events(tmp_path / "trace.json", *map(TracedRun.of, pair))
     names = [event["args"] for event in events if event["name"] == "process_name"]
     assert {"name": "rank 2 (simulated)"} in names
     assert {"name": "rank 0 (measured)"} in names
@@ -131,7 +131,7 @@ def test_trace_names_ranks_streams_and_acts(pair: list[Timeline], tmp_path: Path
 
 def test_counters_follow_the_memory(program: Program, pair: list[Timeline], tmp_path: Path) -> None:
     memory = memory_timelines(program, pair[0])
-    events = trace_events(tmp_path / "trace.json", Traced.of(pair[0], memory))
+    events = trace_events(tmp_path / "trace.json", TracedRun.of(pair[0], memory))
     counted = [event for event in events if event["ph"] == "C" and event["pid"] == 1]
     assert [event["args"] for event in counted] == [{"bytes": nbytes} for nbytes in memory[0].nbytes]
 
@@ -154,7 +154,7 @@ def test_timeline_figure_shows_both_clocks_and_every_stream(program: Program, pa
 
 
 def test_memory_figure_has_a_line_per_rank_and_the_limit(program: Program, pair: list[Timeline]) -> None:
-    figure = memory_figure(memory_timelines(placed(program), pair[0]), limit_bytes=4096)
+    figure = memory_figure(memory_timelines(allocated(program), pair[0]), limit_bytes=4096)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["rank 0", "allocated", "rank 1", "rank 2", "limit"]
     assert figure.axes[0].get_ylabel() == "live memory (KiB)"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strategy.base.errors import DeadlockError
-from strategy.lowering.memory import placed
+from strategy.lowering.memory import allocated
 from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
 from strategy.program.protocol import Protocol, admit, rendezvous_members
 from strategy.sbp.tensor import DType
@@ -55,7 +55,7 @@ def random_program(seed: int, *, resources: bool = True, swap_probability: float
         program = replace(program, registers=roomier)
         order = _random_order(program, rng)
     program = replace(program, streams=tuple(_streams(program, grower.place, order, rng)))
-    return placed(_swapped(program, rng) if rng.random() < swap_probability else program)
+    return allocated(_swapped(program, rng) if rng.random() < swap_probability else program)
 
 
 def live_programs(count: int, *, seed: int = 0, resources: bool = True) -> Iterator[tuple[int, Program]]:

@@ -16,7 +16,7 @@ so the same code is traced into a graph or executed line by line.
 from __future__ import annotations
 
 from executor.frontend.global_tensor.creation import from_numpy, manual_seed, ones, rand, randn, zeros
-from executor.frontend.global_tensor.local_tensor import Layouts, full_layout, placement
+from executor.frontend.global_tensor.distributed_tensor import Layouts, full_layout, placement
 from executor.frontend.global_tensor.modules import materialize, value_of
 from executor.frontend.global_tensor.tensor import GlobalTensor
 from strategy.sbp.sbp import B as broadcast

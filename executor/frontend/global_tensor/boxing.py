@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from executor.frontend.global_tensor.local_tensor import Laid, empty_piece
+from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, empty_piece
 from executor.runtime.collectives import prepare
 from strategy.base.errors import present
 from strategy.comm.boxing import boxing_task, transfer_task
@@ -20,7 +20,7 @@ from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
 
-L = TypeVar("L", bound=Laid)
+L = TypeVar("L", bound=DistributedTensor)
 
 
 def converted(tensor: L, placement: Placement, layout: NdSbp) -> L:
@@ -49,7 +49,7 @@ def converted(tensor: L, placement: Placement, layout: NdSbp) -> L:
 
 
 def _moved(
-    tensor: Laid,
+    tensor: DistributedTensor,
     piece: np.ndarray | None,
     source: tuple[Placement, NdSbp],
     target: tuple[Placement, NdSbp],

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from executor.frontend.global_tensor.local_tensor import Layouts, legal_layout
+from executor.frontend.global_tensor.distributed_tensor import Layouts, legal_layout
 from executor.frontend.global_tensor.tensor import GlobalTensor
 from executor.frontend.world import current_world
 from executor.runtime.draws import normal, uniform

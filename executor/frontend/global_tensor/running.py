@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from executor.frontend.global_tensor.boxing import converted
-from executor.frontend.global_tensor.local_tensor import Laid, empty_piece
+from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, empty_piece
 from strategy.base.errors import GraphError
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Graph, Op, Role, Value
@@ -24,11 +24,11 @@ from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.layout import Home
 from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Rate
-from strategy.search.layouts.deduce import Deduction, Fit, pick
+from strategy.search.layouts.deduce import Deduction, SignatureFit, pick
 
 _LABELS = tuple(str(number) for number in range(1, 9))
 
-L = TypeVar("L", bound=Laid)
+L = TypeVar("L", bound=DistributedTensor)
 
 
 def run_op(kind: str, inputs: Sequence[L], attrs: Attrs) -> tuple[L, ...]:
@@ -48,7 +48,7 @@ def run_op(kind: str, inputs: Sequence[L], attrs: Attrs) -> tuple[L, ...]:
     return _run(graph, op, signature, operands)
 
 
-def _graph_of(kind: str, inputs: Sequence[Laid], attrs: Attrs) -> Graph:
+def _graph_of(kind: str, inputs: Sequence[DistributedTensor], attrs: Attrs) -> Graph:
     """A graph of one op on values called by their position; every problem with its operands at once."""
     builder = GraphBuilder()
     names = [
@@ -71,7 +71,7 @@ def _graph_of(kind: str, inputs: Sequence[Laid], attrs: Attrs) -> Graph:
     return Graph(dict(builder.values), tuple(builder.ops))
 
 
-def _deduced(graph: Graph, op: Op, inputs: Sequence[Laid]) -> Signature:
+def _deduced(graph: Graph, op: Op, inputs: Sequence[DistributedTensor]) -> Signature:
     placement, world = inputs[0].placement, inputs[0].world
     converter = world.converter(placement)
     options = op_signatures(graph, op, placement.mesh)
@@ -79,7 +79,7 @@ def _deduced(graph: Graph, op: Op, inputs: Sequence[Laid]) -> Signature:
     for option in options:
         pairs = list(zip(inputs, option.inputs, strict=True))
         price_ns = sum(sum(converter.prices_ns(t.spec, Home(0, t.sbp), 0, nd)) for t, nd in pairs)
-        fits.append(Fit(price_ns, sum(t.sbp != nd for t, nd in pairs)))
+        fits.append(SignatureFit(price_ns, sum(t.sbp != nd for t, nd in pairs)))
     return options[pick(fits, Deduction.MATCH_ALL)]
 
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from numpy.typing import NDArray
 
 from executor.frontend.global_tensor.boxing import converted
-from executor.frontend.global_tensor.local_tensor import Laid, Layouts, legal_layout, placement
+from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, Layouts, legal_layout, placement
 from executor.frontend.global_tensor.running import run_op
 from executor.frontend.world import World
 from strategy.base.errors import GraphError, present
@@ -25,7 +25,7 @@ from strategy.sbp.tensor import DType, Shape
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GlobalTensor(Laid, Operators):
+class GlobalTensor(DistributedTensor, Operators):
     """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out."""
 
     @property

@@ -52,7 +52,7 @@ Lanes = Mapping[int, Lane]
 """Rendezvous number -> the lane in which its collectives travel."""
 
 
-class Request(Protocol):
+class PendingTransfer(Protocol):
     """One movement under way on this rank."""
 
     def test(self) -> bool:
@@ -97,7 +97,7 @@ class Transport(Protocol):
 
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         """Personalised all-to-all: `send[i]` goes to the group's i-th rank, `receive[i]` is filled by it.
 
         Sends the sum of the bytes for other ranks.
@@ -106,18 +106,18 @@ class Transport(Protocol):
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         """Everyone's `send` arrives in everyone's `receive[i]`; `send` may be `receive[own index]` itself.
 
         Sends own bytes x (ranks of the group - 1).
         """
         ...
 
-    def send(self, target: int, number: int, array: HostArray) -> Request:
+    def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message; over only when the target has taken it, which is the credit given back."""
         ...
 
-    def receive(self, source: int, number: int, array: HostArray) -> Request:
+    def receive(self, source: int, number: int, array: HostArray) -> PendingTransfer:
         """The other end; messages of one number from one source arrive in the order sent."""
         ...
 
@@ -138,7 +138,7 @@ class Transport(Protocol):
         ...
 
 
-def wait(request: Request, transport: Transport, *, timeout_s: float = 60.0) -> None:
+def wait(request: PendingTransfer, transport: Transport, *, timeout_s: float = 60.0) -> None:
     """Poll a request until it is through.
 
     Raises:

@@ -20,7 +20,7 @@ from executor.runtime.transport.base import (
     Lane,
     Lanes,
     PeerError,
-    Request,
+    PendingTransfer,
     TransportError,
     bytes_of,
     check_contiguous,
@@ -41,7 +41,7 @@ class Channel:
 
 
 @dataclass(slots=True)
-class Message:
+class SentMessage:
     """A copy of what was sent. `sequence` counts the messages of its channel.
 
     `acknowledged` if its sender waits until it is taken.
@@ -70,7 +70,7 @@ class Receipt:
     asked: Receipts
     done: bool = False
 
-    def fill(self, message: Message) -> None:
+    def fill(self, message: SentMessage) -> None:
         """Take what the mailbox held next, if it is what was asked for; otherwise keep the fault for its asker."""
         if message.sequence < self.sequence:
             self._refuse("found a duplicate", message)
@@ -85,7 +85,7 @@ class Receipt:
             self.done = message.taken = True
             self.asked.left -= 1
 
-    def _refuse(self, what: str, found: Message) -> None:
+    def _refuse(self, what: str, found: SentMessage) -> None:
         problem = f"rank {self.channel.target} asked for {self}; {what}: {found}"
         self.asked.fault = self.asked.fault or TransportError(problem)
 
@@ -121,17 +121,17 @@ class Mailbox:
     """What lies in a channel and what is asked for there, and how many messages and receipts there have been."""
 
     channel: Channel
-    mail: deque[Message] = field(default_factory=deque)
+    mail: deque[SentMessage] = field(default_factory=deque)
     receipts: deque[Receipt] = field(default_factory=deque)
     sent: int = 0
     asked: int = 0
 
 
-Tamper = Callable[[Message], Iterable[Message]]
+Tamper = Callable[[SentMessage], Iterable[SentMessage]]
 """What becomes of a message on its way: `[]` loses it, twice the same doubles it."""
 
 
-def faithfully(message: Message) -> Iterable[Message]:
+def faithfully(message: SentMessage) -> Iterable[SentMessage]:
     """Nothing becomes of it."""
     return (message,)
 
@@ -163,10 +163,10 @@ class LoopbackHub:
                 found = self._mailboxes[channel] = Mailbox(channel)
             return found
 
-    def post(self, box: Mailbox, number: int, array: HostArray, *, acknowledged: bool = False) -> Message:
+    def post(self, box: Mailbox, number: int, array: HostArray, *, acknowledged: bool = False) -> SentMessage:
         """Put a message in a mailbox."""
         with self.lock:
-            message = Message(box.channel, number, box.sent, array.tobytes(), acknowledged)
+            message = SentMessage(box.channel, number, box.sent, array.tobytes(), acknowledged)
             box.sent += 1
             for found in self._tamper(message):
                 there = box if found.channel is box.channel else self.mailbox(found.channel)
@@ -194,7 +194,7 @@ class LoopbackHub:
             if message.acknowledged:
                 self._notify(box.channel.source)
 
-    def unclaimed(self, rank: int) -> list[Message]:
+    def unclaimed(self, rank: int) -> list[SentMessage]:
         """Messages for `rank` that it has not asked for."""
         with self.lock:
             return [m for box in self._mailboxes.values() for m in box.mail if m.channel.target == rank]
@@ -248,7 +248,7 @@ class LoopbackTransport:
 
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         """Personalised all-to-all."""
         check_contiguous(send)
         self.bytes_sent["exchange"] += handed_over(group, self.rank, send)
@@ -256,7 +256,7 @@ class LoopbackTransport:
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         """Everyone's array to everyone."""
         check_contiguous([send])
         outgoing = [send] * len(group)
@@ -265,7 +265,7 @@ class LoopbackTransport:
 
     def _collective(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         check_contiguous(receive)
         self._hub.check_alive()
         ways = self._ways.get((group, number))
@@ -288,7 +288,7 @@ class LoopbackTransport:
         both = (((self.rank, peer), (peer, self.rank)) for peer in group)
         return [(self._hub.mailbox(Channel(*to, lane)), self._hub.mailbox(Channel(*back, lane))) for to, back in both]
 
-    def send(self, target: int, number: int, array: HostArray) -> Request:
+    def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message."""
         check_contiguous([array])
         self._hub.check_alive()
@@ -297,7 +297,7 @@ class LoopbackTransport:
         box = self._hub.mailbox(Channel(self.rank, target, f"messages of {number}"))
         return _Sent(self._hub, self._hub.post(box, number, array, acknowledged=True))
 
-    def receive(self, source: int, number: int, array: HostArray) -> Request:
+    def receive(self, source: int, number: int, array: HostArray) -> PendingTransfer:
         """The other end."""
         check_contiguous([array])
         self._hub.check_alive()
@@ -327,7 +327,7 @@ class LoopbackTransport:
 class _Sent:
     """Through when the target has taken the message."""
 
-    def __init__(self, hub: LoopbackHub, message: Message) -> None:
+    def __init__(self, hub: LoopbackHub, message: SentMessage) -> None:
         self._hub = hub
         self._message = message
 

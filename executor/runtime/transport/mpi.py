@@ -26,12 +26,13 @@ from executor.runtime.transport.base import (
     HostArray,
     Lane,
     Lanes,
-    Request,
+    PendingTransfer,
     TransportError,
     bytes_of,
     check_contiguous,
 )
 from strategy.base.errors import EnvironmentLacks
+from strategy.base.identity import Identity
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,7 +70,7 @@ class MpiTransport:
         self.rank = comm.rank
         self.size = comm.size
         self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
-        self._specs: dict[int, _Spec] = {}
+        self._specs: dict[Identity, _Spec] = {}
         self._longest = _INT_MAX if MPI.Get_version() < (4, 0) else 2**63 - 1
         self._largest_tag: int = self._comm.Get_attr(MPI.TAG_UB) or 2**15 - 1
         self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
@@ -90,7 +91,7 @@ class MpiTransport:
 
     def exchange(
         self, group: Group, number: int, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         """Personalised all-to-all by `Ialltoallv`."""
         lane = self._lane(number, group)
         outgoing, incoming = self._spec(send), self._spec(receive)
@@ -100,7 +101,7 @@ class MpiTransport:
 
     def all_gather(
         self, group: Group, number: int, send: HostArray | None, receive: Sequence[HostArray | None]
-    ) -> Request:
+    ) -> PendingTransfer:
         """Everyone's array to everyone by `Iallgatherv`, in place where `send` is this rank's own `receive`."""
         lane = self._lane(number, group)
         self.bytes_sent["all_gather"] += 0 if send is None else send.nbytes * (len(group) - 1)
@@ -108,14 +109,14 @@ class MpiTransport:
         request = lane.Iallgatherv(outgoing, self._spec(receive).message)
         return _MpiRequest(request, "an all-gather of ranks", group, number)
 
-    def send(self, target: int, number: int, array: HostArray) -> Request:
+    def send(self, target: int, number: int, array: HostArray) -> PendingTransfer:
         """One end of a message by `Issend`: over when it is matched."""
         if target != self.rank:
             self.bytes_sent["send"] += array.nbytes
         request = self._comm.Issend(self._one(array), dest=target, tag=self._tag(number))
         return _MpiRequest(request, "the message to be taken by rank", target, number)
 
-    def receive(self, source: int, number: int, array: HostArray) -> Request:
+    def receive(self, source: int, number: int, array: HostArray) -> PendingTransfer:
         """The other end, by `Irecv`."""
         request = self._comm.Irecv(self._one(array), source=source, tag=self._tag(number))
         return _Receipt(request, source, number, array.nbytes, self._mpi.Status())
@@ -171,9 +172,10 @@ class MpiTransport:
         """Worked out anew for a list, once for a tuple."""
         if not isinstance(arrays, tuple):
             return self._work_out(arrays)
-        found = self._specs.get(id(arrays))
+        key = Identity(arrays)
+        found = self._specs.get(key)
         if found is None:
-            found = self._specs[id(arrays)] = self._work_out(arrays)
+            found = self._specs[key] = self._work_out(arrays)
         return found
 
     def _work_out(self, arrays: Sequence[HostArray | None]) -> _Spec:
@@ -181,11 +183,11 @@ class MpiTransport:
         address = [None if a is None else a.__array_interface__["data"][0] for a in arrays]
         first = min((a for a in address if a is not None), default=0)
         base = next((a for a, at in zip(arrays, address, strict=True) if at == first), None)
-        counts = [0 if a is None else a.nbytes for a in arrays]
-        displacements = [0 if at is None else at - first for at in address]
+        counts = tuple(0 if a is None else a.nbytes for a in arrays)
+        displacements = tuple(0 if at is None else at - first for at in address)
         self._check_length(max(map(sum, zip(counts, displacements, strict=True))))
         memory = None if base is None else bytes_of(base)
-        return _Spec(arrays, counts, sum(counts), [memory, (counts, displacements), self._mpi.BYTE])
+        return _Spec(counts, sum(counts), (memory, (counts, displacements), self._mpi.BYTE))
 
     def _check_length(self, nbytes: int) -> None:
         if nbytes > self._longest:
@@ -197,15 +199,11 @@ class MpiTransport:
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """Arrays as MPI wants them: one buffer that begins at the lowest address, counts and displacements in bytes.
+    """Arrays as MPI wants them: one buffer that begins at the lowest address, counts and displacements in bytes."""
 
-    `arrays` are kept, so that the id of a remembered tuple stays its own.
-    """
-
-    arrays: Sequence[HostArray | None]
-    counts: list[int]
+    counts: tuple[int, ...]
     nbytes: int
-    message: list[object]
+    message: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def rows_of(inputs: Specs) -> range:
     return range(len(inputs[0].shape) - 1)
 
 
-def flat_rows(array: Array) -> Array:
+def as_rows(array: Array) -> Array:
     """[..., v] -> [rows, v], the same memory."""
     return array.reshape(-1, array.shape[-1])
 
@@ -134,11 +134,11 @@ def _run(call: Call) -> None:
     (logits, labels, lse), (loss, count) = call.inputs, call.outputs
     rows, columns, valid = _own_labels(call, labels)
     smoothing = float_attr(call.attrs, "label_smoothing")
-    picked = flat_rows(logits)[rows, columns]
+    picked = as_rows(logits)[rows, columns]
     loss[...] = lse.reshape(-1)[rows].sum() - (1 - smoothing) * picked.sum()
     if smoothing:
         share = smoothing / int_attr(call.attrs, "classes")
-        loss[...] -= share * (flat_rows(logits).sum(axis=-1) * valid).sum()
+        loss[...] -= share * (as_rows(logits).sum(axis=-1) * valid).sum()
     count[...] = rows.size
 
 
@@ -173,7 +173,7 @@ def _run_grad(call: Call) -> None:
     xp.exp(dlogits, out=dlogits)
     if smoothing:
         dlogits -= smoothing / int_attr(call.attrs, "classes")
-    flat = flat_rows(dlogits)
+    flat = as_rows(dlogits)
     flat[rows, columns] -= 1 - smoothing
     if not valid.all():
         flat[~valid] = 0

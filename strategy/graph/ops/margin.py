@@ -23,7 +23,7 @@ from strategy.graph.ops.base import (
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
-from strategy.graph.ops.loss import flat_rows, rows_of
+from strategy.graph.ops.loss import as_rows, rows_of
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType, TensorSpec
@@ -64,11 +64,11 @@ def _run_margin(call: Call) -> None:
     margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
     xp.multiply(cosine, scale, out=out)
     cells = _own_cells(call)
-    cos = flat_rows(cosine)[cells]
+    cos = as_rows(cosine)[cells]
     sine = xp.sqrt(xp.maximum(1 - cos * cos, 0))
     moved = cos * math.cos(margin) - sine * math.sin(margin)
     beyond = cos - margin * math.sin(margin)
-    flat_rows(out)[cells] = scale * xp.where(cos > -math.cos(margin), moved, beyond)
+    as_rows(out)[cells] = scale * xp.where(cos > -math.cos(margin), moved, beyond)
 
 
 def _gradient_margin(builder: GradientBuilder) -> None:
@@ -89,10 +89,10 @@ def _run_margin_grad(call: Call) -> None:
     margin, scale = float_attr(call.attrs, "margin"), float_attr(call.attrs, "scale")
     xp.multiply(grad, scale, out=out)
     cells = _own_cells(call)
-    cos = flat_rows(cosine)[cells]
+    cos = as_rows(cosine)[cells]
     sine = xp.sqrt(xp.maximum(1 - cos * cos, xp.finfo(cos.dtype).eps))
     moved = math.cos(margin) + math.sin(margin) * cos / sine
-    flat_rows(out)[cells] *= xp.where(cos > -math.cos(margin), moved, 1)
+    as_rows(out)[cells] *= xp.where(cos > -math.cos(margin), moved, 1)
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:

@@ -28,7 +28,7 @@ import numpy as np
 
 from strategy.ilp.baselines.greedy import in_order
 from strategy.ilp.baselines.memory import REPAIR_S, Memory, repair
-from strategy.ilp.baselines.tables import NOT_CHOSEN, FloatArray, Found, Tables, add_table, build_tables
+from strategy.ilp.baselines.tables import NOT_CHOSEN, CostTables, FloatArray, Found, add_table, build_tables
 from strategy.ilp.problem import Problem, evaluate
 
 MERGED_CHOICES = 100
@@ -50,8 +50,8 @@ def elimination(problem: Problem, time_limit_s: float) -> Found:
             if time.monotonic() >= deadline:
                 break
             unit = price * cost / max(problem.limit, 1)
-            costs = [c + unit * held.get(node, 0.0) for node, c in enumerate(tables.costs)]
-            choice = _solve(Tables(costs, tables.tables), deadline)
+            costs = tuple(c + unit * held.get(node, 0.0) for node, c in enumerate(tables.costs))
+            choice = _solve(CostTables(costs, tables.tables), deadline)
             if Memory(problem, choice).excess == 0:
                 break
     return Found(repair(problem, tables, choice, time.monotonic() + REPAIR_S))
@@ -66,15 +66,15 @@ def _held_at(memory: Memory, instant: int) -> dict[int, FloatArray]:
     }
 
 
-def _solve(tables: Tables, deadline: float) -> list[int]:
+def _solve(tables: CostTables, deadline: float) -> list[int]:
     """A choice by elimination, merging and neighbourhoods, without memory."""
     graph = _Graph(tables, deadline)
     graph.reduce()
     live = sorted(graph.costs)
     place = {node: i for i, node in enumerate(live)}
-    rest = Tables(
-        [graph.costs[node] for node in live],
-        [{place[other]: table for other, table in graph.tables[node].items()} for node in live],
+    rest = CostTables(
+        tuple(graph.costs[node] for node in live),
+        tuple({place[other]: table for other, table in graph.tables[node].items()} for node in live),
     )
     picks = in_order(rest)
     _improve(rest, picks, deadline)
@@ -87,7 +87,7 @@ def _solve(tables: Tables, deadline: float) -> list[int]:
 class _Graph:
     """The nodes that are left, and how those that are not follow from them."""
 
-    def __init__(self, tables: Tables, deadline: float) -> None:
+    def __init__(self, tables: CostTables, deadline: float) -> None:
         self.costs = dict(enumerate(tables.costs))
         self.tables = dict(enumerate(dict(pairs) for pairs in tables.tables))
         self.settles: list[Callable[[dict[int, int]], None]] = []
@@ -160,7 +160,7 @@ class _Graph:
         self.settles.append(settle)
 
 
-def _improve(tables: Tables, picks: list[int], deadline: float) -> None:
+def _improve(tables: CostTables, picks: list[int], deadline: float) -> None:
     """Solve neighbourhoods until none improves; a node that moved wakes its neighbours."""
     waiting = deque(range(len(picks)))
     queued = set(waiting)
@@ -177,14 +177,14 @@ def _improve(tables: Tables, picks: list[int], deadline: float) -> None:
                     waiting.append(node)
 
 
-def _groups(tables: Tables, centre: int) -> list[tuple[int, ...]]:
+def _groups(tables: CostTables, centre: int) -> list[tuple[int, ...]]:
     """The centre with its neighbours, three at a time, in order."""
     around = list(tables.tables[centre])
     size = NEIGHBOURHOOD - 1
     return [(centre, *around[i : i + size]) for i in range(0, max(len(around), 1), size)]
 
 
-def _solve_group(tables: Tables, group: Sequence[int], picks: list[int], deadline: float) -> None:
+def _solve_group(tables: CostTables, group: Sequence[int], picks: list[int], deadline: float) -> None:
     """The best choice of a group while all others keep theirs, by branch and bound."""
     held = list(picks)
     for node in group:
@@ -217,7 +217,7 @@ def _solve_group(tables: Tables, group: Sequence[int], picks: list[int], deadlin
     descend(0, 0.0)
 
 
-def _group_cost(tables: Tables, group: Sequence[int], outside: Sequence[FloatArray], picks: Sequence[int]) -> float:
+def _group_cost(tables: CostTables, group: Sequence[int], outside: Sequence[FloatArray], picks: Sequence[int]) -> float:
     cost = sum(float(prices[pick]) for prices, pick in zip(outside, picks, strict=True))
     for (a, i), (b, j) in itertools.combinations(zip(group, picks, strict=True), 2):
         if b in tables.tables[a]:

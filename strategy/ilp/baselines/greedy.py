@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 
 from strategy.ilp.baselines.memory import repair
-from strategy.ilp.baselines.tables import NOT_CHOSEN, Found, Tables, build_tables
+from strategy.ilp.baselines.tables import NOT_CHOSEN, CostTables, Found, build_tables
 from strategy.ilp.problem import Problem
 
 
@@ -25,7 +25,7 @@ def greedy(problem: Problem, time_limit_s: float) -> Found:
     return Found(repair(problem, tables, in_order(tables), deadline))
 
 
-def in_order(tables: Tables) -> list[int]:
+def in_order(tables: CostTables) -> list[int]:
     """Each node's cheapest choice given the earlier ones; of equals, and where all are forbidden, the first."""
     choice = [NOT_CHOSEN] * len(tables.costs)
     for node in range(len(choice)):

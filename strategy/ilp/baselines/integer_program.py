@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from strategy.ilp.baselines.memory import REPAIR_S, Memory, repair
-from strategy.ilp.baselines.tables import FloatArray, Found, Tables, build_tables
+from strategy.ilp.baselines.tables import CostTables, FloatArray, Found, build_tables
 from strategy.ilp.problem import Problem
 
 # HiGHS presolves for minutes, and in gigabytes, beyond about so many columns or entries.
@@ -98,12 +98,12 @@ class _Program:
         self.upper.append(upper)
 
 
-def _choose_one(program: _Program, tables: Tables, first: Sequence[int]) -> None:
+def _choose_one(program: _Program, tables: CostTables, first: Sequence[int]) -> None:
     for begin, costs in zip(first, tables.costs, strict=False):
         program.add(range(begin, begin + costs.size), [1.0] * costs.size, 1.0, 1.0)
 
 
-def _link_pairs(program: _Program, tables: Tables, first: Sequence[int]) -> None:
+def _link_pairs(program: _Program, tables: CostTables, first: Sequence[int]) -> None:
     width, objective = program.objective.size, [program.objective]
     for node, pairs in enumerate(tables.tables):
         for other, table in pairs.items():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strategy.ilp.baselines.tables import NOT_CHOSEN, FloatArray, Tables
+from strategy.ilp.baselines.tables import NOT_CHOSEN, CostTables, FloatArray
 from strategy.ilp.problem import Node, Problem, Usage
 
 REPAIR_S = 2.0
@@ -78,7 +78,7 @@ def _disjoint(usages: Sequence[Usage], instant: dict[int, int]) -> list[Piece]:
     return [(cuts[i], cuts[i + 1], held[i]) for i in range(len(cuts) - 1) if held[i].any()]
 
 
-def repair(problem: Problem, tables: Tables, choice: Sequence[int], deadline: float) -> tuple[int, ...] | None:
+def repair(problem: Problem, tables: CostTables, choice: Sequence[int], deadline: float) -> tuple[int, ...] | None:
     """Descent from a full choice to a legal one; a legal one is left as it is.
 
     Nodes in a forbidden pair, or that live while there is too much, take the choice with least forbidden, then least

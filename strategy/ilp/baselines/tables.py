@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +31,11 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class CostTables:
     """`costs[i][c]`, and `tables[i][j][c, d]`, the price of a pair from i's side; all edges of a pair are one table."""
 
-    costs: list[FloatArray]
-    tables: list[dict[int, FloatArray]]
+    costs: tuple[FloatArray, ...]
+    tables: tuple[Mapping[int, FloatArray], ...]
 
     def prices(self, node: int, choice: Sequence[int]) -> FloatArray:
         """What each choice of `node` costs where its neighbours are; those that are not chosen yet do not count."""
@@ -48,7 +49,7 @@ class Tables:
         return counts
 
 
-def build_tables(problem: Problem) -> Tables:
+def build_tables(problem: Problem) -> CostTables:
     """The arrays of a problem; an edge from a node to itself is part of the node's own costs."""
     array = partial(np.array, dtype=np.float64)
     costs = [_with_infinity(array(node.costs)) for node in problem.nodes]
@@ -60,7 +61,7 @@ def build_tables(problem: Problem) -> Tables:
             costs[edge.tail] = costs[edge.tail] + np.diagonal(table)
         else:
             add_table(tables, edge.tail, edge.head, table)
-    return Tables(costs, tables)
+    return CostTables(tuple(costs), tuple(map(MappingProxyType, tables)))
 
 
 def add_table(

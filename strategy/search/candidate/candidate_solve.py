@@ -1,4 +1,4 @@
-"""Verdict: what solving one candidate exactly says: its best layout, and a bound on all of them.
+"""Candidate solve: what solving one candidate exactly says: its best layout, and a bound on all of them.
 
 Bounds are statements about the objective, for a candidate's layouts x:
 
@@ -26,7 +26,7 @@ from strategy.layout.objective import stage_times_ns
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.search.candidate.candidates import Request, space_of
 from strategy.search.candidate.quick_bound import quick_bound_ns
-from strategy.search.candidate.weighted_problem import OutOfTimeError, Weighted
+from strategy.search.candidate.weighted_problem import OutOfTimeError, WeightedProblem
 from strategy.search.layouts.deduce import Deduction, deduce
 from strategy.search.layouts.space import SearchSpace
 
@@ -51,7 +51,7 @@ class Solved:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CandidateBound:
     """What is known of a candidate: bounds without and with the memory limit, and its best layout, if one is known.
 
     `bound_ns` is None where no layout fits. Bounds end at the cutoff.
@@ -84,7 +84,7 @@ def solve_candidate(
 
 def examine(
     request: Request, config: PlanConfig, rules: Sequence[str], deadline: float, cutoff_ns: int | None
-) -> Verdict:
+) -> CandidateBound:
     """Solve without the memory limit; with it if that does not fit; then see what the slowest stage alone says.
 
     Raises:
@@ -95,8 +95,8 @@ def examine(
     if request.deduction is not None:
         quick_ns = quick_bound_ns(request, config)
         deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
-        return Verdict(quick_ns, deduced.bound_ns, deduced)
-    return _Examination(config, space, request.memory_limit_bytes, deadline, cutoff_ns).verdict()
+        return CandidateBound(quick_ns, deduced.bound_ns, deduced)
+    return _Examination(config, space, request.memory_limit_bytes, deadline, cutoff_ns).examined()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,30 +109,30 @@ class _Examination:
     deadline: float
     cutoff_ns: int | None
 
-    def verdict(self) -> Verdict:
+    def examined(self) -> CandidateBound:
         """What can be said by the deadline.
 
         Raises:
             OutOfTimeError: there is no layout by then.
         """
-        free = Weighted.of(self.space, None, self.deadline, self.cutoff_ns)
-        by_hand = free.by_hand()
-        bound, signatures = free.solve(*([] if by_hand is None else [by_hand]))
+        free = WeightedProblem.of(self.space, None, self.deadline, self.cutoff_ns)
+        rule_based = free.rule_based()
+        bound, signatures = free.solve(*([] if rule_based is None else [rule_based]))
         found = None if signatures is None else self._evaluated(signatures, bound)
         if found is not None and self.config.pp > 1 and not self._is_beaten(bound):
             found = self._focus_on_slowest(found, None)
             bound = found.bound_ns
         if found is not None and self._fits(found):
-            return Verdict(bound, found.bound_ns, self._no_worse_than_deduced(found))
+            return CandidateBound(bound, found.bound_ns, self._no_worse_than_deduced(found))
         if self._is_beaten(bound):
-            return Verdict(bound, bound, None)
-        limited_bound, best = self._within_memory(bound, by_hand, found)
+            return CandidateBound(bound, bound, None)
+        limited_bound, best = self._within_memory(bound, rule_based, found)
         if best is None:
-            return Verdict(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
+            return CandidateBound(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
         if self.config.pp > 1 and not self._is_beaten(best.bound_ns):
             best = best if _is_close(best) else self._focus_on_slowest(best, self.memory_limit_bytes, found)
         best = self._no_worse_than_deduced(best)
-        return Verdict(bound, best.bound_ns, best)
+        return CandidateBound(bound, best.bound_ns, best)
 
     def _evaluated(self, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
         return _evaluate(self.config, self.space, signatures, bound_ns)
@@ -148,7 +148,7 @@ class _Examination:
         alone = replace(self.space, weights=tuple(int(stage == found.slowest) for stage in range(self.config.pp)))
         known = [one.layout.signatures for one in (found, *others) if one is not None]
         try:
-            bound, signatures = Weighted.of(alone, limit, self.deadline, self.cutoff_ns).solve(*known)
+            bound, signatures = WeightedProblem.of(alone, limit, self.deadline, self.cutoff_ns).solve(*known)
         except OutOfTimeError:
             return found
         bound = min(max(bound, found.bound_ns), found.objective_ns)
@@ -160,26 +160,26 @@ class _Examination:
         return found
 
     def _within_memory(
-        self, bound_ns: int, by_hand: Mapping[str, Signature] | None, found: Solved | None
+        self, bound_ns: int, rule_based: Mapping[str, Signature] | None, found: Solved | None
     ) -> tuple[int, Solved | None]:
         """(bound, best layout) under the memory limit, from what is known without it, and from there on.
 
-        Where that by hand fits, there is an answer however little time there is.
+        Where the rule-based one fits, there is an answer however little time there is.
 
         Raises:
             OutOfTimeError: the time ran out, and nothing that is known fits.
         """
         space = self.space
-        known = [] if by_hand is None else [by_hand]
+        known = [] if rule_based is None else [rule_based]
         if found is not None:
             known.append(found.layout.signatures)
             weights = (self.config.pp if stage == found.slowest else 1 for stage in range(self.config.pp))
             space = replace(space, weights=tuple(weights))
         try:
-            limited = Weighted.of(space, self.memory_limit_bytes, self.deadline, self.cutoff_ns)
+            limited = WeightedProblem.of(space, self.memory_limit_bytes, self.deadline, self.cutoff_ns)
             bound, signatures = limited.solve(*known)
         except OutOfTimeError:
-            best = None if by_hand is None else self._evaluated(by_hand, bound_ns)
+            best = None if rule_based is None else self._evaluated(rule_based, bound_ns)
             if best is None or not self._fits(best):
                 raise
             return bound_ns, best

@@ -24,7 +24,7 @@ from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
-from strategy.passes.zero_layouts import sharing
+from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
@@ -276,7 +276,7 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
         keep=_keep(graph, stages, config, rules, pins),
         owned=config.zero_owner,
         folded=folded,
-        by_hand=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
+        rule_based=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
     )
 
 
@@ -291,7 +291,7 @@ def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str]
     mesh = stages.placements[0].mesh
     kept = {
         "rules": along_axes(graph, mesh, _but_for_zero(config, rules)),
-        "zero": sharing(graph, config, stages.stage_of),
+        "zero": zero_filter(graph, config, stages.stage_of),
     }
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}

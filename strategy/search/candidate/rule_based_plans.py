@@ -1,4 +1,4 @@
-"""By hand: candidates laid out by one rule per axis, as a person would.
+"""Rule-based plans: candidates laid out by one rule per axis, as a person would.
 
 They are solved quickly, for a rule leaves little to choose; they are the plans that a search is compared with.
 """
@@ -19,7 +19,7 @@ from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.candidate.weighted_problem import OutOfTimeError
 
 FILLED = 0.7
-"""Part of the memory that parameters may fill in a plan by hand that is likely to fit."""
+"""Part of the memory that parameters may fill in a rule-based plan that is likely to fit."""
 
 
 def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], simulate: Simulate) -> Plan:
@@ -40,7 +40,7 @@ def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], sim
     return fitted_plan(request, nearest.solved, simulate, rules=rules)
 
 
-def solved_by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
+def solved_by_rule(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
     """The first `wanted` candidates that fit the way a person would lay them out; at most one per mesh.
 
     `deadline` (time.monotonic) ends it early, with what was found.
@@ -62,7 +62,7 @@ def solved_by_hand(request: Request, candidates: Sequence[PlanConfig], wanted: i
 
 
 def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[PlanConfig]:
-    """First what is likely to fit when laid out by hand: tensor parallelism inside a node, few copies."""
+    """First what is likely to fit when laid out by a rule: tensor parallelism inside a node, few copies."""
     inside = request.cost.cluster.devices_per_node
     return sorted(
         candidates,

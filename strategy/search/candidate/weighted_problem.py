@@ -1,4 +1,4 @@
-"""Weighted: one layout problem whose stages' times are weighted and added up, solved from what is known.
+"""Weighted problem: one layout problem whose stages' times are weighted and added up, solved from what is known.
 
 Far from any good choice, a bound says little about which choices are worse; near one, it rules nearly all of them out.
 So solving begins with the best of what a person would choose from, and with what was found for other weights or limits.
@@ -30,7 +30,7 @@ class OutOfTimeError(SbplanError):
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class WeightedProblem:
     """The layout problem of a space, when solving it ends (time.monotonic), and below which cost answers are wanted."""
 
     space: SearchSpace
@@ -39,7 +39,7 @@ class Weighted:
     cutoff: int | None
 
     @staticmethod
-    def of(space: SearchSpace, limit: int | None, deadline: float, cutoff_ns: int | None) -> Weighted:
+    def of(space: SearchSpace, limit: int | None, deadline: float, cutoff_ns: int | None) -> WeightedProblem:
         """The problem, built.
 
         Raises:
@@ -52,13 +52,13 @@ class Weighted:
         except TimeoutError as error:
             raise OutOfTimeError(f"{error}; raise the time limit") from error
         cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(space.weights) + 1
-        return Weighted(space, problem, deadline, cutoff)
+        return WeightedProblem(space, problem, deadline, cutoff)
 
-    def by_hand(self) -> dict[str, Signature] | None:
+    def rule_based(self) -> dict[str, Signature] | None:
         """The best of the signatures that a person would choose from, if some are found in a part of the time."""
-        if self.space.by_hand is None:
+        if self.space.rule_based is None:
             return None
-        choice = self._among(self.problem.kept_by(self.space.by_hand, self.space.graph))
+        choice = self._among(self.problem.kept_by(self.space.rule_based, self.space.graph))
         return None if choice is None else self.problem.signatures(choice)
 
     def _is_legal(self, choice: Sequence[int]) -> bool:
@@ -76,9 +76,9 @@ class Weighted:
     def solve(self, *known: Mapping[str, Signature]) -> tuple[int, dict[str, Signature] | None]:
         """(bound on the objective in ns, signatures), no worse than what is known as far as that is legal.
 
-        Solving begins with the best choice that takes every signature from one of several known answers, or with one
-        by hand where memory forbids all that. No signatures if there are none, or if nothing beats the cutoff; then the
-        bound is at least that.
+        Solving begins with the best choice that takes every signature from one of several known answers, or with a
+        rule-based one where memory forbids all that. No signatures if there are none, or if nothing beats the cutoff;
+        then the bound is at least that.
 
         Raises:
             OutOfTimeError: neither a choice nor the proof that there is none was found in time.
@@ -87,8 +87,8 @@ class Weighted:
         mixed = self._among(self.problem.choices_in(known)) if len(known) > 1 else None
         starts += [] if mixed is None else [mixed]
         if self.problem.problem.limit is not None and not any(map(self._is_legal, starts)):
-            by_hand = self.by_hand()
-            starts += [] if by_hand is None else [self.problem.choice_of(by_hand)]
+            rule_based = self.rule_based()
+            starts += [] if rule_based is None else [self.problem.choice_of(rule_based)]
         left_s = _left_s(self.deadline)
         solution = solve(self.problem.problem, time_limit_s=left_s, cutoff=self.cutoff, starts=starts)
         bound = -(-solution.lower_bound // sum(self.space.weights))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from strategy.graph.graph import deciding_op
 from strategy.sbp.tensor import TensorSpec
@@ -20,14 +22,34 @@ class Bundle:
     readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
     """(class, at which of its inputs it reads the value)."""
     spec: TensorSpec
+    instances: tuple[Instance, ...]
+    moves: Mapping[tuple[int, int], int]
+    """(home stage, readers' stage) -> how often a step of the pipeline makes that conversion."""
+
+
+@dataclass(slots=True)
+class _BundleBuilder:
+    """A bundle whose instances are added one by one."""
+
+    writer: Writer | None
+    readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
+    spec: TensorSpec
     instances: list[Instance] = field(default_factory=list)
     moves: dict[tuple[int, int], int] = field(default_factory=dict)
-    """(home stage, readers' stage) -> how often a step of the pipeline makes that conversion."""
+
+    def add(self, value: str, home: int, stage: int, times: int) -> None:
+        """Add a value that `times` conversions a step bring from its home to its readers."""
+        self.instances.append((value, home, stage))
+        self.moves[home, stage] = self.moves.get((home, stage), 0) + times
+
+    def freeze(self) -> Bundle:
+        """The bundle."""
+        return Bundle(self.writer, self.readers, self.spec, tuple(self.instances), MappingProxyType(self.moves))
 
 
 def bundles(classes: Classes) -> list[Bundle]:
     """All values that are read, by the stage of their readers."""
-    found: dict[object, Bundle] = {}
+    found: dict[object, _BundleBuilder] = {}
     space = classes.space
     for name, value in space.graph.values.items():
         writer, home, times = classes.writer(name), _home_stage(classes, name), space.times(value.rate)
@@ -35,10 +57,8 @@ def bundles(classes: Classes) -> list[Bundle]:
             wanted = tuple((reader.index, positions) for reader, positions in readers)
             source = None if writer is None else writer.identity
             key = (source, wanted, home == stage, value.spec, value.role)
-            bundle = found.setdefault(key, Bundle(writer, readers, value.spec))
-            bundle.instances.append((name, home, stage))
-            bundle.moves[home, stage] = bundle.moves.get((home, stage), 0) + times
-    return list(found.values())
+            found.setdefault(key, _BundleBuilder(writer, readers, value.spec)).add(name, home, stage, times)
+    return [builder.freeze() for builder in found.values()]
 
 
 def _home_stage(classes: Classes, value: str) -> int:

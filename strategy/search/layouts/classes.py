@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from strategy.base.errors import InfeasibleError
 from strategy.graph.graph import Graph, Op, deciding_op
@@ -23,8 +24,22 @@ class OpClass:
 
     index: int
     kind: int
-    ops: list[Op]
+    ops: tuple[Op, ...]
     options: tuple[Signature, ...]
+
+
+@dataclass(slots=True)
+class _ClassBuilder:
+    """A class whose ops are added one by one."""
+
+    index: int
+    kind: int
+    options: tuple[Signature, ...]
+    ops: list[Op]
+
+    def freeze(self) -> OpClass:
+        """The class."""
+        return OpClass(self.index, self.kind, tuple(self.ops), self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +103,9 @@ def classify(space: SearchSpace) -> Classes:
     Raises:
         InfeasibleError: `keep` leaves an op without signature.
     """
-    of_ops: list[OpClass] = []
-    of_op: dict[str, OpClass] = {}
-    by_template: dict[str, list[OpClass]] = {}
+    builders: list[_ClassBuilder] = []
+    index_of: dict[str, int] = {}
+    by_template: dict[str, list[_ClassBuilder]] = {}
     for op in space.graph.ops:
         options = space.options(op)
         if not options:
@@ -99,17 +114,20 @@ def classify(space: SearchSpace) -> Classes:
         alike = [c for c in known if c.options == options and _alike(space.graph, c.ops[0], op)]
         found = next((c for c in alike if space.folded or _decided(c.ops[0]) == _decided(op)), None)
         if found is None:
-            index = len(of_ops)
-            found = OpClass(index, alike[0].kind if alike else index, [], alike[0].options if alike else options)
+            index = len(builders)
+            first = alike[0] if alike else None
+            found = _ClassBuilder(index, first.kind if first else index, first.options if first else options, [])
             known.append(found)
-            of_ops.append(found)
+            builders.append(found)
         found.ops.append(op)
-        of_op[op.name] = found
+        index_of[op.name] = found.index
+    of_ops = tuple(builder.freeze() for builder in builders)
     held = {
-        name: OpClass(index, index, [], (Signature((home.layout,), ()),))
+        name: OpClass(index, index, (), (Signature((home.layout,), ()),))
         for index, (name, home) in enumerate(space.stages.homes.items(), len(of_ops))
     }
-    return Classes(space, tuple(of_ops), of_op, held)
+    of_op = {name: of_ops[index] for name, index in index_of.items()}
+    return Classes(space, of_ops, MappingProxyType(of_op), MappingProxyType(held))
 
 
 def _alike(graph: Graph, one: Op, other: Op) -> bool:

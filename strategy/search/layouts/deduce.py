@@ -34,14 +34,14 @@ class Deduction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class SignatureFit:
     """How a signature suits what is there: the price of its conversions, and how many inputs need one."""
 
     price_ns: float
     mismatches: int
 
 
-def pick(fits: Sequence[Fit], rule: Deduction) -> int:
+def pick(fits: Sequence[SignatureFit], rule: Deduction) -> int:
     """The index of the signature that a rule takes; the first of equals."""
 
     def rank(index: int) -> tuple[float, float, float]:
@@ -120,11 +120,11 @@ class _Deducer:
     def _in_place(self, op: Op, option: Signature) -> bool:
         return all(self.homes[name].layout == nd for name, nd in zip(op.updates, option.updates, strict=True))
 
-    def _fit(self, op: Op, option: Signature) -> Fit:
+    def _fit(self, op: Op, option: Signature) -> SignatureFit:
         stage, price_ns, mismatches = self.stages.stage_of[op.name], 0.0, 0
         for name, layout in zip(op.inputs, option.inputs, strict=True):
             home = self.homes.get(name)
             if home is not None and home != Home(stage, layout):
                 price_ns += sum(self.converter.prices_ns(self.graph.values[name].spec, home, stage, layout))
                 mismatches += home.layout != layout
-        return Fit(price_ns, mismatches)
+        return SignatureFit(price_ns, mismatches)

@@ -26,7 +26,7 @@ from strategy.search.layouts.classes import Classes, Writer
 from strategy.search.layouts.space import SearchSpace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Alike:
     """Conversions whose tensors live alike: one of them, and what every step holds, by position of the source."""
 
@@ -35,9 +35,9 @@ class _Alike:
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LayoutMemory:
-    """The memory of a space, on the stages that bind."""
+    """Counts the memory of a space, on the stages that bind; sizes are remembered."""
 
     space: SearchSpace
     lifetimes: Lifetimes

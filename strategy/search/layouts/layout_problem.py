@@ -32,13 +32,13 @@ from strategy.sbp.tensor import Rate
 from strategy.search.layouts.bundles import Bundle, bundles
 from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
 from strategy.search.layouts.layout_memory import LayoutMemory
-from strategy.search.layouts.problem_builder import Draft, IntArray
+from strategy.search.layouts.problem_builder import IntArray, ProblemBuilder, Table
 from strategy.search.layouts.restriction import complete
 from strategy.search.layouts.space import Keep, SearchSpace
 
 BoolArray = npt.NDArray[np.bool_]
 
-_USED = np.array([0, 1])
+_USED = Table(np.array([0, 1]))
 """How often the price of a copy is paid where it is unused, and where it is used."""
 
 
@@ -82,23 +82,23 @@ def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: fl
         InfeasibleError: `keep` leaves an op without signature.
         TimeoutError: `deadline` (time.monotonic) has passed.
     """
-    classes, draft = classify(space), Draft()
-    _add_classes(draft, classes)
+    classes, builder = classify(space), ProblemBuilder()
+    _add_classes(builder, classes)
     found = bundles(classes)
     memory = None if limit is None else LayoutMemory.of(classes, found)
     if memory is not None:
         for name, stage, writer in classes.homes():
             for usage in memory.of_home(name, stage, writer):
-                draft.add_usage(writer.found.index, usage)
-    copies = _Copies(space, draft, memory)
+                builder.add_usage(writer.found.index, usage)
+    copies = _Copies(space, builder, memory)
     for bundle in found:
         copies.add(bundle, deadline)
     known = (*classes.of_ops, *classes.held.values())
     answers = tuple((tuple(op.name for op in one.ops), one.options) for one in known)
-    return LayoutProblem(draft.problem("layout", limit), answers)
+    return LayoutProblem(builder.problem("layout", limit), answers)
 
 
-def _add_classes(draft: Draft, classes: Classes) -> None:
+def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     """The node of every class has its index; all that it costs here is the acts of its ops."""
     space, op_ns = classes.space, dict[int, list[int]]()
     for found in classes.of_ops:
@@ -108,21 +108,21 @@ def _add_classes(draft: Draft, classes: Classes) -> None:
             op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op)) for op in found.ops)
         name = first.template if first.template and len(found.ops) > 1 else first.name
-        draft.add_node(name, [weight * ns for ns in op_ns[found.kind]])
+        builder.add_node(name, [weight * ns for ns in op_ns[found.kind]])
     for name in classes.held:
-        draft.add_node(f"{name}@home", [0])
+        builder.add_node(f"{name}@home", [0])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Copies:
-    """Adds the copies of bundles; what alike classes want and pay is found once, and then told by its identity."""
+    """Adds the copies of bundles; what alike classes want and pay is found once, as one table."""
 
     space: SearchSpace
-    draft: Draft
+    builder: ProblemBuilder
     memory: LayoutMemory | None
-    reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, BoolArray]] = field(default_factory=dict)
-    prices: dict[object, dict[NdSbp, IntArray]] = field(default_factory=dict)
-    nobody: dict[int, BoolArray] = field(default_factory=dict)
+    reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, Table]] = field(default_factory=dict)
+    prices: dict[object, dict[NdSbp, Table]] = field(default_factory=dict)
+    nobody: dict[int, Table] = field(default_factory=dict)
 
     def add(self, bundle: Bundle, deadline: float) -> None:
         """Add a copy for every layout that some reader may want."""
@@ -135,49 +135,50 @@ class _Copies:
             else:
                 self._share(bundle, layout, reads)
 
-    def _reads(self, reader: OpClass, positions: tuple[int, ...]) -> dict[NdSbp, BoolArray]:
+    def _reads(self, reader: OpClass, positions: tuple[int, ...]) -> dict[NdSbp, Table]:
         """Layout that some choice of a reader wants at its positions -> which of its choices do."""
-        found = self.reads.get((reader.kind, positions))
-        if found is None:
-            found = self.reads[reader.kind, positions] = {}
+        key = (reader.kind, positions)
+        if key not in self.reads:
+            found: dict[NdSbp, BoolArray] = {}
             for choice, option in enumerate(reader.options):
                 for position in positions:
                     layout = option.inputs[position]
                     if layout not in found:
                         found[layout] = np.zeros(len(reader.options), bool)
                     found[layout][choice] = True
-        return found
+            self.reads[key] = {layout: Table(wants) for layout, wants in found.items()}
+        return self.reads[key]
 
-    def _link(self, bundle: Bundle, writer: Writer, layout: NdSbp, reads: BoolArray) -> None:
+    def _link(self, bundle: Bundle, writer: Writer, layout: NdSbp, reads: Table) -> None:
         """A copy that one class alone can want: an edge from its writer."""
         reader, _ = bundle.readers[0]
         prices = self._prices(bundle, writer, layout)
-        self.draft.add_edge(writer.found.index, reader.index, self.draft.once(np.outer, prices, reads))
+        self.builder.add_edge(writer.found.index, reader.index, self.builder.once(np.outer, prices, reads))
 
-    def _share(self, bundle: Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, BoolArray]]) -> None:
+    def _share(self, bundle: Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, Table]]) -> None:
         """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
         name = f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
         if bundle.writer is None:
             node = self._loaded(bundle, layout, name)
         elif self.memory is None:
-            node = self.draft.add_node(name, [0, 0])
+            node = self.builder.add_node(name, [0, 0])
             prices = self._prices(bundle, bundle.writer, layout)
-            self.draft.add_edge(bundle.writer.found.index, node, self.draft.once(np.outer, prices, _USED))
+            self.builder.add_edge(bundle.writer.found.index, node, self.builder.once(np.outer, prices, _USED))
         else:
             node = self._converted(bundle, bundle.writer, self.memory, layout, name)
-        width = self.draft.width(node)
+        width = self.builder.width(node)
         for (reader, _), found in zip(bundle.readers, reads, strict=True):
             wants = found.get(layout)
             if wants is None:
-                wants = self.nobody.setdefault(len(reader.options), np.zeros(len(reader.options), bool))
-            self.draft.add_edge(reader.index, node, self.draft.once(_needs, wants, width))
+                wants = self.nobody.setdefault(len(reader.options), Table(np.zeros(len(reader.options), bool)))
+            self.builder.add_edge(reader.index, node, self.builder.once(_needs, wants, width))
 
     def _loaded(self, bundle: Bundle, layout: NdSbp, name: str) -> int:
         """A copy that nobody writes: it is loaded where it is used."""
         ns = to_ns(self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh)))
         cost = ns * sum(self.space.weight(stage, Rate.MICRO_BATCH) for _, _, stage in bundle.instances)
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
-        return self.draft.add_node(name, [0, cost], usages)
+        return self.builder.add_node(name, [0, cost], usages)
 
     def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp, name: str) -> int:
         """A copy whose choices are the layouts that it may come from, at what it costs and holds."""
@@ -186,14 +187,14 @@ class _Copies:
         prices = _prices_ns(self.space, bundle, sources, layout)
         legal = [source for source, price in zip(sources, prices, strict=True) if price < FORBIDDEN]
         usages = memory.of_copies(bundle, legal, layout)
-        node = self.draft.add_node(name, [0, *(price for price in prices if price < FORBIDDEN)], usages)
+        node = self.builder.add_node(name, [0, *(price for price in prices if price < FORBIDDEN)], usages)
         place = {source: i for i, source in enumerate(legal, 1)}
         origins, homes_at = np.arange(len(legal) + 1), np.array([place.get(home, -1) for home in homes])
         matches = (origins[None, :] == 0) | (origins[None, :] == homes_at[:, None])
-        self.draft.add_edge(writer.found.index, node, np.where(matches, 0, FORBIDDEN))
+        self.builder.add_edge(writer.found.index, node, Table(np.where(matches, 0, FORBIDDEN)))
         return node
 
-    def _prices(self, bundle: Bundle, writer: Writer, layout: NdSbp) -> IntArray:
+    def _prices(self, bundle: Bundle, writer: Writer, layout: NdSbp) -> Table:
         """What a copy costs under each choice of its writer."""
         key = (*writer.kind, bundle.spec, tuple(bundle.moves.items()))
         by_layout = self.prices.setdefault(key, {})
@@ -201,7 +202,7 @@ class _Copies:
             homes = writer.homes
             sources = list(dict.fromkeys(homes))
             known = dict(zip(sources, _prices_ns(self.space, bundle, sources, layout), strict=True))
-            by_layout[layout] = np.array([known[source] for source in homes], np.int64)
+            by_layout[layout] = Table(np.array([known[source] for source in homes], np.int64))
         return by_layout[layout]
 
 

@@ -1,12 +1,14 @@
-"""Draft: a problem whose nodes and edges are added one by one.
+"""Problem builder: a problem whose nodes and edges are added one by one.
 
 What repeated layers have in common is made once: a table of costs is made of parts, and the same parts give the same
-table. Arrays are told by their identity, so that it takes no time to find out.
+table. Tables are told apart by which they are, not by their numbers, so that it takes no time to find out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +18,22 @@ from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 IntArray = npt.NDArray[np.int64]
 
 
-class Draft:
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Numbers that nobody writes to any more; two tables of the same numbers are two tables."""
+
+    numbers: npt.NDArray[Any]
+
+
+class ProblemBuilder:
     """The nodes and edges so far; between two nodes there is one edge, the sum of what was added."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._costs: list[list[int]] = []
         self._usages: list[list[Usage]] = []
-        self._edges: dict[tuple[int, int], IntArray] = {}
-        self._tables: dict[tuple[object, ...], tuple[IntArray, tuple[object, ...]]] = {}
+        self._edges: dict[tuple[int, int], Table] = {}
+        self._tables: dict[tuple[object, ...], Table] = {}
 
     def add_node(self, name: str, costs: list[int], usages: Sequence[Usage] = ()) -> int:
         """The index of a new node."""
@@ -41,7 +50,7 @@ class Draft:
         """How many choices a node has."""
         return len(self._costs[node])
 
-    def add_edge(self, tail: int, head: int, table: IntArray) -> None:
+    def add_edge(self, tail: int, head: int, table: Table) -> None:
         """Add a table to the pair; an edge from a node to itself is part of the node's own cost.
 
         Args:
@@ -50,27 +59,27 @@ class Draft:
             table: costs, [choices of the tail, choices of the head].
         """
         if tail == head:
-            own = np.minimum(np.array(self._costs[tail]) + np.diagonal(table), FORBIDDEN)
+            own = np.minimum(np.array(self._costs[tail]) + np.diagonal(table.numbers), FORBIDDEN)
             self._costs[tail] = own.tolist()
             return
         known = self._edges.get((tail, head))
         self._edges[tail, head] = table if known is None else self.once(_sum, known, table)
 
-    def once(self, made: Callable[..., IntArray], *parts: object) -> IntArray:
-        """What `made` makes of arrays and numbers; the same parts, which are kept, give the same table."""
-        key = (made, *(id(part) if isinstance(part, np.ndarray) else part for part in parts))
+    def once(self, made: Callable[..., IntArray], *parts: Table | int) -> Table:
+        """What `made` makes of tables and numbers; the same parts give the same table."""
+        key = (made, *parts)
         if key not in self._tables:
-            self._tables[key] = made(*parts), parts
-        return self._tables[key][0]
+            self._tables[key] = Table(made(*(part.numbers if isinstance(part, Table) else part for part in parts)))
+        return self._tables[key]
 
     def problem(self, name: str, limit: int | None) -> Problem:
         """What was added, as plain data; edges of one table share its numbers."""
-        written = {id(table): tuple(table.ravel().tolist()) for table in self._edges.values()}
+        written = {table: tuple(table.numbers.ravel().tolist()) for table in self._edges.values()}
         nodes = tuple(
             Node(node, tuple(costs), tuple(usages))
             for node, costs, usages in zip(self._names, self._costs, self._usages, strict=True)
         )
-        edges = tuple(Edge(tail, head, written[id(table)]) for (tail, head), table in self._edges.items())
+        edges = tuple(Edge(tail, head, written[table]) for (tail, head), table in self._edges.items())
         return Problem(name, nodes, edges, limit)
 
 

@@ -28,9 +28,12 @@ def all_of(rules: Mapping[str, Keep]) -> Keep:
     return lambda op, signature: all(rule(op, signature) for rule in rules.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SearchSpace:
-    """One graph on one pipeline of equal meshes; `weights` say how much each stage's time counts."""
+    """One graph on one pipeline of equal meshes; `weights` say how much each stage's time counts.
+
+    The options of ops are remembered.
+    """
 
     graph: Graph
     stages: Stages
@@ -43,7 +46,7 @@ class SearchSpace:
     """Whether tensors may be with one rank of the data axis."""
     folded: bool = True
     """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
-    by_hand: Keep | None = None
+    rule_based: Keep | None = None
     """Which signatures a person would choose from: where a solver begins."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""

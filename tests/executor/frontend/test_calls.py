@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from executor.frontend.calls import Call, Calls
+from executor.frontend.calls import Calls, DeferredCall
 from executor.frontend.global_tensor import from_numpy, placement, split
 from executor.frontend.world import World
 from executor.runtime.worker import Worker
@@ -84,7 +84,7 @@ def test_two_calls_overlap_on_the_ranks_of_a_pipeline(monkeypatch: pytest.Monkey
 def test_a_call_returns_at_once_until_the_output_buffer_is_full(monkeypatch: pytest.MonkeyPatch, buffers: int) -> None:
     go, made = threading.Event(), []
 
-    def code(world: World) -> list[Call]:
+    def code(world: World) -> list[DeferredCall]:
         graph = Evaluate(Mlp(), placement=[0], dtype=DType.FLOAT64, output_buffers=buffers)
         x, _ = features()
         for factor in range(1, buffers + 2):

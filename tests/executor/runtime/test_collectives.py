@@ -13,7 +13,7 @@ from executor.runtime.transport.base import Transport, wait
 from strategy.graph.ops.base import Workspace
 from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.sbp import Reduce
-from tests.executor.cases import KINDS, Case, on_threads, play, random_case
+from tests.executor.random_boxing import KINDS, RandomBoxing, on_threads, play, random_boxing
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -21,12 +21,12 @@ from tests.executor.cases import KINDS, Case, on_threads, play, random_case
 def test_random_uneven_boxes_bitwise_and_bytes(kind: ActKind, ranks: int) -> None:
     rng = np.random.default_rng([ranks, KINDS.index(kind)])
     for number in range(12):
-        case = random_case(rng, ranks, kind)
+        case = random_boxing(rng, ranks, kind)
         transports = on_threads(ranks, functools.partial(_check, case, number))
         assert sum(sum(t.bytes_sent.values()) for t in transports) == 2 * case.sent_nbytes, case
 
 
-def _check(case: Case, number: int, transport: Transport) -> None:
+def _check(case: RandomBoxing, number: int, transport: Transport) -> None:
     found = play(case, number, transport)
     if found is not None:
         np.testing.assert_array_equal(found, case.expected[transport.rank])
@@ -40,7 +40,7 @@ def test_even_all_to_all_sends_all_but_the_diagonal() -> None:
     whole = np.arange(side * side, dtype=np.float32).reshape(side, side)
     sources = {i: whole[2 * i : 2 * i + 2].copy() for i in range(p)}
     expected = {i: whole[:, 2 * i : 2 * i + 2].copy() for i in range(p)}
-    case = Case(ActKind.ALL_TO_ALL, task, sources, expected, whole.nbytes * (p - 1) // p)
+    case = RandomBoxing(ActKind.ALL_TO_ALL, task, sources, expected, whole.nbytes * (p - 1) // p)
     transports = on_threads(p, functools.partial(_check, case, 0))
     assert sum(t.bytes_sent["exchange"] for t in transports) == 2 * case.sent_nbytes
 
@@ -66,7 +66,7 @@ def test_scalars_are_reduced_and_sliced() -> None:
     value = np.float64(2.5)
     for kind, after in ((ActKind.ALL_REDUCE, [5.0, 5.0]), (ActKind.SLICE, [0.0, 2.5])):
         sources = {rank: np.array(value) for rank in (0, 1)}
-        case = Case(kind, task, sources, {rank: np.array(after[rank]) for rank in (0, 1)}, 0)
+        case = RandomBoxing(kind, task, sources, {rank: np.array(after[rank]) for rank in (0, 1)}, 0)
         on_threads(2, functools.partial(_check, case, 3))
 
 

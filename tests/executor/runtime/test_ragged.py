@@ -27,7 +27,7 @@ from strategy.sbp.ragged import Rows, piece_of
 from strategy.sbp.sbp import B, NdSbp, Split, local_box, local_boxes
 from strategy.sbp.tensor import DType, Ragged, Rate, Shape, TensorSpec
 from tests.campaigns import layouts
-from tests.executor.cases import on_threads
+from tests.executor.random_boxing import on_threads
 from tests.support.small_plans import cluster
 from tests.support.whole_graphs import Operand, WholeCase
 

@@ -8,13 +8,13 @@ import pytest
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.registers import Registers
 from strategy.base.errors import PlanError
-from strategy.lowering.memory import ALIGNMENT, memory_nbytes, placed
+from strategy.lowering.memory import ALIGNMENT, allocated, memory_nbytes
 from strategy.program.program import Program, Register
 from strategy.sbp.tensor import DType
 
 
 def program_of(*registers: Register) -> Program:
-    return placed(Program(2, registers, (), ()))
+    return allocated(Program(2, registers, (), ()))
 
 
 def test_blocks_of_one_rank() -> None:

@@ -10,7 +10,7 @@ import pytest
 from executor.runtime.transport.base import Lane, PeerError, Transport, TransportError, lanes_of, wait
 from executor.runtime.transport.loopback import LoopbackHub
 from strategy.program.program import ActKind, Actor, BoxingTask, Program, Stream
-from tests.executor.cases import FAULTS, Fault, on_threads
+from tests.executor.random_boxing import FAULTS, Fault, on_threads
 from tests.mpi.launch import run_ranks
 
 

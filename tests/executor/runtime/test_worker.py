@@ -15,14 +15,13 @@ import pytest
 from executor.runtime.kernels.base import Kernels, open_kernels
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.transport.base import HostArray, PeerError, Transport, lanes_of
-from executor.runtime.transport.loopback import Message
+from executor.runtime.transport.loopback import SentMessage
 from executor.runtime.worker import Hooks, Reports, Worker
 from strategy.base.errors import PlanError, RankFault, RunError
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Call
 from strategy.program.program import LoadTask, Program
 from strategy.program.protocol import admit
-from tests.executor.cases import FAULTS, Fault, on_threads
 from tests.executor.programs import (
     REGISTRY,
     WIDTH,
@@ -34,6 +33,7 @@ from tests.executor.programs import (
     pipeline_reference,
     start_weights,
 )
+from tests.executor.random_boxing import FAULTS, Fault, on_threads
 from tests.mpi.launch import run_ranks
 from tests.support.threads import run_loopback
 
@@ -195,7 +195,7 @@ def test_a_lost_message_is_named_with_the_actor_that_waits(lost: int) -> None:
     program, graph = pipeline(MICRO_BATCHES, in_flight=2)
     count = 0
 
-    def lose(message: Message) -> Iterable[Message]:
+    def lose(message: SentMessage) -> Iterable[SentMessage]:
         nonlocal count
         if message.channel.source == 1:
             count += 1

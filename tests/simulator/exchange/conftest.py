@@ -13,7 +13,7 @@ from simulator.exchange.key_value import KeyValue
 from simulator.exchange.streams import Streams
 from simulator.exchange.summation import Summation
 from simulator.exchange.training import Scheme
-from simulator.exchange.workload import Span, Workload
+from simulator.exchange.workload import ComputeSpan, Workload
 
 SCHEMES: dict[str, Scheme] = {
     "key-value": KeyValue(),
@@ -46,6 +46,6 @@ def steady() -> Fabric:
 def stack(layers: int, nbytes: int, *, forward_ns: int) -> Workload:
     """Alike layers, each with a weight and a bias of 4 KiB."""
     both = [(2 * layer, 2 * layer + 1) for layer in range(layers)]
-    forward = [Span(forward_ns, needs=pair) for pair in both]
-    backward = [Span(2 * forward_ns, gives=pair) for pair in reversed(both)]
+    forward = [ComputeSpan(forward_ns, needs=pair) for pair in both]
+    backward = [ComputeSpan(2 * forward_ns, gives=pair) for pair in reversed(both)]
     return Workload(f"{layers} layers", (*forward, *backward), (nbytes, 4096) * layers)

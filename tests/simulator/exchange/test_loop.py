@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from simulator.exchange.loop import Link, Loop, Side, Stream
+from simulator.exchange.loop import LinkGroup, Loop, Side, TaskQueue
 from strategy.base.errors import InternalError
 
-WIRE = {"out": Link(1e9, Side.OUT), "in": Link(1e9, Side.IN)}
+WIRE = {"out": LinkGroup(1e9, Side.OUT), "in": LinkGroup(1e9, Side.IN)}
 
 
 def note(loop: Loop, times: list[int]) -> Callable[[], None]:
@@ -25,7 +25,7 @@ def test_a_transfer_waits_its_latency_and_then_moves_its_bytes() -> None:
 
 
 def test_two_transfers_share_a_link_and_a_connection_holds_one_back() -> None:
-    loop, times = Loop(WIRE | {"connection": Link(0.25e9)}), list[int]()
+    loop, times = Loop(WIRE | {"connection": LinkGroup(0.25e9)}), list[int]()
     loop.transfer({"out": 1000, "in": 1000, "connection": 1000}, 0, note(loop, times))
     loop.transfer({"out": 1000, "in": 1000}, 0, note(loop, times))
     loop.run()
@@ -48,14 +48,17 @@ def test_bytes_that_nobody_receives_are_found() -> None:
 
 
 def test_alike_links_count_as_many_times_as_they_are() -> None:
-    loop = Loop({"out": Link(1e9, Side.OUT, count=3), "in": Link(1e9, Side.IN)})
+    loop = Loop({"out": LinkGroup(1e9, Side.OUT, count=3), "in": LinkGroup(1e9, Side.IN)})
     loop.transfer({"out": 100, "in": 300}, 0, lambda: None)
     loop.run()
     assert loop.sent_bytes == 300
 
 
 def test_the_network_is_told_to_move_once_for_all_that_moves_at_once() -> None:
-    loop, told = Loop({"out": Link(1e9, Side.OUT, far=True), "in": Link(1e9, Side.IN)}), list[tuple[int, bool]]()
+    loop, told = (
+        Loop({"out": LinkGroup(1e9, Side.OUT, far=True), "in": LinkGroup(1e9, Side.IN)}),
+        list[tuple[int, bool]](),
+    )
     loop.moves = lambda moving: told.append((loop.now_ns, moving))
     for latency_ns in (0, 500):
         loop.transfer({"out": 1000, "in": 1000}, latency_ns, lambda: None)
@@ -64,7 +67,7 @@ def test_the_network_is_told_to_move_once_for_all_that_moves_at_once() -> None:
 
 
 def test_a_stream_does_one_act_after_another() -> None:
-    loop, times, stream = Loop(WIRE), list[int](), Stream()
+    loop, times, stream = Loop(WIRE), list[int](), TaskQueue()
     for _ in range(2):
         stream.put(lambda over: loop.transfer({"out": 10, "in": 10}, 5, lambda: (note(loop, times)(), over())[0]))
     assert not stream.free

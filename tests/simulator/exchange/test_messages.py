@@ -9,7 +9,7 @@ import pytest
 
 from simulator.exchange.collectives import GPU_OUT, NIC_OUT, fenced, ring
 from simulator.exchange.fabric import Fabric, rdma_pcie, tcp_cloud
-from simulator.exchange.messages import Messages, doubling, ring_rounds
+from simulator.exchange.messages import MessageClocks, doubling, ring_rounds
 from simulator.exchange.negotiation import Negotiation, negotiate
 
 
@@ -48,12 +48,12 @@ def test_a_coordinator_takes_longer_when_more_is_named() -> None:
     assert many > 10 * few
 
 
-def spelt_out(fabric: Fabric, nbytes: int) -> tuple[Messages, int]:
+def spelt_out(fabric: Fabric, nbytes: int) -> tuple[MessageClocks, int]:
     """A ring's messages by the protocol that the folded form takes, and the time that this takes alone."""
     folded = ring(fabric, nbytes, 0)
     piece = -(-nbytes // fabric.ranks)
     wire = max(folded.legs[NIC_OUT], folded.legs[GPU_OUT]) // (2 * (fabric.ranks - 1))
-    run = Messages.of(fenced(fabric) if wire == piece else fabric)
+    run = MessageClocks.of(fenced(fabric) if wire == piece else fabric)
     for senders, receivers in ring_rounds(fabric.ranks):
         run.round(senders, receivers, wire, 0)
     run.check()

@@ -13,7 +13,7 @@ from simulator.exchange.key_value import KeyValue
 from simulator.exchange.streams import Streams
 from simulator.exchange.summation import Summation
 from simulator.exchange.training import Scheme, simulate
-from simulator.exchange.workload import Span, Workload
+from simulator.exchange.workload import ComputeSpan, Workload
 from strategy.base.errors import InputError
 from tests.simulator.exchange.conftest import SCHEMES, stack
 
@@ -102,7 +102,7 @@ def test_groups_are_fused_in_order_up_to_the_threshold() -> None:
 
 def test_a_store_without_fusion_pays_for_every_key(steady: Fabric) -> None:
     few, many = (
-        Workload("keys", (Span(10**6, tuple(range(keys)), tuple(range(keys))),), (2**20 // keys,) * keys)
+        Workload("keys", (ComputeSpan(10**6, tuple(range(keys)), tuple(range(keys))),), (2**20 // keys,) * keys)
         for keys in (16, 512)
     )
     assert (
@@ -113,7 +113,7 @@ def test_a_store_without_fusion_pays_for_every_key(steady: Fabric) -> None:
 def test_a_hot_server_holds_up_a_store() -> None:
     """A key of half a million elements lives on one server, to which all others send; one of two million is spread."""
     fabric = replace(tcp_cloud(16, 25), straggle=0.0)
-    key = Workload("key", (Span(10**6, (0,), ()), Span(10**6, (), (0,))), (4 * 2**19,))
+    key = Workload("key", (ComputeSpan(10**6, (0,), ()), ComputeSpan(10**6, (), (0,))), (4 * 2**19,))
     kept, cut = (simulate(key, fabric, KeyValue(split)).step_ns for split in (10**6, 10**5))
     assert kept > 5 * cut
 
@@ -135,7 +135,7 @@ def test_machines_without_gpus_take_load_off_those_with_them(steady: Fabric) -> 
 
 
 def test_bandwidth_over_streams_saturates(steady: Fabric) -> None:
-    bulk = Workload("bulk", (Span(1000, tuple(range(64)), tuple(range(64))),), (2**22,) * 64)
+    bulk = Workload("bulk", (ComputeSpan(1000, tuple(range(64)), tuple(range(64))),), (2**22,) * 64)
     steps = [simulate(bulk, steady, Streams(count, 2**22)).step_ns for count in (1, 2, 4, 8, 16)]
     assert steps[0] > 1.9 * steps[1] > 2.5 * steps[2]
     assert steps[2] < 1.05 * steps[3]
@@ -146,7 +146,7 @@ def test_bandwidth_over_streams_saturates(steady: Fabric) -> None:
 def test_a_barrier_per_fusion_waits_for_the_slowest_stream(
     steady: Fabric, speeds: tuple[float, ...], loss: float
 ) -> None:
-    bulk = Workload("bulk", (Span(1000, tuple(range(64)), tuple(range(64))),), (2**22,) * 64)
+    bulk = Workload("bulk", (ComputeSpan(1000, tuple(range(64)), tuple(range(64))),), (2**22,) * 64)
     free, barred = (simulate(bulk, steady, Streams(4, 2**22, speeds=speeds, together=t)) for t in (False, True))
     assert loss <= barred.step_ns / free.step_ns < loss + 0.3
 
@@ -163,6 +163,6 @@ def test_what_is_no_scheme_or_fabric_is_refused() -> None:
     with pytest.raises(InputError, match="straggle"):
         replace(tcp_cloud(4, 25), straggle=-0.1)
     with pytest.raises(InputError, match="not each given once"):
-        Workload("twice", (Span(1, (), (0,)), Span(1, (0,), (0,))), (4,))
+        Workload("twice", (ComputeSpan(1, (), (0,)), ComputeSpan(1, (0,), (0,))), (4,))
     with pytest.raises(InputError, match="and needed"):
-        Workload("never", (Span(1, (), (0,)),), (4,))
+        Workload("never", (ComputeSpan(1, (), (0,)),), (4,))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategy.closed_form.gemm import Product, product
+from strategy.closed_form.gemm import EffectiveFlops, product
 
 SHEET = {"multiprocessors": np.array([108.0]), "peak": np.array([312e12]), "bandwidth": np.array([2039e9])}
 
 
-def cost(m: float, n: float, k: float, count: float = 1) -> Product:
+def cost(m: float, n: float, k: float, count: float = 1) -> EffectiveFlops:
     arrays = (np.array([float(value)]) for value in (m, n, k, count))
     return product(*arrays, **SHEET, nbytes=np.array([2.0]))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategy.closed_form.pipeline import StageTimes, step_seconds
+from strategy.closed_form.pipeline import StageSeconds, step_seconds
 
 
 def step(pp: int, m: int, v: int = 1, *, body: float = 1.0, head: float = 0.0, message: float = 0.0,
          even: bool = False) -> float:  # fmt: skip
     arrays = (np.array([value]) for value in (body, head, message))
-    return float(step_seconds(StageTimes(*arrays, np.array([even])), np.array([m]), np.array([pp]), np.array([v]))[0])
+    return float(step_seconds(StageSeconds(*arrays, np.array([even])), np.array([m]), np.array([pp]), np.array([v]))[0])
 
 
 @pytest.mark.parametrize(("pp", "m"), [(1, 1), (1, 8), (4, 4), (8, 64)])

@@ -14,13 +14,13 @@ from strategy.base.errors import InputError
 from strategy.graph.ops import REGISTRY, op_definition
 from strategy.graph.ops.base import Workspace
 from strategy.sbp.tensor import DType, TensorSpec
-from tests.strategy.ilp.cases import ADAMW, Case, Tried, cases, run_op
+from tests.strategy.graph.single_op_graphs import ADAMW, SingleOpGraph, Tried, run_op, single_op_graphs
 
 Array = npt.NDArray[Any]
 
 
 def whole(
-    case: Case | Tried,
+    case: SingleOpGraph | Tried,
     inputs: list[Array],
     updates: list[Array],
     *,
@@ -53,7 +53,7 @@ class Poison:
 
 
 @pytest.mark.parametrize("fill", [np.nan, -np.inf, 7.0])
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", single_op_graphs(), ids=str)
 def test_what_memory_held_before_does_not_matter(case: Tried, fill: float) -> None:
     clean_inputs, clean_updates = case.draw(np.random.default_rng(0))
     inputs, updates = case.draw(np.random.default_rng(0))
@@ -64,7 +64,7 @@ def test_what_memory_held_before_does_not_matter(case: Tried, fill: float) -> No
         assert np.isfinite(one).all()
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", single_op_graphs(), ids=str)
 def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) -> None:
     inputs, updates = case.draw(np.random.default_rng(0))
     single = [a.astype(np.float32) if a.dtype == np.float64 else a for a in inputs]
@@ -89,7 +89,7 @@ def test_inputs_are_left_alone_and_single_precision_stays_single(case: Tried) ->
 @pytest.mark.parametrize("kind", sorted(kind for kind, definition in REGISTRY.items() if definition.in_place))
 def test_the_first_output_may_be_written_over_inputs_that_the_author_names(kind: str) -> None:
     tried = 0
-    for case in (case for case in cases() if case.kind == kind):
+    for case in (case for case in single_op_graphs() if case.kind == kind):
         graph = case.graph()
         (op,) = graph.ops
         specs, outs = graph.specs(op.inputs), graph.specs(op.outputs)
@@ -106,7 +106,7 @@ def test_the_first_output_may_be_written_over_inputs_that_the_author_names(kind:
     assert tried or kind == "cast"
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", single_op_graphs(), ids=str)
 def test_scratch_is_kept_between_acts(case: Tried) -> None:
     graph = case.graph()
     (op,) = graph.ops
@@ -126,7 +126,7 @@ def test_scratch_is_kept_between_acts(case: Tried) -> None:
     assert held[0] == held[1]
 
 
-@pytest.mark.parametrize("case", cases(), ids=str)
+@pytest.mark.parametrize("case", single_op_graphs(), ids=str)
 def test_counts_of_flop_and_bytes_are_whole_and_not_negative(case: Tried) -> None:
     graph = case.graph()
     (op,) = graph.ops
@@ -144,7 +144,7 @@ def test_flop_of_products_is_twice_their_multiplications() -> None:
         ("matmul_nt", (3, 4, 7), (5, 7)),
         ("matmul_tn", (3, 4, 5), (3, 4, 7)),
     ):
-        graph = Case(kind, (x, w)).graph()
+        graph = SingleOpGraph(kind, (x, w)).graph()
         (op,) = graph.ops
         assert op_definition(kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), {}) == 2 * 3 * 4 * 5 * 7
 
@@ -155,14 +155,14 @@ def test_flop_of_attention_is_that_of_its_products() -> None:
     product = 2 * b * h * s * s * d
     qkv, out, lse = (b, s, h, 3, d), (b, s, h, d), (b, h, s)
     for kind, inputs, products in (("attention", (qkv,), 2), ("attention_grad", (qkv, out, lse, out), 5)):
-        graph = Case(kind, inputs, {"causal": 1}).graph()
+        graph = SingleOpGraph(kind, inputs, {"causal": 1}).graph()
         (op,) = graph.ops
         assert op_definition(kind).flop(graph.specs(op.inputs), graph.specs(op.outputs), {}) == products * product
 
 
 def test_causal_attention_against_a_loop() -> None:
     b, s, h, d = 2, 5, 3, 4
-    case = Case("attention", ((b, s, h, 3, d),), {"causal": 1})
+    case = SingleOpGraph("attention", ((b, s, h, 3, d),), {"causal": 1})
     (qkv,), _ = case.draw(np.random.default_rng(1))
     out, lse = whole(case, [qkv], [])
     for i, row, head in itertools.product(range(b), range(s), range(h)):
@@ -174,7 +174,7 @@ def test_causal_attention_against_a_loop() -> None:
 
 
 def test_attention_survives_large_scores() -> None:
-    case = Case("attention", ((1, 4, 1, 3, 2),), {"causal": 1})
+    case = SingleOpGraph("attention", ((1, 4, 1, 3, 2),), {"causal": 1})
     (qkv,), _ = case.draw(np.random.default_rng(2))
     out, lse = whole(case, [qkv * 1e3], [])
     assert np.isfinite(out).all()
@@ -183,7 +183,7 @@ def test_attention_survives_large_scores() -> None:
 
 def test_cross_entropy_against_log_softmax() -> None:
     attrs = {"ignore_index": -100, "label_smoothing": 0.0, "classes": 7}
-    case = Case("cross_entropy", ((3, 4, 7), (3, 4), (3, 4)), attrs, integers=((1, 7),))
+    case = SingleOpGraph("cross_entropy", ((3, 4, 7), (3, 4), (3, 4)), attrs, integers=((1, 7),))
     (logits, labels, _), _ = case.draw(np.random.default_rng(3))
     lse = np.log(np.exp(logits).sum(axis=-1))
     loss, count = whole(case, [logits, labels, lse], [])
@@ -194,7 +194,7 @@ def test_cross_entropy_against_log_softmax() -> None:
 
 
 def test_layer_norm_against_its_definition() -> None:
-    case = Case("layer_norm", ((3, 6), (6,), (6,)))
+    case = SingleOpGraph("layer_norm", ((3, 6), (6,), (6,)))
     (x, gamma, beta), _ = case.draw(np.random.default_rng(4))
     y, mean, rstd = whole(case, [x, gamma, beta], [])
     for i in range(3):
@@ -206,7 +206,7 @@ def test_layer_norm_against_its_definition() -> None:
 
 def test_gelu_against_the_tanh_formula() -> None:
     x = np.linspace(-6, 6, 25)
-    (y,) = whole(Case("gelu", ((25,),)), [x], [])
+    (y,) = whole(SingleOpGraph("gelu", ((25,),)), [x], [])
     wanted = [0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in x.tolist()]
     np.testing.assert_allclose(y, wanted, rtol=1e-12, atol=1e-15)
 
@@ -214,16 +214,16 @@ def test_gelu_against_the_tanh_formula() -> None:
 def test_embedding_takes_rows_and_its_gradient_adds_repeated_ones() -> None:
     table = np.arange(10.0).reshape(5, 2)
     ids = np.array([[4, 1], [1, 1]], np.int32)
-    (out,) = whole(Case("gather", ((5, 2), (2, 2)), {"axis": 0}, integers=((1, 5),)), [table, ids], [])
+    (out,) = whole(SingleOpGraph("gather", ((5, 2), (2, 2)), {"axis": 0}, integers=((1, 5),)), [table, ids], [])
     np.testing.assert_array_equal(out, table[ids])
     dy = np.ones((2, 2, 2))
-    case = Case("gather_grad", ((2, 2), (2, 2, 2)), {"axis": 0, "rows": 5}, integers=((0, 5),))
+    case = SingleOpGraph("gather_grad", ((2, 2), (2, 2, 2)), {"axis": 0, "rows": 5}, integers=((0, 5),))
     (dtable,) = whole(case, [ids, dy], [])
     np.testing.assert_array_equal(dtable, [[0, 0], [3, 3], [0, 0], [0, 0], [1, 1]])
 
 
 def test_adamw_against_a_scalar_textbook_loop() -> None:
-    case = Case("adamw", ((2, 3), (), ()), ADAMW, updates=((2, 3),) * 3)
+    case = SingleOpGraph("adamw", ((2, 3), (), ()), ADAMW, updates=((2, 3),) * 3)
     rng = np.random.default_rng(5)
     start = rng.standard_normal((2, 3))
     updates: list[Array] = [start.copy(), np.zeros((2, 3)), np.zeros((2, 3))]
@@ -251,7 +251,7 @@ def test_adamw_against_a_scalar_textbook_loop() -> None:
 def test_clip_scale_divides_by_the_count_and_then_clips(
     square: float, count: float, limit: float, factor: float
 ) -> None:
-    case = Case("clip_scale", ((), ()), {"max_norm": limit})
+    case = SingleOpGraph("clip_scale", ((), ()), {"max_norm": limit})
     found, norm = whole(case, [np.asarray(square), np.asarray(count)], [])
     assert float(norm) == math.sqrt(square) / count
     assert float(found) == factor
@@ -287,7 +287,7 @@ REFUSED = {
 def test_shapes_that_do_not_compose_are_refused(kind: str, inputs: Any, attrs: Any) -> None:
     integers = ((1, 2),) if kind == "cross_entropy" and inputs[1] == (3,) else ()
     with pytest.raises(InputError, match=r"op op \(x0") as caught:
-        Case(kind, inputs, attrs, integers=integers).graph()
+        SingleOpGraph(kind, inputs, attrs, integers=integers).graph()
     assert "got" in str(caught.value)
     assert "expected" in str(caught.value)
 

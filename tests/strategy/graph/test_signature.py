@@ -8,13 +8,13 @@ import math
 from strategy.graph.signature import op_signatures, piece_specs
 from strategy.sbp.sbp import B, P, Sbp, Split, is_legal_layout, local_box
 from strategy.sbp.tensor import Shape, TensorSpec, box_shape
-from tests.strategy.ilp.cases import Case, cases
+from tests.strategy.graph.single_op_graphs import SingleOpGraph, single_op_graphs
 
 MESHES: tuple[Shape, ...] = ((2,), (3,), (2, 2))
 
 
 def test_all_broadcast_comes_first_and_order_is_fixed() -> None:
-    for case, mesh in itertools.product(cases(), MESHES):
+    for case, mesh in itertools.product(single_op_graphs(), MESHES):
         graph = case.graph()
         found = op_signatures(graph, graph.ops[0], mesh)
         assert all(nd == (B,) * len(mesh) for nd in found[0].layouts)
@@ -22,7 +22,7 @@ def test_all_broadcast_comes_first_and_order_is_fixed() -> None:
 
 
 def test_an_axis_of_one_rank_is_broadcast() -> None:
-    graph = Case("matmul", ((4, 4), (4, 4))).graph()
+    graph = SingleOpGraph("matmul", ((4, 4), (4, 4))).graph()
     narrow = op_signatures(graph, graph.ops[0], (1, 2))
     assert [tuple(nd[1:] for nd in s.layouts) for s in narrow] == [
         s.layouts for s in op_signatures(graph, graph.ops[0], (2,))
@@ -30,7 +30,7 @@ def test_an_axis_of_one_rank_is_broadcast() -> None:
 
 
 def test_listed_signatures_never_leave_a_rank_empty() -> None:
-    for case in cases():
+    for case in single_op_graphs():
         graph = case.graph()
         (op,) = graph.ops
         specs = graph.specs((*op.inputs, *op.outputs, *op.updates))

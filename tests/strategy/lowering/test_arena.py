@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from strategy.lowering.arena import Span, place, usage
+from strategy.lowering.arena import Span, assign_offsets, usage
 
 
 def span(*lives: tuple[int, int], nbytes: int) -> Span:
@@ -13,29 +13,29 @@ def span(*lives: tuple[int, int], nbytes: int) -> Span:
 
 def test_blocks_in_use_one_after_another_share_a_place() -> None:
     spans = [span((0, 2), nbytes=100), span((2, 4), nbytes=60), span((4, 6), nbytes=100)]
-    assert place(spans) == ([0, 0, 0], 100)
+    assert assign_offsets(spans) == ([0, 0, 0], 100)
 
 
 def test_blocks_in_use_together_lie_side_by_side() -> None:
     spans = [span((0, 3), nbytes=100), span((2, 5), nbytes=60), span((4, 6), nbytes=40)]
-    assert place(spans) == ([0, 100, 0], 160)
+    assert assign_offsets(spans) == ([0, 100, 0], 160)
 
 
 def test_blocks_in_use_again_and_again_share_a_place_in_between() -> None:
     spans = [span((0, 2), (4, 6), nbytes=100), span((2, 4), (6, 8), nbytes=60), span((3, 5), nbytes=10)]
-    assert place(spans) == ([0, 0, 100], 110)
+    assert assign_offsets(spans) == ([0, 0, 100], 110)
 
 
 def test_another_order_is_taken_where_the_largest_first_leaves_a_gap() -> None:
     """Largest first puts the 4 above the 5, where the two 3 then do not fit below it."""
     spans = [span((0, 2), nbytes=5), span((1, 4), nbytes=4), span((2, 4), nbytes=3), span((3, 5), nbytes=3)]
-    offsets, size = place(spans)
+    offsets, size = assign_offsets(spans)
     assert size == max(usage(spans)) == 10
     assert disjoint(spans, offsets)
 
 
 def test_nothing_needs_nothing() -> None:
-    assert place([]) == ([], 0)
+    assert assign_offsets([]) == ([], 0)
 
 
 def test_random_blocks_never_meet_and_waste_little() -> None:
@@ -46,7 +46,7 @@ def test_random_blocks_never_meet_and_waste_little() -> None:
         for _ in range(rng.randint(1, 30)):
             cuts = sorted(rng.sample(range(64), 2 * rng.randint(1, 3)))
             spans.append(span(*zip(cuts[::2], cuts[1::2], strict=True), nbytes=64 * rng.randint(1, 50)))
-        offsets, size = place(spans)
+        offsets, size = assign_offsets(spans)
         assert disjoint(spans, offsets)
         least = max(sum(s.nbytes for s in spans if any(b <= t < e for b, e in s.lives)) for t in range(64))
         assert size >= least == max(usage(spans))

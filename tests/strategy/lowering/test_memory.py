@@ -11,7 +11,7 @@ from simulator.engine import run
 from simulator.memory_timeline import live_peaks_nbytes
 from strategy.layout.arrangement import arrange
 from strategy.layout.schedule import Schedule
-from strategy.lowering.memory import ALIGNMENT, aligned, fullest, memory_nbytes, placed
+from strategy.lowering.memory import ALIGNMENT, aligned, allocated, fullest, memory_nbytes
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Actor, OpTask, Port, Program, Register, Stream
 from strategy.sbp.tensor import DType
@@ -38,7 +38,7 @@ def actor(
 
 def offsets(program: Program) -> list[tuple[int, ...]]:
     """In cache lines."""
-    return [tuple(offset // A for offset in found.offsets) for found in placed(program).registers]
+    return [tuple(offset // A for offset in found.offsets) for found in allocated(program).registers]
 
 
 def chain(*, in_place: bool) -> Program:
@@ -55,12 +55,12 @@ def chain(*, in_place: bool) -> Program:
 
 def test_a_block_is_used_again_once_it_has_been_read() -> None:
     assert offsets(chain(in_place=False)) == [(0,), (3,), (0,)]
-    assert memory_nbytes(placed(chain(in_place=False))) == (6 * A,)
+    assert memory_nbytes(allocated(chain(in_place=False))) == (6 * A,)
 
 
 def test_the_last_reader_writes_in_place() -> None:
     assert offsets(chain(in_place=True)) == [(0,), (0,), (3,)]
-    assert memory_nbytes(placed(chain(in_place=True))) == (4 * A,)
+    assert memory_nbytes(allocated(chain(in_place=True))) == (4 * A,)
 
 
 def test_nothing_is_written_over_what_is_still_to_be_read() -> None:
@@ -73,7 +73,7 @@ def test_nothing_is_written_over_what_is_still_to_be_read() -> None:
 
 def test_state_lies_by_itself_and_all_the_time() -> None:
     weight, scratch = register("weight", 2, initial=1), register("scratch", 1)
-    program = placed(Program(1, (weight, scratch), (actor("use", (0,), (1,)),), (Stream(0, "compute", (0,)),)))
+    program = allocated(Program(1, (weight, scratch), (actor("use", (0,), (1,)),), (Stream(0, "compute", (0,)),)))
     assert [found.offsets for found in program.registers] == [(), (0,)]
     assert memory_nbytes(program) == (3 * A,)
     assert fullest(program, 0).tensors == (("weight", 2 * A), ("scratch", A))
@@ -82,7 +82,7 @@ def test_state_lies_by_itself_and_all_the_time() -> None:
 def test_what_a_dynamic_stream_touches_is_in_use_all_the_time() -> None:
     program = chain(in_place=False)
     streams = (Stream(0, "load", (0,), dynamic=True), Stream(0, "compute", (1, 2, 3)))
-    assert memory_nbytes(placed(Program(1, program.registers, program.actors, streams))) == (7 * A,)
+    assert memory_nbytes(allocated(Program(1, program.registers, program.actors, streams))) == (7 * A,)
     a, b, c = offsets(Program(1, program.registers, program.actors, streams))
     assert a == (0,)
     assert {b, c} == {(3,), (6,)}
@@ -92,7 +92,7 @@ def test_blocks_that_rotate_are_in_use_whenever_one_of_them_is() -> None:
     """Three pieces a step in two blocks: in the next step they have changed places."""
     registers = (register("x", 1, blocks=2), register("y", 1))
     actors = (actor("write", (), (0,), acts=3), actor("read", (0,), (1,), acts=3))
-    program = placed(Program(1, registers, actors, (Stream(0, "compute", (0, 1, 0, 1, 0, 1)),)))
+    program = allocated(Program(1, registers, actors, (Stream(0, "compute", (0, 1, 0, 1, 0, 1)),)))
     assert len({*program.registers[0].offsets, *program.registers[1].offsets}) == 3
 
 

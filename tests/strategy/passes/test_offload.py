@@ -20,7 +20,7 @@ from strategy.passes.offload import offload_activations, offload_optimizer
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.passes.weight_gradients import set_apart
+from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.plan.plan import Plan
 from strategy.plan.verify import verify
 from strategy.program.program import ActKind
@@ -66,7 +66,7 @@ def test_the_gradient_of_a_weight_is_put_off_whatever_comes_back() -> None:
     """Nothing that comes from the host waits for it."""
     kept = graph_of()
     apart, travels = (
-        {op.name for op in set_apart(graph).ops if op.phase is Phase.WEIGHT}
+        {op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT}
         for graph in (kept, offload_activations(kept))
     )
     assert apart <= travels

@@ -13,7 +13,7 @@ from strategy.models.mlp import MlpConfig
 from strategy.passes.offload import offload_activations
 from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
-from strategy.passes.weight_gradients import set_apart
+from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.tensor import DType
 from tests.support.reference import random_batch, run_graph, start_variables
 
@@ -29,7 +29,7 @@ def graph_of(model: Model, num_micro_batches: int) -> Graph:
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 def test_the_graph_is_sound_and_the_backward_pass_waits_for_none(model: Model, num_micro_batches: int) -> None:
     before = graph_of(model, num_micro_batches)
-    after = set_apart(before)
+    after = defer_weight_gradients(before)
     check_graph(after)
     assert sorted(op.name for op in after.ops) == sorted(op.name for op in before.ops)
     order = [list(Phase).index(op.phase) for op in after.ops]
@@ -43,7 +43,7 @@ def test_the_graph_is_sound_and_the_backward_pass_waits_for_none(model: Model, n
 def test_what_comes_back_from_the_host_waits_for_no_weight_gradient() -> None:
     """An op that a copy of the backward pass waits for stays there, though no op reads what it writes."""
     before = offload_activations(recompute(graph_of(MODELS[1], 2), Recompute.NONE, ("*.bias_add",)), ())
-    after = set_apart(before)
+    after = defer_weight_gradients(before)
     check_graph(after)
     waits = {name for op in after.ops if op.phase is Phase.BACKWARD for name in (*op.inputs, *op.after)}
     apart = {name for op in after.ops if op.phase is Phase.WEIGHT for name in op.outputs}
@@ -53,7 +53,7 @@ def test_what_comes_back_from_the_host_waits_for_no_weight_gradient() -> None:
 
 
 def test_what_is_set_apart_from_a_layer() -> None:
-    after = set_apart(graph_of(GPT, 2))
+    after = defer_weight_gradients(graph_of(GPT, 2))
     apart = [op.name for op in after.ops if op.phase is Phase.WEIGHT and op.layer == 1]
     linear = ("mlp.fc2", "mlp.fc1", "attn.proj", "attn.qkv")
     parts = ("bias_add:db", "matmul:dw")
@@ -61,7 +61,7 @@ def test_what_is_set_apart_from_a_layer() -> None:
 
 
 def test_products_for_weights_are_half_of_the_backward_pass() -> None:
-    after = set_apart(graph_of(GPT, 1))
+    after = defer_weight_gradients(graph_of(GPT, 1))
     kinds = {
         phase: sum(op.kind.startswith("matmul") for op in after.ops if op.phase is phase and op.layer is not None)
         for phase in Phase
@@ -72,7 +72,7 @@ def test_products_for_weights_are_half_of_the_backward_pass() -> None:
 def test_a_step_computes_the_same() -> None:
     before = graph_of(GPT, 2)
     results = []
-    for graph in (before, set_apart(before)):
+    for graph in (before, defer_weight_gradients(before)):
         variables = start_variables(graph, np.random.default_rng(0))
         batch = random_batch(graph_of(GPT, 1), GPT.vocabulary, np.random.default_rng(1))
         pieces = {name: np.split(array, 2) for name, array in batch.items()}

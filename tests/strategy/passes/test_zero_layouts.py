@@ -1,4 +1,4 @@
-"""Sharing: which dim is shared out, and which signatures each ZeRO stage leaves."""
+"""ZeRO layouts: which dim is shared out, and which signatures each ZeRO stage leaves."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import plan_text
 from strategy.plan.verify import verify
 from strategy.sbp.sbp import B, Split
-from strategy.search.candidate.candidate_solve import Verdict, examine
+from strategy.search.candidate.candidate_solve import CandidateBound, examine
 from strategy.search.candidate.candidates import Pins, Request, candidates_of
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import SINGLE_SHARE, SearchResult, search
@@ -54,12 +54,12 @@ def test_same_request_same_bytes(asked: Request, answer: SearchResult) -> None:
 def test_never_worse_than_the_rules(asked: Request, answer: SearchResult) -> None:
     for config in candidates_of(asked):
         try:
-            by_hand = plan_by_rule(asked, config, config.axes, simulated)
+            rule_based = plan_by_rule(asked, config, config.axes, simulated)
         except InfeasibleError:
             continue
-        assert answer.plan.claims.lower_bound_s <= by_hand.claims.objective_s
+        assert answer.plan.claims.lower_bound_s <= rule_based.claims.objective_s
         if config == answer.plan.config:
-            assert answer.plan.claims.objective_s <= by_hand.claims.objective_s
+            assert answer.plan.claims.objective_s <= rule_based.claims.objective_s
 
 
 def test_pins_hold(asked: Request) -> None:
@@ -81,7 +81,7 @@ def test_a_single_candidate_gets_a_part_of_the_time(
     found = replace(asked, pins=pins)
     left_s: list[float] = []
 
-    def noted(*args: Any) -> Verdict:
+    def noted(*args: Any) -> CandidateBound:
         left_s.append(args[3] - time.monotonic())
         return examine(*args)
 

@@ -43,9 +43,9 @@ from strategy.passes.ring_attention import ring_attention
 from strategy.passes.tiling import tile
 from strategy.passes.training import Training, evaluation_graph, training_graph
 from strategy.passes.updates import Optimizer
-from strategy.passes.weight_gradients import set_apart
+from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.passes.zero import share_out
-from strategy.passes.zero_layouts import sharing
+from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import MOVES, Placement, Space
 from strategy.sbp.sbp import parse_nd
 from strategy.sbp.tensor import DType
@@ -193,12 +193,12 @@ USES: Mapping[str, tuple[Model, str, Callable[[Graph], object]]] = {
     "optimizer": (MODEL, "plain", lambda graph: content(offload_optimizer(graph))),
     "tiling": (MODEL, "zero", lambda graph: content(tile(graph, 2, ("*",)))),
     "ring": (MODEL, "plain", lambda graph: content(ring_attention(graph, 2))),
-    "weight gradients": (MODEL, "plain", lambda graph: content(set_apart(graph))),
+    "weight gradients": (MODEL, "plain", lambda graph: content(defer_weight_gradients(graph))),
     "zero": (MODEL, "plain", lambda graph: content(share_out(graph, ZERO))),
     "stages": (MODEL, "zero", stages),
-    "sharing": (MODEL, "zero", lambda graph: signed(graph, sharing(graph, ZERO, {}))),
-    "sharing of tiles": (MODEL, "zero", lambda g: signed(t := tile(g, 2, ("*",)), sharing(t, ZERO, {}))),
-    "sharing of experts": (EXPERTS, "zero", lambda graph: signed(graph, sharing(graph, ZERO, {}))),
+    "sharing": (MODEL, "zero", lambda graph: signed(graph, zero_filter(graph, ZERO, {}))),
+    "sharing of tiles": (MODEL, "zero", lambda g: signed(t := tile(g, 2, ("*",)), zero_filter(t, ZERO, {}))),
+    "sharing of experts": (EXPERTS, "zero", lambda graph: signed(graph, zero_filter(graph, ZERO, {}))),
     "rules": (MODEL, "ring", rules),
     "rules for all of attention": (MODEL, "plain", rules),
     "pins": (MODEL, "ring", pins),

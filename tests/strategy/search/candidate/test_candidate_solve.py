@@ -1,4 +1,4 @@
-"""Verdicts: the bound is below the objective, memory is kept to, and what is cut off is proved no better."""
+"""Candidate solves: the bound is below the objective, memory is kept to, and what is cut off is proved no better."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strategy.layout.config import PlanConfig
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate
 from strategy.search.candidate.candidates import Request, free_rules
-from strategy.search.candidate.weighted_problem import OutOfTimeError, Weighted
+from strategy.search.candidate.weighted_problem import OutOfTimeError, WeightedProblem
 from strategy.search.layouts.space import SearchSpace
 from tests.support.small_plans import config_of, request
 
@@ -63,21 +63,21 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
     config = config_of(training, pp=2, tp=2)
     roomy = request(4, training)
     free = examine(roomy, config, free_rules(config), math.inf, None).solved
-    by_hand = solved(roomy, config)
+    rule_based = solved(roomy, config)
     assert free is not None
-    asked = replace(roomy, memory_limit_bytes=max(by_hand.peaks))
-    of = Weighted.of
+    asked = replace(roomy, memory_limit_bytes=max(rule_based.peaks))
+    of = WeightedProblem.of
 
-    def out_of_time_under_a_limit(space: SearchSpace, limit: int | None, *rest: Any) -> Weighted:
+    def out_of_time_under_a_limit(space: SearchSpace, limit: int | None, *rest: Any) -> WeightedProblem:
         if limit is not None:
             raise OutOfTimeError("the time is up")
         return of(space, limit, *rest)
 
-    monkeypatch.setattr(Weighted, "of", staticmethod(out_of_time_under_a_limit))
-    monkeypatch.setattr(_Examination, "_fits", lambda self, found: max(found.peaks) == max(by_hand.peaks))
+    monkeypatch.setattr(WeightedProblem, "of", staticmethod(out_of_time_under_a_limit))
+    monkeypatch.setattr(_Examination, "_fits", lambda self, found: max(found.peaks) == max(rule_based.peaks))
     found = examine(asked, config, free_rules(config), math.inf, None)
     assert found.solved is not None
-    assert found.solved.peaks == by_hand.peaks != free.peaks
+    assert found.solved.peaks == rule_based.peaks != free.peaks
     assert found.solved.bound_ns == free.bound_ns <= found.solved.objective_ns
 
 

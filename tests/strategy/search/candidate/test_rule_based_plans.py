@@ -1,4 +1,4 @@
-"""By hand: one candidate per mesh, tensor parallelism first where memory is scarce."""
+"""Rule-based plans: one candidate per mesh, tensor parallelism first where memory is scarce."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from strategy.base.errors import InfeasibleError
 from strategy.passes.training import Training
 from strategy.search.candidate.candidates import Request, candidates_of
-from strategy.search.candidate.rule_based_plans import likely_first, plan_by_rule, solved_by_hand, state_bytes
+from strategy.search.candidate.rule_based_plans import likely_first, plan_by_rule, solved_by_rule, state_bytes
 from tests.support.small_plans import config_of, request, simulated
 
 
@@ -20,11 +20,11 @@ def asked() -> Request:
 
 
 def test_one_candidate_per_mesh(asked: Request) -> None:
-    found = solved_by_hand(asked, list(candidates_of(asked)), 10, math.inf)
+    found = solved_by_rule(asked, list(candidates_of(asked)), 10, math.inf)
     meshes = [(one.config.pp, one.config.dp, one.config.tp) for one in found]
     assert sorted(meshes) == [(1, 1, 2), (1, 2, 1), (2, 1, 1)]
-    assert solved_by_hand(asked, list(candidates_of(asked)), 0, math.inf) == []
-    assert solved_by_hand(asked, list(candidates_of(asked)), 1, -math.inf) == []
+    assert solved_by_rule(asked, list(candidates_of(asked)), 0, math.inf) == []
+    assert solved_by_rule(asked, list(candidates_of(asked)), 1, -math.inf) == []
 
 
 def test_where_the_state_does_not_fit_it_is_split(asked: Request) -> None:

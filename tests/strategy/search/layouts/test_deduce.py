@@ -20,7 +20,7 @@ from strategy.sbp.sbp import B, NdSbp, P, Split
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.search.candidate.candidates import candidates_of, free_rules
-from strategy.search.layouts.deduce import Deduction, Fit, deduce, pick
+from strategy.search.layouts.deduce import Deduction, SignatureFit, deduce, pick
 from strategy.search.layouts.layout_problem import layout_problem
 from strategy.search.layouts.pins import pinned
 from strategy.search.layouts.rules import along_axes
@@ -79,15 +79,15 @@ def test_variables_stay_whole_and_gradients_are_reduced() -> None:
 
 
 def test_the_rules_differ_as_they_say() -> None:
-    match_all, dear, cheap = Fit(0.0, 0), Fit(5.0, 1), Fit(4.0, 2)
-    free = Fit(0.0, 2)
+    match_all, dear, cheap = SignatureFit(0.0, 0), SignatureFit(5.0, 1), SignatureFit(4.0, 2)
+    free = SignatureFit(0.0, 2)
     assert pick([dear, cheap, match_all], Deduction.MATCH_ALL) == 2
     assert pick([dear, cheap], Deduction.MATCH_ALL) == 1
     assert pick([cheap, dear], Deduction.MATCH_MOST) == 1
     assert pick([dear, cheap], Deduction.LEAST_COST) == 1
     assert pick([free, match_all], Deduction.LEAST_COST) == 1
     assert pick([free, match_all], Deduction.MATCH_ALL) == 1
-    assert pick([Fit(1.0, 1), Fit(1.0, 1)], Deduction.MATCH_ALL) == 0
+    assert pick([SignatureFit(1.0, 1), SignatureFit(1.0, 1)], Deduction.MATCH_ALL) == 0
 
 
 def test_no_signature_is_said() -> None:

@@ -1,4 +1,4 @@
-"""Placing: on which ranks the ops of a graph run and how its tensors lie, by pins, held state and chosen signatures."""
+"""Graph layout: on which ranks ops run and how tensors lie, by pins, held state and chosen signatures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from executor.frontend.global_tensor import GlobalTensor, Layouts, full_layout, placement
-from executor.frontend.traced import Traced
+from executor.frontend.traced import TracedGraph
 from executor.frontend.world import World
 from strategy.base.errors import InputError
 from strategy.graph.graph import Graph, Op, Phase, Role
@@ -72,9 +72,9 @@ class Wishes:
         return [*beyond, *found]
 
 
-def place(
+def layout_graph(
     world: World,
-    traced: Traced,
+    traced: TracedGraph,
     wishes: Wishes,
     held: Mapping[str, GlobalTensor],
     choose: ChooseSignatures,

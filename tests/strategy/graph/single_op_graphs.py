@@ -23,7 +23,7 @@ ADAMW: Attrs = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight
 
 
 @dataclass(frozen=True)
-class Case:
+class SingleOpGraph:
     """One op on tensors of given shapes. Input `i` is made of integers below `integers[i]` where that is given."""
 
     kind: str
@@ -70,7 +70,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Tried:
-    """An op on one of the examples that its author states; looks like a `Case`."""
+    """An op on one of the examples that its author states; looks like a `SingleOpGraph`."""
 
     subject: Subject
 
@@ -92,7 +92,7 @@ class Tried:
         return [array.copy() for array in drawn.inputs[0]], [array.copy() for array in drawn.updates]
 
 
-def cases() -> list[Tried]:
+def single_op_graphs() -> list[Tried]:
     """Every kind on every example."""
     return [Tried(subject) for kind in REGISTRY for subject in subjects_of(kind)]
 

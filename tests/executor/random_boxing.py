@@ -14,8 +14,7 @@ import numpy as np
 
 from executor.runtime.collectives import prepare
 from executor.runtime.transport.base import HostArray, Lanes, Transport, wait
-from executor.runtime.transport.loopback import LoopbackHub, Tamper, faithfully
-from executor.runtime.transport.loopback import Message as Sent
+from executor.runtime.transport.loopback import LoopbackHub, SentMessage, Tamper, faithfully
 from strategy.comm.hierarchical import PARTS
 from strategy.graph.ops.base import Workspace
 from strategy.program.program import ActKind, BoxingTask, Message, TransferTask
@@ -35,7 +34,7 @@ KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RandomBoxing:
     """One act of all its ranks: what each holds before and must hold after, and the bytes that all send together."""
 
     kind: ActKind
@@ -45,7 +44,7 @@ class Case:
     sent_nbytes: int
 
 
-def random_case(rng: np.random.Generator, ranks: int, kind: ActKind) -> Case:
+def random_boxing(rng: np.random.Generator, ranks: int, kind: ActKind) -> RandomBoxing:
     """A step of `kind` over a random group, frame, uneven cut and dtype."""
     group = tuple(int(rank) for rank in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
     dims = int(rng.integers(1, 4))
@@ -81,7 +80,9 @@ def _nodes(group: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     return () if len(group) not in (4, 6) else (group[::2], group[1::2])
 
 
-def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: np.dtype[Any], *, partial: bool) -> Case:
+def _boxing(
+    rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: np.dtype[Any], *, partial: bool
+) -> RandomBoxing:
     group, p = task.group, len(task.group)
     frame = tuple(
         (min(box[d][0] for box in task.source_boxes), max(box[d][1] for box in task.source_boxes))
@@ -112,10 +113,10 @@ def _boxing(rng: np.random.Generator, kind: ActKind, task: BoxingTask, dtype: np
         ActKind.ROTATE: total - kept,
         ActKind.SLICE: 0,
     }[kind]
-    return Case(kind, task, dict(zip(group, terms, strict=True)), dict(zip(group, after, strict=True)), sent)
+    return RandomBoxing(kind, task, dict(zip(group, terms, strict=True)), dict(zip(group, after, strict=True)), sent)
 
 
-def _transfer(rng: np.random.Generator, ranks: int, frame: Box, dtype: np.dtype[Any]) -> Case:
+def _transfer(rng: np.random.Generator, ranks: int, frame: Box, dtype: np.dtype[Any]) -> RandomBoxing:
     """A tensor cut one way over some ranks, moved to another cut over others; the two sets may meet."""
     some = sorted(int(r) for r in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
     others = sorted(int(r) for r in rng.permutation(ranks)[: rng.integers(1, ranks + 1)])
@@ -131,7 +132,7 @@ def _transfer(rng: np.random.Generator, ranks: int, frame: Box, dtype: np.dtype[
     sent = sum(_nbytes(m.box, logical.itemsize) for m in messages if m.source != m.target)
     before = {rank: logical[within(box, frame)].copy() for rank, box in sources.items()}
     after = {rank: logical[within(box, frame)].copy() for rank, box in targets.items()}
-    return Case(ActKind.TRANSFER, TransferTask(tuple(messages), sources, targets), before, after, sent)
+    return RandomBoxing(ActKind.TRANSFER, TransferTask(tuple(messages), sources, targets), before, after, sent)
 
 
 def _cuts(rng: np.random.Generator, frame: Box, dim: int, parts: int) -> tuple[Box, ...]:
@@ -150,7 +151,7 @@ def _nbytes(box: Box | None, itemsize: int) -> int:
     return 0 if box is None else itemsize * math.prod(box_shape(box))
 
 
-def play(case: Case, number: int, transport: Transport) -> HostArray | None:
+def play(case: RandomBoxing, number: int, transport: Transport) -> HostArray | None:
     """This rank's part of a case, through to its end; gives what it then holds."""
     rank = transport.rank
     if rank not in case.sources and rank not in case.expected:
@@ -198,9 +199,9 @@ class Fault:
     def __init__(self, kind: str, at: int, *, source: int = 0) -> None:
         self.kind, self.at, self.source = kind, at, source
         self.count = 0
-        self.held: list[Sent] = []
+        self.held: list[SentMessage] = []
 
-    def __call__(self, message: Sent) -> Iterable[Sent]:
+    def __call__(self, message: SentMessage) -> Iterable[SentMessage]:
         if message.channel.source != self.source or message.channel.target == self.source:
             return [message]
         self.count += 1

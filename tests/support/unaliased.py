@@ -1,4 +1,4 @@
-"""Apart: a program whose blocks share no memory, so that every tensor can be read when the step is over."""
+"""Unaliased memory: a program whose blocks share no memory, so that every tensor can be read when the step is over."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from strategy.lowering.memory import aligned
 from strategy.program.program import Program
 
 
-def apart(program: Program) -> Program:
+def unaliased(program: Program) -> Program:
     """The program with all blocks of a rank one after another."""
     ends: dict[int, int] = {}
     registers = []

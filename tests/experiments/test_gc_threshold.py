@@ -6,11 +6,11 @@ import gc
 
 import pytest
 
-from experiments.garbage import MANY, little_garbage
+from experiments.gc_threshold import MANY, raised_gc_threshold
 
 
 def interrupted() -> None:
-    with little_garbage():
+    with raised_gc_threshold():
         assert gc.get_threshold()[0] == MANY
         raise KeyError
 

@@ -22,7 +22,7 @@ INSTANCES = Path(__file__).parent / "reference" / "iopddl"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SearchProblem:
     """One problem: its name, and what builds or reads it."""
 
     name: str
@@ -30,7 +30,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PresetLayout:
     """A preset's whole training graph on one mesh, `data` x `tensor` ranks of a cluster."""
 
     model: str
@@ -65,37 +65,37 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("gpt-tiny", 2, 2, 8),
-    Layout("gpt-tiny", 2, 4, 8, folded=False),
-    Layout("gpt-tiny", 1, 8, 8, limit="12 MiB"),
-    Layout("gpt2-small", 2, 4, 16),
-    Layout("gpt2-small", 2, 4, 16, folded=False),
-    Layout("gpt2-small", 8, 1, 16, limit="2.75 GiB"),
-    Layout("gpt2-345m", 4, 4, 16, "dgx-a100:2"),
-    Layout("gpt3-175b", 8, 8, 64, "dgx-a100:8"),
-    Layout("llama-tiny", 2, 2, 8, folded=False),
-    Layout("llama2-7b", 4, 8, 32, "dgx-a100:4"),
-    Layout("llama3-8b", 8, 8, 64, "dgx-a100:8"),
-    Layout("mixtral-tiny", 2, 2, 8, folded=False),
-    Layout("bert-tiny", 2, 2, 8, folded=False),
-    Layout("bert-large", 4, 8, 32, "dgx-a100:4"),
-    Layout("vit-b16", 2, 4, 32),
-    Layout("resnet18", 8, 1, 32, folded=False),
-    Layout("vgg16", 8, 1, 32, folded=False),
-    Layout("wide-and-deep", 2, 4, 64, folded=False),
-    Layout("arcface-1m", 1, 8, 64),
-    Layout("mlp", 2, 4, 64, folded=False),
+    PresetLayout("gpt-tiny", 2, 2, 8),
+    PresetLayout("gpt-tiny", 2, 4, 8, folded=False),
+    PresetLayout("gpt-tiny", 1, 8, 8, limit="12 MiB"),
+    PresetLayout("gpt2-small", 2, 4, 16),
+    PresetLayout("gpt2-small", 2, 4, 16, folded=False),
+    PresetLayout("gpt2-small", 8, 1, 16, limit="2.75 GiB"),
+    PresetLayout("gpt2-345m", 4, 4, 16, "dgx-a100:2"),
+    PresetLayout("gpt3-175b", 8, 8, 64, "dgx-a100:8"),
+    PresetLayout("llama-tiny", 2, 2, 8, folded=False),
+    PresetLayout("llama2-7b", 4, 8, 32, "dgx-a100:4"),
+    PresetLayout("llama3-8b", 8, 8, 64, "dgx-a100:8"),
+    PresetLayout("mixtral-tiny", 2, 2, 8, folded=False),
+    PresetLayout("bert-tiny", 2, 2, 8, folded=False),
+    PresetLayout("bert-large", 4, 8, 32, "dgx-a100:4"),
+    PresetLayout("vit-b16", 2, 4, 32),
+    PresetLayout("resnet18", 8, 1, 32, folded=False),
+    PresetLayout("vgg16", 8, 1, 32, folded=False),
+    PresetLayout("wide-and-deep", 2, 4, 64, folded=False),
+    PresetLayout("arcface-1m", 1, 8, 64),
+    PresetLayout("mlp", 2, 4, 64, folded=False),
 )
 
 
-def own_cases() -> tuple[Case, ...]:
+def preset_problems() -> tuple[SearchProblem, ...]:
     """Twenty of our own graphs."""
-    return tuple(Case(layout.name, layout.build) for layout in LAYOUTS)
+    return tuple(SearchProblem(layout.name, layout.build) for layout in LAYOUTS)
 
 
-def contest_cases() -> tuple[Case, ...]:
+def contest_problems() -> tuple[SearchProblem, ...]:
     """The four instances."""
-    return tuple(Case(f"iopddl {letter}", _reader(letter)) for letter in "AGMS")
+    return tuple(SearchProblem(f"iopddl {letter}", _reader(letter)) for letter in "AGMS")
 
 
 def _reader(letter: str) -> Callable[[], Problem]:

@@ -1,4 +1,4 @@
-"""Laid: a logical tensor as one rank has it, and the layouts that it may have."""
+"""Distributed tensor: a logical tensor as one rank has it, and the layouts that it may have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Layouts = Sbp | Sequence[Sbp]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Laid:
+class DistributedTensor:
     """A logical tensor; `piece` is what this rank holds of it, None where the placement leaves this rank out.
 
     Pieces are arrays, or `Rows` of a ragged tensor. `is_state`: graphs that hold it write to the piece; whoever reads

@@ -1,4 +1,4 @@
-"""Garbage: collecting it seldom, where much is made and nearly all of it is kept."""
+"""The threshold of the garbage collector, raised where much is made and nearly all of it is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MANY = 200_000
 
 
 @contextmanager
-def little_garbage() -> Iterator[None]:
+def raised_gc_threshold() -> Iterator[None]:
     """Look for garbage seldom in a `with` block."""
     usual = gc.get_threshold()
     gc.set_threshold(MANY, *usual[1:])
