@@ -22,6 +22,7 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from experiments.refinement import Observation, predict_s, refine_by
+from strategy.base.budget import Budget
 from strategy.base.errors import RunError
 from strategy.base.files import read_json
 from strategy.cost.calibrate import Calibration, read_calibration, write_calibration
@@ -44,6 +45,8 @@ GLOBAL_BATCH = 16
 WARM_UP_STEPS = 1
 """Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""
 RESAMPLES = 400
+SEARCH_S = 55.0
+"""Time for a search."""
 
 Progress = Callable[[str], None]
 
@@ -99,7 +102,7 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
     request = _request(cluster, base.cost_model(cluster))
     plans_log10 = space_log10(request)
     progress(f"searching 10^{plans_log10:.0f} plans")
-    first = search(request, simulate=simulated_step)
+    first = search(request, simulate=simulated_step, budget=Budget.of(SEARCH_S))
     contenders = _contenders(request, first)
     chosen = next(c.name for c in contenders if c.plan.layout == first.plan.layout)
     progress(f"chosen before any run: {chosen} {describe(first.plan.config)}")
@@ -109,7 +112,7 @@ def run_loop(ranks: int, folder: Path, *, blocks: int, steps: int, progress: Pro
     refined = _refined(contenders, base, cluster)
     write_calibration(refined, folder / "refined.json")
     progress("searching again")
-    again = search(_request(cluster, refined.cost_model(cluster)), simulate=simulated_step)
+    again = search(_request(cluster, refined.cost_model(cluster)), simulate=simulated_step, budget=Budget.of(SEARCH_S))
     write_plan(again.plan, folder / "plan.json")
     half_width = half_widths(contenders, chosen)
     return Outcome(tuple(contenders), chosen, first, again, refined, plans_log10, half_width)

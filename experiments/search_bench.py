@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 from experiments.search_problems import SearchProblem
+from strategy.base.budget import Budget
 from strategy.base.errors import InternalError
 from strategy.ilp.baselines import BASELINES, Baseline
 from strategy.ilp.check import check_solution
@@ -63,7 +64,7 @@ def compare(entry: SearchProblem, time_limit_s: float, baselines: Mapping[str, B
     start = time.perf_counter()
     problem = entry.build()
     build_s = time.perf_counter() - start
-    solution, elapsed_s, process_s = _timed(partial(solve, problem, time_limit_s=time_limit_s))
+    solution, elapsed_s, process_s = _timed(lambda: solve(problem, budget=Budget.of(time_limit_s)))
     bound = solution.lower_bound
 
     def result(choice: tuple[int, ...] | None, times: tuple[float, float], note: str) -> Result:
@@ -72,7 +73,7 @@ def compare(entry: SearchProblem, time_limit_s: float, baselines: Mapping[str, B
 
     results = {OURS: result(solution.choice, (elapsed_s, process_s), str(solution.status))}
     for name, method in baselines.items():
-        found, elapsed_s, process_s = _timed(partial(method, problem, time_limit_s))
+        found, elapsed_s, process_s = _timed(partial(method, problem, Budget.of(time_limit_s)))
         results[name] = result(found.choice, (elapsed_s, process_s), found.note)
     cells = sum(len(edge.costs) for edge in problem.edges)
     return Comparison(entry.name, len(problem.nodes), len(problem.edges), cells, build_s, bound, results)

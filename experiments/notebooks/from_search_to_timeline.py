@@ -29,6 +29,7 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from simulator.engine import run as simulate_acts
+from strategy.base.budget import Budget
 from strategy.cost.cost import CostModel
 from strategy.models import find_model
 from strategy.passes.training import Training
@@ -53,7 +54,7 @@ request = Request(
     cost=CostModel(cluster, {}),
     memory_limit_bytes=cluster.device.memory_bytes,
 )
-found = search(request, simulate=simulated_step)
+found = search(request, simulate=simulated_step, budget=Budget.of(55.0))
 plan = found.plan
 print(f"{found.status}: {plan.config}")
 print(f"objective {plan.claims.objective_s * 1e3:.1f} ms, bound {plan.claims.lower_bound_s * 1e3:.1f} ms")

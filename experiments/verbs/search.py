@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, say
 from experiments.outputs import check_output_path, clean_stdout, make_folder
-from strategy.base.errors import InfeasibleError
+from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.status import Status
 
 if TYPE_CHECKING:
     from strategy.cost.calibrate import Calibration
@@ -79,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, write the plan, print; times count from here, imports included."""
-    started = time.perf_counter()
+    started, budget = time.perf_counter(), Budget.of(args.time_limit)
     if args.cluster.partition(":")[0] == "local":
         from executor.supervision.environment import rank_environment
 
@@ -87,23 +89,21 @@ def run(args: argparse.Namespace) -> int:
 
     from experiments.prices import simulated_step
     from strategy.plan.plan import write_plan
-    from strategy.search.candidate.weighted_problem import OutOfTimeError
     from strategy.search.search import search
 
     check_output_path(args.out, "--out")
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args)
-    left_s = max(0.0, args.time_limit - (time.perf_counter() - started))
     try:
         with progress() as watch, clean_stdout():
-            result = search(request, simulate=simulated_step, time_limit_s=left_s, watch=watch)
+            result = search(request, simulate=simulated_step, budget=budget, watch=watch)
     except InfeasibleError as error:
         if args.json:
-            emit(without_plan("infeasible", request, started) | {"smallest_limit_bytes": error.smallest_limit})
+            emit(without_plan(Status.INFEASIBLE, request, started) | {"smallest_limit_bytes": error.smallest_limit})
         raise
     except OutOfTimeError:
         if args.json:
-            emit(without_plan("limit", request, started))
+            emit(without_plan(Status.LIMIT, request, started))
         raise
     write_plan(result.plan, args.out)
     if args.dump_passes is not None:
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit(found)
     say(summary(result, args.out))
-    return EXIT_LIMIT if result.status == "limit" else 0
+    return EXIT_LIMIT if result.status == Status.LIMIT else 0
 
 
 def dump_passes(plan: Plan, folder: Path) -> None:
@@ -222,7 +222,7 @@ def document(
     }
 
 
-def without_plan(status: str, request: Request, started: float) -> dict[str, object]:
+def without_plan(status: Status, request: Request, started: float) -> dict[str, object]:
     """The JSON document of a search that found no plan: every key of the contract, null where there is nothing."""
     nothing = ("step_time_s", "objective_s", "lower_bound_s", "gap", "simulated_lower_bound_s", "config")
     figures = ("peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
@@ -252,5 +252,5 @@ def summary(result: SearchResult, path: Path) -> str:
     return (
         f"{path}: {degrees(plan.config)}; {format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"
         f"{result.status}, gap {claims.gap:.2%} (objective {format_seconds(claims.objective_s)}, "
-        f"bound {format_seconds(claims.lower_bound_s)}), {result.search_time_s:.1f} s"
+        f"bound {format_seconds(claims.lower_bound_s)}), {result.search_time_s:.1f} s: {result.status.message}"
     )

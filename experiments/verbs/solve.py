@@ -6,6 +6,7 @@ The last line of stdout is the list of chosen indices, one per node; it is empty
 from __future__ import annotations
 
 import argparse
+import math
 import resource
 import signal
 import sys
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, NoReturn
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
 from experiments.console import emit, say, write_out
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
+from strategy.base.status import Status
 
 if TYPE_CHECKING:
     from strategy.ilp.problem import Problem
@@ -53,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     Every time counts from here, reading and imports included: that is the time that a user waits.
     """
-    started = time.perf_counter()
+    started, budget = time.perf_counter(), Budget.of(args.time_limit, args.work_limit)
     from experiments.outputs import check_output_path, clean_stdout
     from strategy.ilp.certificate.digest import problem_digest
     from strategy.ilp.problem_file import read_problem
@@ -63,11 +66,8 @@ def run(args: argparse.Namespace) -> int:
     problem = read_problem(args.problem)
     digest = "" if args.certificate is None else problem_digest(problem)
     reading_s = time.perf_counter() - started
-    limit_s = None if args.time_limit is None else max(0.0, args.time_limit - reading_s)
     with clean_stdout(), stopping() as stopped_by:
-        solution = solve(
-            problem, time_limit_s=limit_s, work_limit=args.work_limit, progress=reporter(already_s=reading_s)
-        )
+        solution = solve(problem, budget=budget, progress=reporter(already_s=reading_s))
     solve_time_s = time.perf_counter() - started
     if args.certificate is not None:  # first of all: whoever reads stdout may close it early
         write_proof(args.certificate, digest, solution)
@@ -87,13 +87,14 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     write_out(f"{list(solution.choice or ())}\n")
-    if solution.status == "infeasible":
-        raise infeasible(problem, None if args.time_limit is None else max(0.0, args.time_limit - solve_time_s))
+    if solution.status == Status.INFEASIBLE:
+        raise infeasible(problem, budget)
     answer = "no choice found" if gap is None else f"cost {cost}, gap {gap:.3%}"
-    say(f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s")
-    if solution.status == "interrupted":
+    said = f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s"
+    say(f"{said}: {solution.status.message}")
+    if solution.status == Status.INTERRUPTED:
         return EXIT_TERMINATED if signal.SIGTERM in stopped_by else EXIT_INTERRUPTED
-    return EXIT_LIMIT if solution.status == "limit" else 0
+    return EXIT_LIMIT if solution.status == Status.LIMIT else 0
 
 
 @contextmanager
@@ -126,9 +127,8 @@ def reporter(*, already_s: float) -> Callable[[float, int | None, int | None], N
     return report
 
 
-def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
+def infeasible(problem: Problem, budget: Budget) -> InfeasibleError:
     """What is wrong: when too much is held, by how much, and the smallest limit that works if it is found in time."""
-    started = time.perf_counter()
     from strategy.ilp.solve import PeakLimitError, smallest_limit
     from strategy.ilp.solve.conflict import overfull_times
 
@@ -136,14 +136,13 @@ def infeasible(problem: Problem, left_s: float | None) -> InfeasibleError:
         return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice")
     smallest, hint = None, ""
     try:
-        smallest = smallest_limit(problem, time_limit_s=left_s)
+        smallest = smallest_limit(problem, budget=budget)
         if smallest is None:
             return InfeasibleError(f"{problem.name}: the forbidden pairs leave no choice, whatever the limit")
         hint = f"the smallest limit that works is {smallest} bytes"
     except PeakLimitError as error:
         hint = str(error)
-    left_s = CONFLICT_S if left_s is None else max(0.0, left_s - (time.perf_counter() - started))
-    times = overfull_times(problem, time_limit_s=left_s)
+    times = overfull_times(problem, budget=budget if budget.left_s() < math.inf else Budget.of(CONFLICT_S))
     said = "; ".join(f"{span}, {span.least - problem.limit} too many" for span in times[:TIMES_NAMED])
     more = f"; and {len(times) - TIMES_NAMED} more times" if len(times) > TIMES_NAMED else ""
     what = f"no choice fits in {problem.limit} bytes" + (f": {said}{more}" if said else "")
@@ -164,6 +163,6 @@ def write_proof(path: Path, digest: str, solution: Solution) -> None:
     if solution.proof is None:
         say(f"{path}: not written, since no bound was proved")
         return
-    bound = None if solution.status == "infeasible" else solution.lower_bound
+    bound = None if solution.status == Status.INFEASIBLE else solution.lower_bound
     claim = Certificate(digest, solution.choice, solution.cost, bound, solution.proof)
     write_certificate(path, claim)

@@ -1,1 +1,1 @@
-"""base: errors, units, files and compiled loops, which everything stands on."""
+"""base: errors, units, files, budgets, statuses and compiled loops, which everything stands on."""

@@ -118,6 +118,12 @@ class InfeasibleError(SbplanError):
         super().__init__(f"infeasible: {problem}" + (f"; {hint}" if hint else ""))
 
 
+class OutOfTimeError(SbplanError):
+    """The budget was used up before there was an answer; what is known until then is whole."""
+
+    exit_code = 4
+
+
 class EnvironmentLacks(SbplanError):
     """This machine lacks something: says what, and how to get it."""
 

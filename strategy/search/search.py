@@ -16,12 +16,13 @@ A single candidate, all degrees pinned, has nothing to be compared with: it is s
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from strategy.base.errors import InfeasibleError, InputError
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
+from strategy.base.status import Status
 from strategy.layout.config import Offload, PlanConfig
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
@@ -37,8 +38,7 @@ from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.quick_bound import quick_bound_ns
 from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
-from strategy.search.candidate.simulated_plan import SearchStatus, Simulate
-from strategy.search.candidate.weighted_problem import OutOfTimeError
+from strategy.search.candidate.simulated_plan import Simulate
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""
@@ -61,7 +61,7 @@ class SearchResult:
     """The answer, and what it was compared with."""
 
     plan: Plan
-    status: SearchStatus
+    status: Status
     runners_up: tuple[tuple[PlanConfig, float], ...]
     num_candidates: int
     search_time_s: float
@@ -71,7 +71,7 @@ def search(
     request: Request,
     *,
     simulate: Simulate,
-    time_limit_s: float = 55.0,
+    budget: Budget,
     simulated: int = 6,
     watch: Watch | None = None,
 ) -> SearchResult:
@@ -80,7 +80,7 @@ def search(
     Args:
         request: what is searched for.
         simulate: gives the simulated time of a program.
-        time_limit_s: wall time; most of it for solving, the rest for simulating, at least one plan.
+        budget: most of its time is for solving, the rest for simulating, at least one plan.
         simulated: how many leading candidates are simulated.
         watch: is told of every candidate before it is solved.
 
@@ -90,22 +90,23 @@ def search(
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
-    deadline = start + SOLVING_SHARE * time_limit_s
+    time_limit_s = budget.left_s()
+    solving, single, rule_based = (budget.share(part) for part in (SOLVING_SHARE, SINGLE_SHARE, RULE_BASED_SHARE))
     candidates = _best_bound_first(request)
-    known = _alone(request, candidates, start + SINGLE_SHARE * time_limit_s, watch)
+    known = _alone(request, candidates, single, watch)
     if known is not None and known.solved:
-        deadline = start + SINGLE_SHARE * time_limit_s
+        solving = single
     looked_at = known is not None
-    known = known or _Known(solved=_first_by_rule(request, candidates, start + RULE_BASED_SHARE * time_limit_s))
+    known = known or _Known(solved=_first_by_rule(request, candidates, rule_based))
     plans: list[Plan] = []
     while not plans:
         if not looked_at or known.refused:
-            _solve_all(request, [c for c in candidates if c not in known.refused], known, deadline, watch)
-        _solve_lighter(request, candidates, known, deadline, watch)
+            _solve_all(request, [c for c in candidates if c not in known.refused], known, solving, watch)
+        _solve_lighter(request, candidates, known, solving, watch)
         if not known.solved:
-            known.solved = [_last_resort(request, candidates, known, deadline, time_limit_s)]
-        known.solved += solved_by_rule(request, known.beaten_best_first, COMPETITORS - len(known.solved), deadline)
-        plans = _simulated(request, known, simulate, most=simulated, deadline=start + time_limit_s)
+            known.solved = [_last_resort(request, candidates, known, solving, time_limit_s)]
+        known.solved += solved_by_rule(request, known.beaten_best_first, COMPETITORS - len(known.solved), solving)
+        plans = _simulated(request, known, simulate, most=simulated, budget=budget)
     status = _status(plans[0], known)
     chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
@@ -196,27 +197,27 @@ def _best_bound_first(request: Request) -> list[PlanConfig]:
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
 
 
-def _alone(request: Request, candidates: Sequence[PlanConfig], deadline: float, watch: Watch | None) -> _Known | None:
-    """What is known of a single candidate by a deadline; None of several, and where there is no answer by then."""
+def _alone(request: Request, candidates: Sequence[PlanConfig], budget: Budget, watch: Watch | None) -> _Known | None:
+    """What is known of a single candidate within a budget; None of several, and where there is no answer by then."""
     if len(candidates) > 1:
         return None
     known = _Known()
-    _solve_all(request, candidates, known, deadline, watch)
+    _solve_all(request, candidates, known, budget, watch)
     return known if known.solved or known.complete else None
 
 
-def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], deadline: float) -> list[Solved]:
+def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: Budget) -> list[Solved]:
     """One candidate laid out by a rule, where the state of the training does not fit on one device; else none.
 
     A single candidate is laid out as freely as the pins allow right away.
     """
     if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1:
         return []
-    return solved_by_rule(request, likely_first(request, candidates), 1, deadline)
+    return solved_by_rule(request, likely_first(request, candidates), 1, budget)
 
 
 def _solve_all(
-    request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, watch: Watch | None
+    request: Request, candidates: Sequence[PlanConfig], known: _Known, budget: Budget, watch: Watch | None
 ) -> None:
     """Solve every candidate that may be better than the best so far, while there is time."""
     for number, config in enumerate(candidates):
@@ -225,37 +226,37 @@ def _solve_all(
         if best_ns is not None and quick_ns >= best_ns:
             known.bounds_ns.append(quick_ns)
             continue
-        if time.monotonic() >= deadline:
+        if budget.is_over():
             known.leave_out(quick_ns)
             continue
         if watch is not None:
             watch(number, len(candidates), config)
         try:
-            examined = examine(request, config, free_rules(config), deadline, best_ns)
+            examined = examine(request, config, free_rules(config), budget, best_ns)
         except OutOfTimeError:
             known.leave_out(quick_ns)
         except InfeasibleError as error:
             known.conflict = error
         else:
             known.learn(config, examined, quick_ns)
-            known.complete = known.complete and time.monotonic() < deadline
+            known.complete = known.complete and not budget.is_over()
 
 
 def _solve_lighter(
-    request: Request, candidates: list[PlanConfig], known: _Known, deadline: float, watch: Watch | None
+    request: Request, candidates: list[PlanConfig], known: _Known, budget: Budget, watch: Watch | None
 ) -> None:
     """Solve and list what needs less memory than candidates that it stood in the way of."""
     for lighter in (with_less_memory, with_offload):
         cramped = known.cramped_best_first
         found = [again for config in cramped for again in lighter(request, config) if again not in candidates]
-        _solve_all(request, found, known, deadline, watch)
+        _solve_all(request, found, known, budget, watch)
         candidates += found
         if known.solved:
             return
 
 
 def _last_resort(
-    request: Request, candidates: Sequence[PlanConfig], known: _Known, deadline: float, time_limit_s: float
+    request: Request, candidates: Sequence[PlanConfig], known: _Known, budget: Budget, time_limit_s: float
 ) -> Solved:
     """The layout of a candidate that holds least, if it fits; of a single one, in want of time, the rule-based one.
 
@@ -264,30 +265,30 @@ def _last_resort(
         InfeasibleError: the pins contradict each other, or there is too little memory.
     """
     if not known.complete:
-        rule_based = solved_by_rule(request, candidates, 1, math.inf) if len(candidates) == 1 else []
+        rule_based = solved_by_rule(request, candidates, 1, UNLIMITED) if len(candidates) == 1 else []
         if rule_based:
             return rule_based[0]
-        raise OutOfTimeError(f"no plan was found within {time_limit_s:g} s; raise the time limit")
+        raise OutOfTimeError(f"no plan was found within {time_limit_s:.3g} s; raise the time limit")
     if known.conflict is not None and (request.deduction is not None or not known.refused):
         raise known.conflict
     lightest = [config for config in candidates if config.offload is Offload.ALL]
-    nearest, complete = tightest(request, lightest or candidates, deadline)
+    nearest, complete = tightest(request, lightest or candidates, budget)
     if nearest is None or nearest.nbytes > request.memory_limit_bytes:
         raise nothing_fits(request, nearest, complete=complete)
     known.bounds_ns.append(quick_bound_ns(request, candidates[0]))
     return nearest.solved
 
 
-def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int, deadline: float) -> list[Plan]:
+def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int, budget: Budget) -> list[Plan]:
     """The plans of the leading candidates that fit, fastest first: `most` at most, one at least if any does."""
     leading = sorted(known.solved, key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
     bound_ns = min((*known.bounds_ns, leading[0].objective_ns))
     plans: list[Plan] = []
     for one in leading:
-        if len(plans) == most or (plans and time.monotonic() >= deadline):
+        if len(plans) == most or (plans and budget.is_over()):
             break
         try:
-            plans.append(fitted_plan(request, one, simulate, bound_ns=bound_ns, deadline=deadline))
+            plans.append(fitted_plan(request, one, simulate, bound_ns=bound_ns, budget=budget))
         except InfeasibleError as error:
             known.conflict = known.conflict or error
     if not plans:
@@ -295,7 +296,7 @@ def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int
     return sorted(plans, key=lambda plan: plan.claims.step_time_s)
 
 
-def _status(plan: Plan, known: _Known) -> SearchStatus:
+def _status(plan: Plan, known: _Known) -> Status:
     if not known.complete:
-        return SearchStatus.LIMIT
-    return SearchStatus.OPTIMAL if plan.claims.gap == 0 else SearchStatus.FEASIBLE
+        return Status.LIMIT
+    return Status.OPTIMAL if plan.claims.gap == 0 else Status.FEASIBLE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from strategy.ilp.solve import SolveStatus, smallest_limit, solve
+from strategy.base.status import Status
+from strategy.ilp.solve import smallest_limit, solve
 from strategy.layout.convert import lay_out
 from strategy.search.layouts.layout_problem import layout_problem
 from tests.support.random_graphs import GraphCase, Priced, every_layout, price, random_case
@@ -48,10 +49,10 @@ def _compare(case: GraphCase, layouts: list[Priced], limit: int | None) -> Itera
     solution = solve(problem.problem)
     fitting = [layout.cost_ns for layout in layouts if limit is None or layout.peak <= limit]
     if not fitting:
-        if solution.status is not SolveStatus.INFEASIBLE or solution.choice is not None:
+        if solution.status is not Status.INFEASIBLE or solution.choice is not None:
             yield f"limit {limit}: {solution.status}, but no layout fits"
         return
-    if (solution.status, solution.cost, solution.lower_bound) != (SolveStatus.OPTIMAL, min(fitting), min(fitting)):
+    if (solution.status, solution.cost, solution.lower_bound) != (Status.OPTIMAL, min(fitting), min(fitting)):
         yield f"limit {limit}: {solution.status} {solution.cost} >= {solution.lower_bound}, least is {min(fitting)}"
     if solution.choice is None:
         return

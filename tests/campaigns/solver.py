@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from strategy.base.status import Status
 from strategy.ilp.check import check_solution
 from strategy.ilp.problem import FORBIDDEN, Problem, evaluate
-from strategy.ilp.solve import SolveStatus, smallest_limit, solve
+from strategy.ilp.solve import smallest_limit, solve
 from strategy.ilp.solve.conflict import overfull_times
 from strategy.ilp.solve.memory_feasibility import find_legal
 from tests.campaigns import graph_layouts
@@ -75,7 +76,7 @@ def check(problem: Problem, exercised: list[str]) -> Iterator[str]:
     least = min(fitting)
     exercised += ["ties"] * (fitting.count(least) > 1)
     exercised += ["tight limit"] * (least > min(value.cost for value in legal))
-    if (answer.status, answer.cost, answer.lower_bound) != (SolveStatus.OPTIMAL, least, least):
+    if (answer.status, answer.cost, answer.lower_bound) != (Status.OPTIMAL, least, least):
         yield f"{answer.status} {answer.cost} >= {answer.lower_bound}, but {least} is the least"
     if answer.choice is None:
         return
@@ -95,9 +96,9 @@ def coarse(problem: Problem) -> Problem:
     return replace(problem, nodes=nodes, edges=tuple(replace(edge, costs=few(edge.costs)) for edge in problem.edges))
 
 
-def _check_infeasible(problem: Problem, status: SolveStatus, least_peak: int | None) -> Iterator[str]:
+def _check_infeasible(problem: Problem, status: Status, least_peak: int | None) -> Iterator[str]:
     """The solver, and the second one that it asks, say so; the times named are overfull whatever is chosen."""
-    if status is not SolveStatus.INFEASIBLE:
+    if status is not Status.INFEASIBLE:
         yield f"{status}, but nothing is legal"
     if not find_legal(problem).infeasible:
         yield "the second solver finds something legal"

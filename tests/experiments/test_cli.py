@@ -17,7 +17,9 @@ import pytest
 from experiments.cli import VERBS, dispatch, guarded
 from experiments.entry import PACKAGES
 from experiments.version import VERSION
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, InternalError, RunError, SbplanError
+from strategy.base.status import Status
 from strategy.ilp.problem import Node, Problem
 from tests.conftest import Sbplan
 
@@ -297,6 +299,8 @@ def test_a_reader_that_has_gone_is_no_bug() -> None:
 ONE_RANK_FAILS = """
 import sys
 from experiments import cli
+from strategy.base.budget import Budget
+from strategy.base.status import Status
 from strategy.base.errors import RunError
 
 def job(argv):
@@ -327,12 +331,12 @@ def test_a_rank_that_fails_ends_the_whole_job(mpiexec: str) -> None:
     assert time.monotonic() - started < 10
 
 
-def solve_with(monkeypatch: pytest.MonkeyPatch, problem: Problem, **solution: object) -> list[float | None]:
-    """Put a solver that returns `solution` behind `sbplan solve`; returns the time limits that it is given."""
-    limits: list[float | None] = []
+def solve_with(monkeypatch: pytest.MonkeyPatch, problem: Problem, **solution: object) -> list[Budget]:
+    """Put a solver that returns `solution` behind `sbplan solve`; returns the budgets that it is given."""
+    budgets: list[Budget] = []
 
-    def solve(_problem: Problem, *, time_limit_s: float | None, **_options: object) -> SimpleNamespace:
-        limits.append(time_limit_s)
+    def solve(_problem: Problem, *, budget: Budget, **_options: object) -> SimpleNamespace:
+        budgets.append(budget)
         return SimpleNamespace(**solution)
 
     reader, solver = ModuleType("strategy.ilp.problem_file"), ModuleType("strategy.ilp.solve")
@@ -340,7 +344,7 @@ def solve_with(monkeypatch: pytest.MonkeyPatch, problem: Problem, **solution: ob
     solver.__dict__["solve"] = solve
     monkeypatch.setitem(sys.modules, "strategy.ilp.problem_file", reader)
     monkeypatch.setitem(sys.modules, "strategy.ilp.solve", solver)
-    return limits
+    return budgets
 
 
 SMALL = Problem(name="small", nodes=(Node("a", (3, 5)), Node("b", (7, 4))), edges=(), limit=100)
@@ -353,7 +357,7 @@ def solve_verb(argv: list[str]) -> int:
 def test_solve_prints_the_document_and_then_the_choice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    solve_with(monkeypatch, SMALL, status="feasible", choice=(0, 1), cost=8, lower_bound=7, first_feasible_s=0.5)
+    solve_with(monkeypatch, SMALL, status=Status.FEASIBLE, choice=(0, 1), cost=8, lower_bound=7, first_feasible_s=0.5)
     assert solve_verb(["p.json", "--json"]) == 0
     said = capsys.readouterr()
     document, choice = said.out.splitlines()
@@ -377,11 +381,12 @@ def test_solve_prints_the_document_and_then_the_choice(
 def test_solve_without_json_prints_the_choice_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    limits = solve_with(monkeypatch, SMALL, status="limit", choice=(0, 1), cost=0, lower_bound=0, first_feasible_s=0.0)
+    budgets = solve_with(
+        monkeypatch, SMALL, status=Status.LIMIT, choice=(0, 1), cost=0, lower_bound=0, first_feasible_s=0.0
+    )
     assert solve_verb(["p.json", "--time-limit", "30"]) == 4
     assert capsys.readouterr().out == "[0, 1]\n"
-    assert limits[0] is not None
-    assert 25 < limits[0] <= 30
+    assert 25 < budgets[0].left_s() <= 30
 
 
 def test_every_error_class_has_a_code_of_the_contract() -> None:

@@ -12,6 +12,7 @@ import pytest
 from experiments import loop
 from experiments.loop import Contender, errors, half_widths, loss_difference, regret
 from experiments.prices import simulated_step
+from strategy.base.budget import Budget
 from strategy.cost.calibrate import Calibration, calibrate
 from strategy.cost.measurement import Features, Measurement
 from strategy.passes.training import Training
@@ -95,7 +96,7 @@ def test_a_plan_is_predicted_without_its_own_run() -> None:
 @cache
 def answer(ranks: int) -> tuple[Request, SearchResult]:
     asked = request(ranks, Training(loop.global_batch(ranks)), model=replace(MODEL, layers=3))
-    return asked, search(asked, simulate=simulated_step, time_limit_s=20)
+    return asked, search(asked, simulate=simulated_step, budget=Budget.of(20))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import strategy.base.budget
 import strategy.search.search
 from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.cost.measurement import CostKey, Features, Measurement
@@ -275,7 +276,7 @@ def test_the_best_plan_so_far_is_written_when_the_time_runs_out(
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (1e6 if solved else 0.0))
     monkeypatch.setattr(strategy.search.search, "examine", count)
-    monkeypatch.setattr(strategy.search.search, "time", clock)
+    monkeypatch.setattr(strategy.base.budget, "time", clock)
     out = tmp_path / "plan.json"
     said = command("search", *SMALL, "--cluster", cluster_file, "--out", out, "--json")
     found = json.loads(said.out)

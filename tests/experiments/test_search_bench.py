@@ -10,10 +10,12 @@ import pytest
 from experiments import search_bench, search_problems
 from experiments.search_bench import compare, table
 from experiments.search_problems import LAYOUTS, PresetLayout, SearchProblem, contest_problems, preset_problems
+from strategy.base.budget import Budget
 from strategy.base.errors import InternalError
+from strategy.base.status import Status
 from strategy.ilp.baselines import BASELINES, Found
 from strategy.ilp.problem import Edge, Node, Problem
-from strategy.ilp.solve import SolveStatus, solve
+from strategy.ilp.solve import solve
 from tests.experiments.conftest import Command
 
 TRAP = Problem("trap", (Node("a", (0, 1)), Node("b", (0,))), (Edge(0, 1, (9, 0)),))
@@ -59,9 +61,9 @@ def test_an_illegal_answer_is_a_bug() -> None:
 
 
 def test_folding_only_ties_decisions() -> None:
-    folded = solve(PresetLayout("gpt-tiny", 1, 2, 8).build(), time_limit_s=60)
-    free = solve(PresetLayout("gpt-tiny", 1, 2, 8, folded=False).build(), time_limit_s=60)
-    assert folded.status is free.status is SolveStatus.OPTIMAL
+    folded = solve(PresetLayout("gpt-tiny", 1, 2, 8).build(), budget=Budget.of(60))
+    free = solve(PresetLayout("gpt-tiny", 1, 2, 8, folded=False).build(), budget=Budget.of(60))
+    assert folded.status is free.status is Status.OPTIMAL
     assert free.cost == folded.cost
 
 
@@ -82,7 +84,7 @@ def test_being_worse_is_a_failure(command: Command, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(search_problems, "preset_problems", lambda: (CASE,))
     monkeypatch.setattr(search_problems, "contest_problems", lambda: ())
     poor = replace(solve(TRAP), cost=9, choice=(0, 0))
-    monkeypatch.setattr(search_bench, "solve", lambda problem, time_limit_s: poor)
+    monkeypatch.setattr(search_bench, "solve", lambda problem, budget: poor)
     said = command("bench", "search", "--time-limit", "1", "--json")
     assert said.code == 6
     assert json.loads(said.out)["never_worse"] is False

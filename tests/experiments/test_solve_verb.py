@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from strategy.base.budget import Budget
+from strategy.base.status import Status
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.ilp.problem_file import write_problem
-from strategy.ilp.solve import Solution, SolveStatus, solver
+from strategy.ilp.solve import Solution, solver
 from strategy.ilp.solve.memory_feasibility import Feasibility
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import Command, Said
@@ -73,7 +75,7 @@ def test_without_time_the_smallest_limit_is_told_as_far_as_it_is_known(
 ) -> None:
     import strategy.ilp.solve
 
-    def give_up(problem: Problem, *, time_limit_s: float | None) -> int:
+    def give_up(problem: Problem, *, budget: Budget) -> int:
         raise strategy.ilp.solve.PeakLimitError(91, 120)
 
     monkeypatch.setattr(strategy.ilp.solve, "smallest_limit", give_up)
@@ -100,15 +102,15 @@ class Scripted:
             for number in self.signals:
                 signal.raise_signal(number)
         except KeyboardInterrupt:
-            return Solution(SolveStatus("interrupted"), (1, 0, 0), 8, 5)
-        return Solution(SolveStatus.LIMIT, (1, 0, 0), 8, 5)
+            return Solution(Status.INTERRUPTED, (1, 0, 0), 8, 5)
+        return Solution(Status.LIMIT, (1, 0, 0), 8, 5)
 
 
 def test_cost_and_bound_are_seen_to_move(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     solver = Scripted(monkeypatch)
     said = _solve(command, tmp_path, FULL, "--work-limit", "7")
     assert (said.code, said.out) == (4, "[1, 0, 0]\n")
-    assert solver.options == {"time_limit_s": None, "work_limit": 7}
+    assert solver.options == {"budget": Budget.of(work_limit=7)}
     lines = said.err.splitlines()
     assert [line.partition(": ")[2] for line in lines[:3]] == [
         "cost None, lower bound 2",
@@ -129,6 +131,7 @@ def test_what_stops_it_keeps_the_best(
     assert (said.code, choice) == (code, "[1, 0, 0]")
     assert (json.loads(document)["status"], json.loads(document)["cost"]) == ("interrupted", 8)
     assert "full: interrupted, cost 8, gap 37.500%, lower bound 5" in said.err
+    assert Status.INTERRUPTED.message in said.err
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -167,8 +170,8 @@ def test_exit_code_3_is_not_said_on_the_word_of_one_solver(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second solver that runs out of time proves nothing, and one that finds a choice uncovers a bug."""
-    monkeypatch.setattr(solver, "find_legal", lambda problem, time_limit_s: Feasibility(False, None, 0))
+    monkeypatch.setattr(solver, "find_legal", lambda problem, budget: Feasibility(False, None, 0))
     assert _solve(command, tmp_path, FULL).code == 4
-    monkeypatch.setattr(solver, "find_legal", lambda problem, time_limit_s: Feasibility(False, (0, 0, 0), 0))
+    monkeypatch.setattr(solver, "find_legal", lambda problem, budget: Feasibility(False, (0, 0, 0), 0))
     monkeypatch.chdir(tmp_path)
     assert _solve(command, tmp_path, FULL).code == 70

@@ -9,26 +9,24 @@ which cannot be repeated here.
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
+from strategy.base.budget import Budget
 from strategy.ilp.baselines.greedy import in_order
 from strategy.ilp.baselines.memory import Memory, repair
 from strategy.ilp.baselines.tables import Found, build_tables
 from strategy.ilp.problem import Problem
 
 
-def coordinate_descent(problem: Problem, time_limit_s: float) -> Found:
+def coordinate_descent(problem: Problem, budget: Budget) -> Found:
     """The local optimum that descent from the greedy choice ends in, or where the time ends it."""
-    deadline = time.monotonic() + time_limit_s
     tables = build_tables(problem)
-    start = repair(problem, tables, in_order(tables), deadline)
+    start = repair(problem, tables, in_order(tables), budget)
     if start is None:
         return Found(None, note="no legal start")
     picks, memory = list(start), Memory(problem, start)
     changed = True
-    while changed and time.monotonic() < deadline:
+    while changed and not budget.is_over():
         changed = False
         for node in range(len(picks)):
             prices = np.where(memory.excesses(node, picks[node]) > 0, np.inf, tables.prices(node, picks))

@@ -20,12 +20,12 @@ not part of.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from strategy.base.budget import Budget
 from strategy.ilp.baselines.greedy import in_order
 from strategy.ilp.baselines.memory import REPAIR_S, Memory, repair
 from strategy.ilp.baselines.tables import NOT_CHOSEN, CostTables, FloatArray, Found, add_table, build_tables
@@ -37,24 +37,23 @@ NEIGHBOURHOOD = 4
 PRICES = tuple(0.1 * 2**k for k in range(9))
 
 
-def elimination(problem: Problem, time_limit_s: float) -> Found:
+def elimination(problem: Problem, budget: Budget) -> Found:
     """The choice that is found for the first price of memory at which it fits."""
-    deadline = time.monotonic() + time_limit_s
     tables = build_tables(problem)
-    choice = _solve(tables, deadline)
+    choice = _solve(tables, budget)
     memory = Memory(problem, choice)
     if problem.limit is not None and memory.excess > 0:
         cost = evaluate(problem, choice).cost
         held = _held_at(memory, int(memory.live.argmax()))
         for price in PRICES:
-            if time.monotonic() >= deadline:
+            if budget.is_over():
                 break
             unit = price * cost / max(problem.limit, 1)
             costs = tuple(c + unit * held.get(node, 0.0) for node, c in enumerate(tables.costs))
-            choice = _solve(CostTables(costs, tables.tables), deadline)
+            choice = _solve(CostTables(costs, tables.tables), budget)
             if Memory(problem, choice).excess == 0:
                 break
-    return Found(repair(problem, tables, choice, time.monotonic() + REPAIR_S))
+    return Found(repair(problem, tables, choice, Budget.of(REPAIR_S)))
 
 
 def _held_at(memory: Memory, instant: int) -> dict[int, FloatArray]:
@@ -66,9 +65,9 @@ def _held_at(memory: Memory, instant: int) -> dict[int, FloatArray]:
     }
 
 
-def _solve(tables: CostTables, deadline: float) -> list[int]:
+def _solve(tables: CostTables, budget: Budget) -> list[int]:
     """A choice by elimination, merging and neighbourhoods, without memory."""
-    graph = _Graph(tables, deadline)
+    graph = _Graph(tables, budget)
     graph.reduce()
     live = sorted(graph.costs)
     place = {node: i for i, node in enumerate(live)}
@@ -77,7 +76,7 @@ def _solve(tables: CostTables, deadline: float) -> list[int]:
         tuple({place[other]: table for other, table in graph.tables[node].items()} for node in live),
     )
     picks = in_order(rest)
-    _improve(rest, picks, deadline)
+    _improve(rest, picks, budget)
     chosen = dict(zip(live, picks, strict=True))
     for settle in reversed(graph.settles):
         settle(chosen)
@@ -87,16 +86,16 @@ def _solve(tables: CostTables, deadline: float) -> list[int]:
 class _Graph:
     """The nodes that are left, and how those that are not follow from them."""
 
-    def __init__(self, tables: CostTables, deadline: float) -> None:
+    def __init__(self, tables: CostTables, budget: Budget) -> None:
         self.costs = dict(enumerate(tables.costs))
         self.tables = dict(enumerate(dict(pairs) for pairs in tables.tables))
         self.settles: list[Callable[[dict[int, int]], None]] = []
-        self.deadline = deadline
+        self.budget = budget
 
     def reduce(self) -> None:
         """Eliminate, merge, and again, until nothing applies or the time is over."""
         self._eliminate(list(self.costs))
-        while len(self.costs) > LEAST_NODES and time.monotonic() < self.deadline:
+        while len(self.costs) > LEAST_NODES and not self.budget.is_over():
             pair = self._tightest_pair()
             if pair is None:
                 return
@@ -105,7 +104,7 @@ class _Graph:
 
     def _eliminate(self, nodes: Iterable[int]) -> None:
         waiting = deque(nodes)
-        while waiting and time.monotonic() < self.deadline:
+        while waiting and not self.budget.is_over():
             node = waiting.popleft()
             if node in self.costs and len(self.tables[node]) <= 2:
                 waiting.extend(self._fold(node))
@@ -160,16 +159,16 @@ class _Graph:
         self.settles.append(settle)
 
 
-def _improve(tables: CostTables, picks: list[int], deadline: float) -> None:
+def _improve(tables: CostTables, picks: list[int], budget: Budget) -> None:
     """Solve neighbourhoods until none improves; a node that moved wakes its neighbours."""
     waiting = deque(range(len(picks)))
     queued = set(waiting)
-    while waiting and time.monotonic() < deadline:
+    while waiting and not budget.is_over():
         centre = waiting.popleft()
         queued.discard(centre)
         for group in _groups(tables, centre):
             before = [picks[node] for node in group]
-            _solve_group(tables, group, picks, deadline)
+            _solve_group(tables, group, picks, budget)
             moved = [node for node, old in zip(group, before, strict=True) if picks[node] != old]
             for node in dict.fromkeys(other for one in moved for other in (one, *tables.tables[one])):
                 if node not in queued:
@@ -184,7 +183,7 @@ def _groups(tables: CostTables, centre: int) -> list[tuple[int, ...]]:
     return [(centre, *around[i : i + size]) for i in range(0, max(len(around), 1), size)]
 
 
-def _solve_group(tables: CostTables, group: Sequence[int], picks: list[int], deadline: float) -> None:
+def _solve_group(tables: CostTables, group: Sequence[int], picks: list[int], budget: Budget) -> None:
     """The best choice of a group while all others keep theirs, by branch and bound."""
     held = list(picks)
     for node in group:
@@ -203,7 +202,7 @@ def _solve_group(tables: CostTables, group: Sequence[int], picks: list[int], dea
         prices = paid + outside[depth] + (np.sum(inside, axis=0) if inside else 0.0)
         for choice in np.argsort(prices, kind="stable").tolist():
             cost = float(prices[choice])
-            if cost + rest[depth + 1] >= best or time.monotonic() >= deadline:
+            if cost + rest[depth + 1] >= best or budget.is_over():
                 return
             path.append(choice)
             if depth + 1 == len(group):

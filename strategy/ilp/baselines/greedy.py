@@ -11,18 +11,16 @@ What OneFlow publishes of it are deduced signatures, which the tests of `strateg
 
 from __future__ import annotations
 
-import time
-
+from strategy.base.budget import Budget
 from strategy.ilp.baselines.memory import repair
 from strategy.ilp.baselines.tables import NOT_CHOSEN, CostTables, Found, build_tables
 from strategy.ilp.problem import Problem
 
 
-def greedy(problem: Problem, time_limit_s: float) -> Found:
+def greedy(problem: Problem, budget: Budget) -> Found:
     """The deduced choice."""
     tables = build_tables(problem)
-    deadline = time.monotonic() + time_limit_s
-    return Found(repair(problem, tables, in_order(tables), deadline))
+    return Found(repair(problem, tables, in_order(tables), budget))
 
 
 def in_order(tables: CostTables) -> list[int]:

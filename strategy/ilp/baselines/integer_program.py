@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from strategy.base.budget import Budget
 from strategy.ilp.baselines.memory import REPAIR_S, Memory, repair
 from strategy.ilp.baselines.tables import CostTables, FloatArray, Found, build_tables
 from strategy.ilp.problem import Problem
@@ -32,12 +32,11 @@ MAX_COLUMNS = 1_000_000
 MAX_ENTRIES = 8_000_000
 
 
-def integer_program(problem: Problem, time_limit_s: float) -> Found:
+def integer_program(problem: Problem, budget: Budget) -> Found:
     """The choice and bound of HiGHS; none where the program is too large for it."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
-    deadline = time.monotonic() + time_limit_s
     if not problem.nodes:
         return Found((), 0)
     tables = build_tables(problem)
@@ -59,7 +58,7 @@ def integer_program(problem: Problem, time_limit_s: float) -> Found:
         (np.concatenate(program.values), np.concatenate(program.columns), starts),
         shape=(len(program.columns), objective.size),
     )
-    left_s = deadline - time.monotonic()
+    left_s = budget.left_s()
     if left_s <= 0:
         return Found(None, note="no time left to solve")
     answer = milp(
@@ -73,7 +72,7 @@ def integer_program(problem: Problem, time_limit_s: float) -> Found:
     if answer.x is None:
         return Found(None, bound, note=str(answer.message))
     picks = [int(np.argmax(answer.x[begin:end])) for begin, end in itertools.pairwise(first)]
-    return Found(repair(problem, tables, picks, time.monotonic() + REPAIR_S), bound)
+    return Found(repair(problem, tables, picks, Budget.of(REPAIR_S)), bound)
 
 
 def _floor(bound: float) -> int | None:

@@ -18,6 +18,7 @@ import math
 import random
 import time
 
+from strategy.base.budget import Budget
 from strategy.ilp.baselines.greedy import in_order
 from strategy.ilp.baselines.memory import Memory, repair
 from strategy.ilp.baselines.tables import Found, build_tables
@@ -29,14 +30,11 @@ CHARGE = 10.0
 SEED = 0
 
 
-def mcmc(
-    problem: Problem, time_limit_s: float, *, temperature: float = TEMPERATURE, samples: int | None = None
-) -> Found:
+def mcmc(problem: Problem, budget: Budget, *, temperature: float = TEMPERATURE, samples: int | None = None) -> Found:
     """The best legal choice that the chain visits, within `samples` steps if they are given."""
-    start = time.monotonic()
-    deadline = start + time_limit_s
+    start, patience_s = time.monotonic(), budget.left_s() / 2
     tables = build_tables(problem)
-    found = repair(problem, tables, in_order(tables), deadline)
+    found = repair(problem, tables, in_order(tables), budget)
     if found is None:
         return Found(None, note="no legal start")
     picks, memory, rng = list(found), Memory(problem, found), random.Random(SEED)
@@ -47,7 +45,7 @@ def mcmc(
     last_better = start
     for _ in itertools.count() if samples is None else range(samples):
         now = time.monotonic()
-        if not movable or now >= deadline or now - last_better >= time_limit_s / 2:
+        if not movable or budget.is_over() or now - last_better >= patience_s:
             break
         node = rng.choice(movable)
         old, new = picks[node], rng.randrange(tables.costs[node].size)

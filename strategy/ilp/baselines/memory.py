@@ -6,11 +6,11 @@ our help: it is what they all end with, or start from.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from strategy.base.budget import Budget
 from strategy.ilp.baselines.tables import NOT_CHOSEN, CostTables, FloatArray
 from strategy.ilp.problem import Node, Problem, Usage
 
@@ -78,18 +78,18 @@ def _disjoint(usages: Sequence[Usage], instant: dict[int, int]) -> list[Piece]:
     return [(cuts[i], cuts[i + 1], held[i]) for i in range(len(cuts) - 1) if held[i].any()]
 
 
-def repair(problem: Problem, tables: CostTables, choice: Sequence[int], deadline: float) -> tuple[int, ...] | None:
+def repair(problem: Problem, tables: CostTables, choice: Sequence[int], budget: Budget) -> tuple[int, ...] | None:
     """Descent from a full choice to a legal one; a legal one is left as it is.
 
     Nodes in a forbidden pair, or that live while there is too much, take the choice with least forbidden, then least
     excess, then least cost, in rounds.
 
     Returns:
-        A legal choice, or None where there is none yet when nodes cease to move or `deadline` (time.monotonic) passes.
+        A legal choice, or None where there is none yet when nodes cease to move or the time is up.
     """
     picks = list(choice)
     memory = Memory(problem, picks)
-    while time.monotonic() < deadline:
+    while not budget.is_over():
         legal, moved = True, False
         for node in range(len(picks)):
             conflicts, old = tables.conflicts(node, picks), picks[node]
@@ -101,7 +101,7 @@ def repair(problem: Problem, tables: CostTables, choice: Sequence[int], deadline
             if (conflicts[best], excess[best]) < (conflicts[old], excess[old]):
                 memory.move(node, old, best)
                 picks[node], moved = best, True
-            if time.monotonic() >= deadline:
+            if budget.is_over():
                 return None
         if legal:
             return tuple(picks)

@@ -7,6 +7,7 @@ relaxation), so its minimum over all choices is a bound. Prices of choices are r
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from strategy.base.errors import CertificateError
 from strategy.ilp.certificate.elimination import eliminate
 from strategy.ilp.certificate.joins import joins_of, least_left
-from strategy.ilp.certificate.proof import Bound, IntArray, Passed, Prices
+from strategy.ilp.certificate.proof import Bound, IntArray, MessageBound, Prices
 from strategy.ilp.certificate.working import Working, legal
 
 # What a forbidden entry is in units of 2^-bits; all others, and sums of them, are within it.
@@ -26,7 +27,7 @@ INFINITE = 1 << 61
 class Scaled:
     """A working problem with priced memory, in units of 2^-`bits`; `credit` is in units of 2^-`shift`."""
 
-    costs: dict[int, IntArray]
+    costs: Mapping[int, IntArray]
     prices: Prices
     credit: int
 
@@ -48,7 +49,7 @@ def least(work: Working, bound: Bound) -> int | None:
     scaled = _price(work, bound.prices)
     if work.is_impossible():
         return None
-    if isinstance(bound, Passed):
+    if isinstance(bound, MessageBound):
         costs, total = _pass(work, scaled, bound)
         minima = [int(cost.min(initial=INFINITE)) for cost in costs.values()]
         if total is None or max(minima, default=0) >= INFINITE:
@@ -66,7 +67,7 @@ def by_choice(work: Working, bound: Bound, below: int) -> dict[int, npt.NDArray[
     """
     scaled = _price(work, bound.prices)
     enough = scaled.units(below)
-    if isinstance(bound, Passed):
+    if isinstance(bound, MessageBound):
         costs, total = _pass(work, scaled, bound)
         minima = {node: int(cost.min(initial=INFINITE)) for node, cost in costs.items()}
         if total is None or max(minima.values(), default=0) >= INFINITE:
@@ -136,7 +137,7 @@ def _checked(one: IntArray, other: IntArray) -> IntArray:
     return total
 
 
-def _pass(work: Working, scaled: Scaled, bound: Passed) -> tuple[dict[int, IntArray], int | None]:
+def _pass(work: Working, scaled: Scaled, bound: MessageBound) -> tuple[dict[int, IntArray], int | None]:
     """The vectors of the nodes that are not joined, with all messages; the sum of the tables' minima without them."""
     joins = joins_of(work, bound.joined)
     gone = set(bound.joined.tolist())

@@ -22,7 +22,7 @@ from strategy.ilp.problem import FORBIDDEN, Problem, evaluate
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckedCertificate:
     """What an accepted certificate shows; `lower_bound` is None where nothing is legal.
 
     `proved` may be more than the `lower_bound` that the certificate claims.
@@ -42,7 +42,7 @@ class Verdict:
         return (self.cost - self.lower_bound) / max(abs(self.cost), 1)
 
 
-def check(problem: Problem, certificate: Certificate) -> Verdict:
+def check(problem: Problem, certificate: Certificate) -> CheckedCertificate:
     """Accepts what `certificate` says about `problem`.
 
     Raises:
@@ -69,7 +69,7 @@ def check(problem: Problem, certificate: Certificate) -> Verdict:
             got=f"a proof of {walk.least}",
             expected=f"at least {claimed}",
         )
-    return Verdict(certificate.cost, claimed, walk.least, walk.leaves, walk.steps)
+    return CheckedCertificate(certificate.cost, claimed, walk.least, walk.leaves, walk.steps)
 
 
 def _check_choice(problem: Problem, certificate: Certificate) -> None:

@@ -7,6 +7,7 @@ choice. All entries are made >= 0 first, hence sums of a bucket neither wrap aro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ MAX_SCOPE = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class CheckedBucket:
     """`joined` has the nodes of `scope` as its axes, the bucket's own node last; `message` is its minimum over it."""
 
     scope: tuple[int, ...]
@@ -30,10 +31,10 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CheckedElimination:
     """All buckets in order; a total is `constant` plus an entry."""
 
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[CheckedBucket, ...]
     constant: int
     infinite: int
 
@@ -66,7 +67,9 @@ class Run:
         return minima
 
 
-def eliminate(work: Working, costs: dict[int, IntArray], order: IntArray, bits: int, *, infinite: int) -> Run:
+def eliminate(
+    work: Working, costs: Mapping[int, IntArray], order: IntArray, bits: int, *, infinite: int
+) -> CheckedElimination:
     """Eliminates every live node in `order`, with tables in units of 2^-bits.
 
     Args:
@@ -82,7 +85,7 @@ def eliminate(work: Working, costs: dict[int, IntArray], order: IntArray, bits: 
     nodes = order.tolist()
     if sorted(nodes) != sorted(work.costs):
         raise CertificateError("an elimination order that is not one of the live nodes")
-    place = {node: k for k, node in enumerate(nodes)}
+    position = {node: k for k, node in enumerate(nodes)}
     constant, headroom = 0, 0
     factors: list[list[tuple[tuple[int, ...], IntArray]]] = [[] for _ in nodes]
 
@@ -93,7 +96,7 @@ def eliminate(work: Working, costs: dict[int, IntArray], order: IntArray, bits: 
         headroom += int(finite.max()) - lowest if finite.size else 0
         constant += lowest
         shifted = np.where(entries >= infinite, infinite, entries - lowest)
-        factors[min(place[node] for node in scope)].append((scope, shifted))
+        factors[min(position[node] for node in scope)].append((scope, shifted))
 
     for node, cost in costs.items():
         enter((node,), cost)
@@ -105,11 +108,11 @@ def eliminate(work: Working, costs: dict[int, IntArray], order: IntArray, bits: 
         enter((one, other), np.where(legal(table), finite << bits, infinite))
     if headroom >= infinite:
         raise CertificateError("the scale is too fine for exact sums", got=bits)
-    buckets: list[Bucket] = []
+    buckets: list[CheckedBucket] = []
     cells = 0
     for k, node in enumerate(nodes):
         members = {other for scope, _ in factors[k] for other in scope}
-        scope = tuple(sorted(members, key=place.__getitem__, reverse=True))
+        scope = tuple(sorted(members, key=position.__getitem__, reverse=True))
         shape = [costs[other].size for other in scope]
         cells += int(np.prod(shape, dtype=object))
         if cells > MAX_CELLS or len(scope) > MAX_SCOPE:
@@ -120,11 +123,11 @@ def eliminate(work: Working, costs: dict[int, IntArray], order: IntArray, bits: 
         for axes, entries in factors[k]:
             np.minimum(joined + _aligned(axes, entries, scope), infinite, out=joined)
         message = np.asarray(joined.min(axis=-1, initial=infinite))
-        buckets.append(Bucket(scope, joined, message))
+        buckets.append(CheckedBucket(scope, joined, message))
         if len(scope) > 1:
-            factors[place[scope[-2]]].append((scope[:-1], message))
+            factors[position[scope[-2]]].append((scope[:-1], message))
         factors[k].clear()
-    return Run(tuple(buckets), constant, infinite)
+    return CheckedElimination(tuple(buckets), constant, infinite)
 
 
 def _aligned(axes: tuple[int, ...], entries: IntArray, scope: tuple[int, ...]) -> IntArray:

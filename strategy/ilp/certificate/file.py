@@ -3,13 +3,17 @@
 Metadata `certificate` is a JSON object {`version`, `problem`, `cost`, `lower_bound`}; tensors are `choice` and
 `proof`. Every item of the stream is a code, the lengths of its lists, its numbers and its lists:
 
-    proof      = the number of steps, the steps, an end (a branch's parts follow it, in order)
-    normalise  = 1 n ones[n] others[n]                drop       = 2 node n choices[n] by[n]
-    eliminate  = 3 node                               merge      = 4 node into
-    keep rows  = 5 n rows[n]                          fix        = 6 below n nodes[n] (m choices[m])*n bound
-    passed     = 7 bits shift n units[n] m messages[m] k joined[k]
-    eliminated = 8 bits shift n units[n] m order[m]
-    branch     = 9 node n (m choices[m])*n            empty      = 10
+    proof             = the number of steps, the steps, an end (a branch's parts follow it, in order)
+    normalise         = 1 n ones[n] others[n]
+    drop              = 2 node n choices[n] by[n]
+    eliminate         = 3 node
+    merge             = 4 node into
+    keep rows         = 5 n rows[n]
+    fix               = 6 below n nodes[n] (m choices[m])*n bound
+    message bound     = 7 bits shift n units[n] m messages[m] k joined[k]
+    elimination bound = 8 bits shift n units[n] m order[m]
+    branch            = 9 node n (m choices[m])*n
+    empty             = 10
 """
 
 from __future__ import annotations
@@ -30,15 +34,15 @@ from strategy.ilp.certificate.proof import (
     Certificate,
     Drop,
     Eliminate,
-    Eliminated,
+    EliminationBound,
     Empty,
     End,
     Fix,
     IntArray,
     KeepRows,
     Merge,
+    MessageBound,
     Normalise,
-    Passed,
     Prices,
     Proof,
     Step,
@@ -166,11 +170,11 @@ def _step_words(step: Step) -> Iterator[IntArray | list[int]]:
 
 def _end_words(end: End) -> Iterator[IntArray | list[int]]:
     match end:
-        case Passed():
+        case MessageBound():
             yield from ([7, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
             yield from ([end.messages.size], end.messages)
             yield from ([end.joined.size], end.joined)
-        case Eliminated():
+        case EliminationBound():
             yield from ([8, end.prices.bits, end.prices.shift, end.prices.units.size], end.prices.units)
             yield from ([end.order.size], end.order)
         case Branch():
@@ -256,8 +260,8 @@ class _Words:
                 bits, shift = self._number(), self._number()
                 prices = Prices(self._counted(), shift, bits)
                 if code == 7:
-                    return Passed(prices, self._counted(), self._counted())
-                return Eliminated(prices, self._counted())
+                    return MessageBound(prices, self._counted(), self._counted())
+                return EliminationBound(prices, self._counted())
             case 9:
                 node, size = self._number(), self._count()
                 return Branch(node, tuple(self._counted() for _ in range(size)), ())

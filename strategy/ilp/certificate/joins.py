@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -17,14 +18,14 @@ MAX_SCOPE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinScope:
     """Nodes with the same neighbours, `scope`, ascending."""
 
     scope: tuple[int, ...]
     nodes: tuple[int, ...]
 
 
-def joins_of(work: Working, joined: IntArray) -> list[Join]:
+def joins_of(work: Working, joined: IntArray) -> list[JoinScope]:
     """The joins of a proof, by ascending scope.
 
     Raises:
@@ -43,11 +44,11 @@ def joins_of(work: Working, joined: IntArray) -> list[Join]:
         if not inside.isdisjoint(work.tables[node]):
             raise CertificateError(f"node {node} is joined away, and so is a neighbour")
         groups.setdefault(tuple(sorted(work.tables[node])), []).append(node)
-    return [Join(scope, tuple(members)) for scope, members in sorted(groups.items())]
+    return [JoinScope(scope, tuple(members)) for scope, members in sorted(groups.items())]
 
 
 def least_left(
-    work: Working, costs: dict[int, IntArray], join: Join, messages: list[IntArray], bits: int, *, infinite: int
+    work: Working, costs: Mapping[int, IntArray], join: JoinScope, messages: list[IntArray], bits: int, *, infinite: int
 ) -> int | None:
     """The least entry of a join's table without its messages; None if it has no legal one.
 

@@ -40,7 +40,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class MessageBound:
     """The bound of priced memory and messages, in units of 2^-bits: a sum of minima over nodes and over tables.
 
     For every live pair (i, j), i < j, in ascending order: what the C_i choices of i, then the C_j choices of j take
@@ -59,14 +59,14 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class Eliminated:
+class EliminationBound:
     """The exact minimum of the problem with priced memory, by bucket elimination of all live nodes in `order`."""
 
     prices: Prices
     order: IntArray
 
 
-Bound: TypeAlias = Passed | Eliminated
+Bound: TypeAlias = MessageBound | EliminationBound
 
 
 @dataclass(frozen=True, slots=True)

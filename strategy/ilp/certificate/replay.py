@@ -200,7 +200,7 @@ def _merge(work: Working, node: int, into: int) -> None:
         if third != into:
             work.add_table(into, third, further[picks])
     for rows, amounts in work.spans[node].items():
-        work.hold(into, rows, amounts[picks])
+        work.add_span(into, rows, amounts[picks])
     work.remove(node)
 
 

@@ -66,9 +66,9 @@ class Working:
             self.put(node, other, table.take(kept, axis=0))
         held, self.spans[node] = self.spans[node], {}
         for rows, amounts in held.items():
-            self.hold(node, rows, amounts[kept])
+            self.add_span(node, rows, amounts[kept])
 
-    def hold(self, node: int, rows: tuple[int, int], amounts: IntArray) -> None:
+    def add_span(self, node: int, rows: tuple[int, int], amounts: IntArray) -> None:
         """Adds what a node holds; the least of it comes out of the room."""
         present = self.spans[node].pop(rows, None)
         amounts = amounts if present is None else plus(amounts, present)
@@ -81,13 +81,13 @@ class Working:
 
     def keep_rows(self, rows: IntArray) -> None:
         """Forgets all other rows, given ascending."""
-        place = np.searchsorted(rows, np.arange(self.room.size + 1)).tolist()
+        position = np.searchsorted(rows, np.arange(self.room.size + 1)).tolist()
         self.room = self.room[rows]
         for node, spans in self.spans.items():
             self.spans[node] = {}
             for (first, last), amounts in spans.items():
-                if place[first] < place[last]:
-                    self.hold(node, (place[first], place[last]), amounts)
+                if position[first] < position[last]:
+                    self.add_span(node, (position[first], position[last]), amounts)
 
     def is_impossible(self) -> bool:
         """Whether a node has no choice, or none that is allowed, or some row has negative room."""
@@ -150,11 +150,11 @@ def _begin_memory(work: Working, problem: Problem, limit: int) -> None:
     if total > LIMIT:
         raise CertificateError("memory is too large to be added exactly", got=total, expected=f"at most {LIMIT}")
     begins = sorted({usage.begin for _, usage in usages})
-    place = {instant: row for row, instant in enumerate(begins)}
+    position = {instant: row for row, instant in enumerate(begins)}
     ends = np.searchsorted(begins, [usage.end for _, usage in usages]).tolist()
     work.room = np.full(len(begins), min(limit, LIMIT), np.int64)
     for (i, usage), end in zip(usages, ends, strict=True):
-        work.hold(i, (place[usage.begin], end), np.array(usage.amounts, np.int64))
+        work.add_span(i, (position[usage.begin], end), np.array(usage.amounts, np.int64))
 
 
 def stretches(work: Working, node: int) -> Iterable[tuple[int, IntArray]]:

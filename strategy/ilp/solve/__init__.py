@@ -2,7 +2,7 @@
 
 from strategy.ilp.solve.brute_force import brute_force
 from strategy.ilp.solve.memory_feasibility import PeakLimitError, smallest_limit
-from strategy.ilp.solve.solution import Solution, SolveStatus
+from strategy.ilp.solve.solution import Solution
 from strategy.ilp.solve.solver import solve
 
-__all__ = ["PeakLimitError", "Solution", "SolveStatus", "brute_force", "smallest_limit", "solve"]
+__all__ = ["PeakLimitError", "Solution", "brute_force", "smallest_limit", "solve"]

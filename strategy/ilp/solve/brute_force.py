@@ -1,4 +1,4 @@
-"""The oracle: every choice, priced one by one. For problems of a few nodes only."""
+"""Brute force, the oracle of tests: every choice, priced one by one. For problems of a few nodes only."""
 
 from __future__ import annotations
 

@@ -1,30 +1,30 @@
-"""From a problem to its working form: parallel edges merged, loops folded, only the instants that can bind."""
+"""Building a core from a problem: parallel edges merged, loops folded, only the instants that can bind."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InputError
 from strategy.ilp.certificate.proof import IMPOSSIBLE
 from strategy.ilp.problem import FORBIDDEN, Problem
 from strategy.ilp.solve.core import MAX_TOTAL_COST, Core, IntArray
 
 
-def build_core(problem: Problem, *, deadline_s: float = math.inf) -> Core:
+def build_core(problem: Problem, *, budget: Budget = UNLIMITED) -> Core:
     """The working form of a problem that `validate` has seen.
 
     Args:
         problem: what is to be solved.
-        deadline_s: when to give up (time.perf_counter).
+        budget: when to give up.
 
     Raises:
         InputError: costs whose sum does not fit.
         NoChoiceError: a node has no choice that is allowed.
-        OutOfTimeError: the deadline has passed.
+        OutOfTimeError: the time is up.
     """
     sizes = [len(node.costs) for node in problem.nodes]
     own = _saturated(itertools.chain.from_iterable(node.costs for node in problem.nodes))
@@ -44,8 +44,8 @@ def build_core(problem: Problem, *, deadline_s: float = math.inf) -> Core:
         tables={i: {} for i in range(len(sizes))},
         spans={i: {} for i in range(len(sizes))},
         room=np.zeros(0, np.int64),
-        deadline_s=deadline_s,
-        most=total,
+        budget=budget,
+        cost_ceiling=total,
     )
     for edge, line in zip(problem.edges, _split(entries, cells), strict=True):
         core.check_time()
@@ -61,11 +61,11 @@ def build_core(problem: Problem, *, deadline_s: float = math.inf) -> Core:
     for node, cost in core.costs.items():
         if cost.max() >= FORBIDDEN:
             dropped = np.flatnonzero(cost >= FORBIDDEN)
-            core.drop(node, dropped, np.full(dropped.size, IMPOSSIBLE))
+            core.drop_choices(node, dropped, np.full(dropped.size, IMPOSSIBLE))
     if min(own.min(initial=0), entries.min(initial=0)) < 0:
         core.normalise(core.pairs())
     else:
-        core.settle()
+        core.subtract_minima()
     return core
 
 
@@ -101,7 +101,7 @@ def _add_memory(core: Core, problem: Problem, limit: int) -> None:
     for (node, _, _, amounts), begin, end in zip(items, first.tolist(), last.tolist(), strict=True):
         core.check_time()
         if row[begin] < row[end]:
-            core.hold(node, row[begin], row[end], amounts)
+            core.add_span(node, row[begin], row[end], amounts)
 
 
 def _saturated(values: Iterable[int]) -> IntArray:

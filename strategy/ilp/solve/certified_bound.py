@@ -1,21 +1,24 @@
-"""What follows from prices and messages found in floating point, in exact integers, as a certificate states it.
+"""Certified bound: what follows from prices and messages found in floating point, in exact integers.
 
 Prices and messages are rounded to multiples of powers of two that keep every sum within 60 bits. Whatever they are, the
-bound that follows from them holds; rounding costs tightness only. See `strategy.ilp.certificate.proof`.
+bound that follows from them holds; rounding costs tightness only. `strategy.ilp.certificate.proof` defines the bounds.
+
+Shapes: C_i choices of node i, R memory rows. Fixed-point numbers are int64 in units of 2^-bits or 2^-shift.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.ilp.certificate.proof import Bound, Eliminated, Passed, Prices
+from strategy.ilp.certificate.proof import Bound, EliminationBound, MessageBound, Prices
 from strategy.ilp.problem import FORBIDDEN
 from strategy.ilp.solve.core import Core, FloatArray, IntArray
-from strategy.ilp.solve.elimination import Bucket, Sweep, min_marginals, sweep
+from strategy.ilp.solve.elimination import Bucket, EliminationResult, eliminate, min_marginals
 
 # Magnitudes stay below 2^HEADROOM_BITS, well within what the checker adds exactly.
 HEADROOM_BITS = 58
@@ -28,23 +31,23 @@ FINEST_BITS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Stated:
+class CertifiedBound:
     """One bound: what it proves of everything, and of whatever takes each choice.
 
-    `by_choice[node]` are least totals in units of 2^-bits; `credit` is in units of 2^-shift. `picks` is the choice
-    that has the least total, where that is known.
+    `by_choice[node]` (C_i,) are least totals in units of 2^-bits; `credit` is in units of 2^-shift. `picks` is the
+    choice that has the least total, where that is known.
     """
 
     proof: Bound
     lower_bound: int
-    by_choice: dict[int, IntArray]
+    by_choice: Mapping[int, IntArray]
     credit: int
-    picks: dict[int, int] | None = None
+    picks: Mapping[int, int] | None = None
 
-    def kept(self, below: int) -> dict[int, IntArray]:
-        """Of the nodes that can do without some choices: the choices that may cost less than `below`."""
+    def choices_below(self, upper_bound: int) -> dict[int, IntArray]:
+        """Of the nodes that can do without some choices: those that may cost less than `upper_bound`, ascending."""
         prices = self.proof.prices
-        enough = -(-((below - 1 << prices.shift) + self.credit + 1) >> (prices.shift - prices.bits))
+        enough = -(-((upper_bound - 1 << prices.shift) + self.credit + 1) >> (prices.shift - prices.bits))
         enough = max(-INFINITE, min(enough, INFINITE))
         few = {}
         for node, totals in self.by_choice.items():
@@ -54,39 +57,39 @@ class Stated:
         return few
 
 
-def scales(magnitude: float, priced: float) -> tuple[int, int]:
-    """(bits, shift): the finest scales under which sums of costs, and of priced bytes, keep within the headroom."""
+def fixed_point_scales(magnitude: float, priced: float) -> tuple[int, int]:
+    """(bits, shift): the finest fixed-point scales under which sums of costs, and of priced bytes, fit."""
     bits = max(min(HEADROOM_BITS - _exponent(magnitude), FINEST_BITS), 0)
     return bits, max(min(HEADROOM_BITS - _exponent(priced), bits + HEADROOM_BITS), bits)
 
 
-def proved(total: int, credit: int, prices: Prices) -> int:
+def bound_of_total(total: int, credit: int, prices: Prices) -> int:
     """The bound that a total proves."""
     return -((credit - (total << (prices.shift - prices.bits))) >> prices.shift)
 
 
-def credit_of(units: IntArray, room: IntArray, constant: int, shift: int) -> int:
-    """The price of the rows' room less the constant, in units of 2^-shift."""
+def room_credit(units: IntArray, room: IntArray, constant: int, shift: int) -> int:
+    """The price of the rows' room (R,) less the constant, in units of 2^-shift."""
     paid = sum(unit * free for unit, free in zip(units.tolist(), room.tolist(), strict=True) if unit)
     return int(paid) - (constant << shift)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """An elimination of a core with its memory priced, in units of 2^-bits, and what it proves."""
+class PricedElimination:
+    """Lagrangian relaxation solved by elimination: memory at some prices, in units of 2^-bits, and what it proves."""
 
-    swept: Sweep
+    result: EliminationResult
     prices: Prices
     credit: int
 
     @property
     def lower_bound(self) -> int:
         """What the minimum proves."""
-        return proved(self.swept.cost, self.credit, self.prices)
+        return bound_of_total(self.result.cost, self.credit, self.prices)
 
 
-def run_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray) -> Run:
-    """The exact minimum of a core with its memory priced."""
+def eliminate_priced(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray) -> PricedElimination:
+    """The exact minimum of a core with its memory at `prices` (R,)."""
     dear = _dearest(core, prices)
     if sum(dear.values()) > LARGEST / 4:
         prices = prices * (LARGEST / 4 / sum(dear.values()))
@@ -94,7 +97,9 @@ def run_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray)
     largest = sum(_largest(cost) for cost in core.costs.values()) + sum(
         _largest(table) for one, row in core.tables.items() for other, table in row.items() if one < other
     )
-    bits, shift = scales(largest + sum(dear.values()), max(max(dear.values(), default=0.0), float(prices.sum())))
+    bits, shift = fixed_point_scales(
+        largest + sum(dear.values()), max(max(dear.values(), default=0.0), float(prices.sum()))
+    )
     units = np.rint(np.maximum(prices, 0.0) * 2.0**shift).astype(np.int64)
     prefix = [0, *itertools.accumulate(units.tolist())]
     costs = {}
@@ -108,27 +113,28 @@ def run_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray)
         if weighed:
             scaled = np.minimum(scaled + (np.sum(weighed, axis=0) >> (shift - bits)), FORBIDDEN)
         costs[node] = scaled
-    credit = credit_of(units, core.room, core.constant, shift)
-    return Run(sweep(buckets, costs, bits), Prices(units, shift, bits), credit)
+    credit = room_credit(units, core.room, core.constant, shift)
+    return PricedElimination(eliminate(buckets, costs, bits), Prices(units, shift, bits), credit)
 
 
-def state_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray) -> Stated:
-    """The exact minimum of a core with its memory priced, and of what takes each choice."""
-    run = run_elimination(core, buckets, prices)
+def certify_elimination(core: Core, buckets: tuple[Bucket, ...], prices: FloatArray) -> CertifiedBound:
+    """The exact minimum of a core with its memory at `prices` (R,), and of what takes each choice."""
+    priced = eliminate_priced(core, buckets, prices)
     by_choice = {
-        node: np.where(total >= FORBIDDEN, INFINITE, total) for node, total in min_marginals(buckets, run.swept).items()
+        node: np.where(total >= FORBIDDEN, INFINITE, total)
+        for node, total in min_marginals(buckets, priced.result).items()
     }
-    proof = Eliminated(run.prices, np.array([bucket.node for bucket in buckets], np.int64))
-    return Stated(proof, run.lower_bound, by_choice, run.credit, run.swept.picks)
+    proof = EliminationBound(priced.prices, np.array([bucket.node for bucket in buckets], np.int64))
+    return CertifiedBound(proof, priced.lower_bound, by_choice, priced.credit, priced.result.picks)
 
 
-def state_constant(core: Core) -> Stated:
+def certify_constant(core: Core) -> CertifiedBound:
     """The bound without prices and messages: costs and tables have no negative entry."""
     prices = Prices(np.zeros(core.room.size, np.int64), 0, 0)
     cells = sum(sum(core.tables[one][other].shape) for one, other in core.pairs())
     by_choice = {node: np.where(cost >= FORBIDDEN, INFINITE, cost) for node, cost in core.costs.items()}
-    return Stated(
-        Passed(prices, np.zeros(cells, np.int64), np.zeros(0, np.int64)), core.constant, by_choice, -core.constant
+    return CertifiedBound(
+        MessageBound(prices, np.zeros(cells, np.int64), np.zeros(0, np.int64)), core.constant, by_choice, -core.constant
     )
 
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.ilp.problem import FORBIDDEN, Problem
 from strategy.ilp.solve.memory_feasibility import least_peak
 
@@ -26,7 +27,7 @@ class Overfull:
         return f"from {self.begin} to {self.end} at least {self.least} bytes are held"
 
 
-def overfull_times(problem: Problem, *, time_limit_s: float = float("inf")) -> tuple[Overfull, ...]:
+def overfull_times(problem: Problem, *, budget: Budget = UNLIMITED) -> tuple[Overfull, ...]:
     """When the limit is exceeded, the fullest time first; empty where there is no limit, or nothing is known in time.
 
     A time is overfull for itself where the least amounts of all that live then exceed the limit. Where none is, choices
@@ -38,7 +39,7 @@ def overfull_times(problem: Problem, *, time_limit_s: float = float("inf")) -> t
     alone = tuple(_spans(problem, limit, None))
     if alone:
         return _fullest_first(alone)
-    answer = least_peak(problem, time_limit_s=time_limit_s)
+    answer = least_peak(problem, budget=budget)
     return () if answer.choice is None else _fullest_first(tuple(_spans(problem, limit, answer.choice)))
 
 

@@ -1,4 +1,4 @@
-"""The working form of a problem: arrays that reductions shrink, the way back to a full choice, and the proof so far.
+"""Core, the working form of a problem: arrays that reductions shrink, the way back, and the proof so far.
 
 Everything is in int64. Entries of `FORBIDDEN` saturate: `add` never leaves them, so that sums of forbidden
 entries neither overflow nor turn legal. Node costs and tables are kept at minimum zero (what they lose is in
@@ -12,14 +12,14 @@ Shapes: C_i choices of node i; a table between i and j is (C_i, C_j); a span's a
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
 from strategy.ilp.certificate.proof import Bound, Drop, Fix, KeepRows, Normalise, Step
 from strategy.ilp.problem import FORBIDDEN
 
@@ -36,10 +36,6 @@ Spans = dict[tuple[int, int], IntArray]
 
 class NoChoiceError(Exception):
     """A node has no choice left: forbidden pairs or memory exclude all of them. Caught within this package."""
-
-
-class OutOfTimeError(Exception):
-    """The deadline has passed; raised only where the core is whole. Caught within this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +63,22 @@ class Core:
     trail: list[Lift] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     changed: set[int] = field(default_factory=set)
-    deadline_s: float = math.inf
-    most: int = MAX_TOTAL_COST
-    """No legal choice of the whole problem costs more."""
+    budget: Budget = UNLIMITED
+    cost_ceiling: int = MAX_TOTAL_COST  # no legal choice of the whole problem costs more
 
     def check_time(self) -> None:
-        """Raises OutOfTimeError once `deadline_s` (time.perf_counter) has passed."""
-        if time.perf_counter() > self.deadline_s:
-            raise OutOfTimeError
+        """Raises OutOfTimeError once the budget's time is up; called only where the core is whole."""
+        if self.budget.is_over():
+            raise OutOfTimeError("the time is up")
 
     def copy(self) -> Core:
         """An independent core with shared (immutable) arrays, the same trail and the same steps."""
         tables = {node: dict(row) for node, row in self.tables.items()}
         spans = {node: dict(held) for node, held in self.spans.items()}
-        trail, steps = list(self.trail), list(self.steps)
-        return Core(dict(self.costs), tables, spans, self.room.copy(), self.constant, trail, steps, most=self.most)
+        return Core(
+            dict(self.costs), tables, spans, self.room.copy(), self.constant, list(self.trail), list(self.steps),
+            budget=self.budget, cost_ceiling=self.cost_ceiling,
+        )  # fmt: skip
 
     def without_memory(self) -> Core:
         """The relaxation in which memory is unlimited."""
@@ -90,14 +87,14 @@ class Core:
         return free
 
     def branch(self, node: int, kept: IntArray) -> Core:
-        """The case in which `node` takes one of `kept`; its steps begin anew.
+        """A child of branch and bound, in which `node` takes one of `kept`; its steps begin anew.
 
         Raises:
             NoChoiceError: nothing is kept.
         """
         part = self.copy()
         part.steps = []
-        part.keep(node, kept)
+        part.keep_choices(node, kept)
         return part
 
     def pairs(self) -> list[tuple[int, int]]:
@@ -129,16 +126,16 @@ class Core:
         self.trail.append(Lift(node, given, picks))
         self.steps.append(step)
 
-    def drop(self, node: int, dropped: IntArray, by: IntArray) -> None:
+    def drop_choices(self, node: int, dropped: IntArray, by: IntArray) -> None:
         """Takes choices from a node, each for a reason as in `proof.Drop`.
 
         Raises:
             NoChoiceError: nothing is left.
         """
         self.steps.append(Drop(node, dropped, by))
-        self.keep(node, np.delete(np.arange(self.costs[node].size), dropped))
+        self.keep_choices(node, np.delete(np.arange(self.costs[node].size), dropped))
 
-    def fix(self, bound: Bound, below: int, kept: Mapping[int, IntArray]) -> None:
+    def fix_choices(self, bound: Bound, below: int, kept: Mapping[int, IntArray]) -> None:
         """Restricts nodes to the choices `kept`, since `bound` shows that all others cost at least `below`.
 
         Raises:
@@ -149,9 +146,9 @@ class Core:
         if dropped:
             self.steps.append(Fix(bound, below, np.array(list(dropped), np.int64), tuple(dropped.values())))
         for node in dropped:
-            self.keep(node, kept[node])
+            self.keep_choices(node, kept[node])
 
-    def keep(self, node: int, kept: IntArray) -> None:
+    def keep_choices(self, node: int, kept: IntArray) -> None:
         """Restricts a node to the choices `kept`; the reason is the caller's to record.
 
         Raises:
@@ -164,12 +161,12 @@ class Core:
             self.set_table(node, other, table.take(kept, axis=0))
         held, self.spans[node] = self.spans[node], {}
         for (first, last), amounts in held.items():
-            self.hold(node, first, last, amounts[kept])
+            self.add_span(node, first, last, amounts[kept])
         self.changed.add(node)
         self.changed.update(self.tables[node])
         self.trail.append(Lift(node, (node,), kept))
 
-    def hold(self, node: int, first: int, last: int, amounts: IntArray) -> None:
+    def add_span(self, node: int, first: int, last: int, amounts: IntArray) -> None:
         """Adds memory of a node in the rows [first, last); what every choice holds comes out of the rows' room."""
         spans = self.spans[node]
         if (first, last) in spans:
@@ -200,7 +197,7 @@ class Core:
             if crowded:
                 self.spans[node] = {}
                 for (first, last), amounts in moved.items():
-                    self.hold(node, first, last, amounts)
+                    self.add_span(node, first, last, amounts)
             if len(self.spans[node]) < len(spans):
                 self.changed.add(node)
 
@@ -215,13 +212,13 @@ class Core:
         """
         touched: list[tuple[int, int]] = []
         for k, (one, other) in enumerate(pairs):
-            if k % 256 == 0 and time.perf_counter() > self.deadline_s:
+            if k % 256 == 0 and self.budget.is_over():
                 break
             table = self.tables[one][other]
             rows = _least(table, axis=1)
-            rest = less(table, rows[:, None]) if rows.any() else table
+            rest = subtract(table, rows[:, None]) if rows.any() else table
             columns = _least(rest, axis=0)
-            rest = less(rest, columns[None, :]) if columns.any() else rest
+            rest = subtract(rest, columns[None, :]) if columns.any() else rest
             if rest is not table:
                 self.costs[one] = add(self.costs[one], rows)
                 self.costs[other] = add(self.costs[other], columns)
@@ -235,9 +232,9 @@ class Core:
         if touched:
             ones, others = np.array(touched, np.int64).T
             self.steps.append(Normalise(ones, others))
-        self.settle()
+        self.subtract_minima()
 
-    def settle(self) -> None:
+    def subtract_minima(self) -> None:
         """Moves the nodes' minima into the constant.
 
         Raises:
@@ -248,10 +245,10 @@ class Core:
             if least >= FORBIDDEN:
                 raise NoChoiceError
             if least:
-                self.costs[node] = less(cost, np.int64(least))
+                self.costs[node] = subtract(cost, np.int64(least))
                 self.constant += least
 
-    def load(self, picks: dict[int, int]) -> IntArray:
+    def load(self, picks: Mapping[int, int]) -> IntArray:
         """Memory per row, above the least amounts, when node i takes `picks[i]`."""
         change = np.zeros(len(self.room) + 1, np.int64)
         for node, spans in self.spans.items():
@@ -260,7 +257,7 @@ class Core:
                 change[last] -= amounts[picks[node]]
         return change[:-1].cumsum()
 
-    def lift(self, picks: dict[int, int]) -> dict[int, int]:
+    def lift(self, picks: Mapping[int, int]) -> dict[int, int]:
         """The full choice (original indices) that the choice `picks` of the live nodes stands for."""
         full = dict(picks)
         for step in reversed(self.trail):
@@ -281,7 +278,7 @@ def _least(table: IntArray, *, axis: int) -> IntArray:
     return least
 
 
-def less(table: IntArray, amount: IntArray | np.int64) -> IntArray:
+def subtract(table: IntArray, amount: IntArray | np.int64) -> IntArray:
     """`table - amount`, forbidden entries staying forbidden."""
     rest = table - amount
     rest[table >= FORBIDDEN] = FORBIDDEN

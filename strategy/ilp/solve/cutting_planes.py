@@ -1,18 +1,20 @@
-"""Prices of memory where elimination is narrow: cutting planes in a trust region.
+"""Cutting planes in a trust region: the best prices of memory where elimination is narrow.
 
 For prices >= 0 the least cost of a choice with memory priced, less the price of the room, bounds the optimum from
 below (Lagrangian relaxation); elimination gives it exactly, and its choice a plane above the bound as a function of
 prices. The next prices are where all planes promise most (Kelley 1960; Marsten, Hogan and Blankenship 1975).
+
+Shapes: R memory rows, P planes. Prices, slopes and the trust region's center are (R,) float64.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from strategy.ilp.solve.certified_bound import run_elimination
+from strategy.ilp.solve.certified_bound import eliminate_priced
 from strategy.ilp.solve.core import Core, FloatArray
 from strategy.ilp.solve.elimination import Bucket
 
@@ -20,12 +22,12 @@ from strategy.ilp.solve.elimination import Bucket
 LEAST_RADIUS = 1e-6
 
 
-def raise_prices(
+def raise_prices_by_cuts(
     core: Core,
     buckets: tuple[Bucket, ...],
     prices: FloatArray,
     *,
-    offer: Callable[[dict[int, int], int], int | None],
+    offer: Callable[[Mapping[int, int], int], int | None],
     max_rounds: int = 20,
 ) -> FloatArray:
     """The prices with the best bound found.
@@ -33,9 +35,9 @@ def raise_prices(
     Args:
         core: the problem with its memory rows.
         buckets: the plan of `core`'s elimination.
-        prices: where to start.
-        offer: takes each run's choice of the live nodes and its bound; returns the best known cost, if any. What it
-            raises ends the work.
+        prices: (R,), where to start.
+        offer: takes each elimination's choice of the live nodes and its bound; returns the best known cost, if any.
+            What it raises ends the work.
         max_rounds: how many eliminations at most.
     """
     scale_bytes = np.maximum(core.room, 1).astype(np.float64)
@@ -45,10 +47,10 @@ def raise_prices(
     planes: list[tuple[float, FloatArray]] = []
     best: int | None = None
     for _ in range(max_rounds):
-        run = run_elimination(core, buckets, trial)
-        value = run.lower_bound
-        excess = core.load(run.swept.picks) - core.room
-        known = offer(run.swept.picks, value)
+        priced = eliminate_priced(core, buckets, trial)
+        value = priced.lower_bound
+        excess = core.load(priced.result.picks) - core.room
+        known = offer(priced.result.picks, value)
         if not planes:
             scale_cost = float(max(known - value, 1)) if known is not None else float(max(value - core.constant, 1))
         # The plane's value at no prices is the choice's cost.
@@ -70,7 +72,10 @@ def raise_prices(
 
 
 def _next_prices(planes: list[tuple[float, FloatArray]], center: FloatArray, radius: float) -> tuple[FloatArray, float]:
-    """The prices within the trust region at which the planes promise the highest bound, and that promise."""
+    """The prices (R,) within the trust region at which the planes promise the highest bound, and that promise.
+
+    A plane is its value at no prices, and its slopes (R,).
+    """
     from scipy.optimize import linprog
 
     moved = np.flatnonzero((np.max([slope for _, slope in planes], axis=0) > 0) | (center > 0))

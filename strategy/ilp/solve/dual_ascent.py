@@ -1,22 +1,25 @@
-"""Prices of memory raised together with the messages: one sweep there and back per step.
+"""Dual ascent: Lagrange multipliers (prices) of memory raised together with the messages, one TRW-S sweep each way.
 
 A step follows the deflected subgradient (Camerini, Fratta and Maffioli 1975): the excess of the decoded choice over
 the rows' room, averaged over steps. Its length aims at a gain `delta` (Polyak 1969; Brannlund 1993, target levels):
 steps that pass it make it larger, and after a run of steps without gain the best prices and messages are restored and
 `delta` shrinks.
+
+Shapes: N nodes, C choices in all, R memory rows (see `packed_arrays`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.evaluate import cost_of, load_of
-from strategy.ilp.solve.packed_arrays import Flat
-from strategy.ilp.solve.trws import Messages, assign, no_messages, price, sweep
+from strategy.ilp.solve.packed_arrays import PackedArrays
+from strategy.ilp.solve.trws import TrwsMessages, overwrite_messages, price_memory, trws_sweep, zero_messages
 
 # Share of the old direction in the new one.
 DEFLECTION = 0.7
@@ -35,107 +38,117 @@ PROBE_AIM = 0.1
 # The ascent has converged once `delta` is below this part of the bound.
 CONVERGED = 1e-9
 
-# Where the scalars of the state lie in `Ascent.scalars`.
-BEST, DELTA, FAILS, STARTED, CONSTANT, NEAREST = range(6)
+# Where the scalars lie in `AscentState.scalars`: the best bound, `delta`, steps without gain (-1: the direction starts
+# anew), whether the first sweeps are done, the core's constant, and the score of `decoded`.
+BEST, DELTA, FAILS, STARTED, CONSTANT, DECODED_SCORE = range(6)
+
+
+class AscentState(NamedTuple):
+    """What the loop knows, written in place: float64 but for `picks` and `decoded`, which are int64."""
+
+    prices: FloatArray  # (R,) of a byte in every memory row, >= 0
+    messages: TrwsMessages
+    best_prices: FloatArray  # (R,) of the best bound
+    best_messages: TrwsMessages
+    direction: FloatArray  # (R,) averaged excess over the room
+    picks: IntArray  # (N,) what the last sweep decoded
+    priced: FloatArray  # (C,) costs with memory priced
+    decoded: IntArray  # (N,) the cheapest choice decoded, excess memory priced dearly
+    scalars: FloatArray  # (6,) by the names above
 
 
 @dataclass(frozen=True, slots=True)
-class Ascent:
-    """What the ascent knows: the present and the best prices and messages; arrays are written in place."""
+class DualAscent:
+    """An ascent over the working copy `arrays`, at some state."""
 
-    flat: Flat
-    prices: FloatArray
-    messages: Messages
-    best_prices: FloatArray
-    best_messages: Messages
-    direction: FloatArray
-    picks: IntArray
-    priced: FloatArray
-    nearest: IntArray
-    scalars: FloatArray
+    arrays: PackedArrays
+    state: AscentState
 
     @property
     def bound(self) -> float:
         """The best bound so far, in floating point, without the core's constant."""
-        return float(self.scalars[BEST])
+        return float(self.state.scalars[BEST])
+
+    @property
+    def best_prices(self) -> FloatArray:
+        """The prices of the best bound, (R,)."""
+        return self.state.best_prices
+
+    @property
+    def best_messages(self) -> TrwsMessages:
+        """The messages of the best bound."""
+        return self.state.best_messages
+
+    @property
+    def decoded(self) -> IntArray:
+        """The cheapest choice that the last call of `ascend` decoded, (N,); excess memory is priced dearly."""
+        return self.state.decoded
+
+    @property
+    def decoded_score(self) -> float:
+        """The cost of `decoded` without the core's constant, with its excess memory priced; infinity without one."""
+        return float(self.state.scalars[DECODED_SCORE])
 
     @property
     def converged(self) -> bool:
         """Whether steps have become too short to matter."""
-        scale = max(abs(self.bound + self.scalars[CONSTANT]), 1.0)
-        return bool(self.scalars[STARTED] > 0 and self.scalars[DELTA] < CONVERGED * scale)
+        scalars = self.state.scalars
+        scale = max(abs(self.bound + scalars[CONSTANT]), 1.0)
+        return bool(scalars[STARTED] > 0 and scalars[DELTA] < CONVERGED * scale)
 
-    def climb(self, steps: int) -> None:
-        """Takes `steps` steps; `nearest` is then the cheapest choice decoded, excess memory priced dearly."""
-        self.scalars[NEAREST] = np.inf
-        _climb(
-            self.flat,
-            self.prices,
-            self.messages,
-            self.best_prices,
-            self.best_messages,
-            self.direction,
-            self.picks,
-            self.priced,
-            self.nearest,
-            self.scalars,
-            steps,
-        )
+    def ascend(self, steps: int) -> None:
+        """Takes `steps` steps."""
+        self.state.scalars[DECODED_SCORE] = np.inf
+        _ascend(self.arrays, self.state, steps)
 
     def probe(self, node: int, choice: int, penalty: float, steps: int) -> float:
         """The bound that is reached from the best one in `steps` steps once other choices of a node cost more."""
-        begin, end = self.flat.first[node], self.flat.first[node + 1]
-        cost = self.flat.cost.copy()
+        begin, end = self.arrays.choice_at[node], self.arrays.choice_at[node + 1]
+        cost = self.arrays.cost.copy()
         cost[begin:end] += penalty
         cost[begin + choice] -= penalty
-        scalars = self.scalars.copy()
-        scalars[BEST], scalars[DELTA], scalars[FAILS], scalars[NEAREST] = -np.inf, PROBE_AIM * penalty, -1, np.inf
+        scalars = self.state.scalars.copy()
+        scalars[BEST], scalars[DELTA], scalars[FAILS] = -np.inf, PROBE_AIM * penalty, -1
+        scalars[DECODED_SCORE] = np.inf
         prices, messages = self.best_prices.copy(), self.best_messages.copy()
-        _climb(
-            self.flat._replace(cost=cost), prices, messages, prices.copy(), messages.copy(),
-            np.zeros(prices.size), self.picks.copy(), cost.copy(), self.picks.copy(), scalars, steps,
+        state = AscentState(
+            prices, messages, prices.copy(), messages.copy(), direction=np.zeros(prices.size),
+            picks=self.state.picks.copy(), priced=cost.copy(), decoded=self.state.picks.copy(), scalars=scalars,
         )  # fmt: skip
+        _ascend(self.arrays._replace(cost=cost), state, steps)
         return float(scalars[BEST])
 
 
-def start_ascent(flat: Flat, constant: int, prices: FloatArray, aim: float | None = None) -> Ascent:
-    """An ascent from `prices` on the working copy `flat`.
+def start_dual_ascent(arrays: PackedArrays, constant: int, prices: FloatArray, aim: float | None = None) -> DualAscent:
+    """An ascent that has yet to take its first step.
 
     Args:
-        flat: the arrays.
+        arrays: the working copy, in floats.
         constant: the core's.
-        prices: of the rows.
+        prices: (R,), where to start.
         aim: the gain that the first step aims at.
     """
-    rows = flat.room.size
+    nodes = arrays.choice_at.size - 1
     begin = prices.copy()
     scalars = np.zeros(6)
     scalars[BEST] = -np.inf
     scalars[CONSTANT] = constant
     scalars[DELTA] = 0.0 if aim is None else aim
-    return Ascent(
-        flat, begin, no_messages(flat), begin.copy(), no_messages(flat), np.zeros(rows),
-        np.zeros(flat.first.size - 1, np.int64), flat.cost.copy(), np.zeros(flat.first.size - 1, np.int64), scalars,
+    state = AscentState(
+        begin, zero_messages(arrays), begin.copy(), zero_messages(arrays), direction=np.zeros(arrays.room.size),
+        picks=np.zeros(nodes, np.int64), priced=arrays.cost.copy(), decoded=np.zeros(nodes, np.int64), scalars=scalars,
     )  # fmt: skip
+    return DualAscent(arrays, state)
 
 
 @compiled
-def _climb(
-    flat: Flat,
-    prices: FloatArray,
-    messages: Messages,
-    best_prices: FloatArray,
-    best_messages: Messages,
-    direction: FloatArray,
-    picks: IntArray,
-    priced: FloatArray,
-    nearest: IntArray,
-    scalars: FloatArray,
-    steps: int,
-) -> None:
+def _ascend(arrays: PackedArrays, state: AscentState, steps: int) -> None:
+    """Takes `steps` steps: prices along the direction, a sweep each way, and the best kept; `state` is rewritten."""
+    prices, messages, direction = state.prices, state.messages, state.direction
+    picks, scalars = state.picks, state.scalars
     rows = prices.size
-    roomy = max(1.0, np.mean(flat.room)) if rows else 1.0
-    load = load_of(flat, picks)
+    roomy = max(1.0, np.mean(arrays.room)) if rows else 1.0
+    load = load_of(arrays, picks)  # (R,)
     for _ in range(steps):
         rounds = 1
         if scalars[STARTED] == 0:
@@ -144,7 +157,7 @@ def _climb(
             squared = 0.0
             fresh = scalars[FAILS] < 0
             for row in range(rows):
-                excess = load[row] - flat.room[row]
+                excess = load[row] - arrays.room[row]
                 direction[row] = excess if fresh else DEFLECTION * direction[row] + (1 - DEFLECTION) * excess
                 if prices[row] > 0 or direction[row] > 0:
                     squared += direction[row] * direction[row]
@@ -154,22 +167,22 @@ def _climb(
                 length = scalars[DELTA] / squared
                 for row in range(rows):
                     prices[row] = max(0.0, prices[row] + length * direction[row])
-        price(flat, prices, priced)
+        price_memory(arrays, prices, state.priced)
         value = 0.0
         for _ in range(rounds):
-            sweep(flat, priced, messages, True, picks)
-            value = sweep(flat, priced, messages, False, picks)
-        load = load_of(flat, picks)
+            trws_sweep(arrays, state.priced, messages, True, picks)
+            value = trws_sweep(arrays, state.priced, messages, False, picks)
+        load = load_of(arrays, picks)
         over = 0.0
         for row in range(rows):
-            over = max(over, load[row] - flat.room[row])
-        score = cost_of(flat, picks)
+            over = max(over, load[row] - arrays.room[row])
+        score = cost_of(arrays, picks)
         score += over / roomy * (abs(scalars[BEST] + scalars[CONSTANT]) if scalars[STARTED] else 1.0)
-        if score < scalars[NEAREST]:
-            scalars[NEAREST] = score
-            nearest[:] = picks
+        if score < scalars[DECODED_SCORE]:
+            scalars[DECODED_SCORE] = score
+            state.decoded[:] = picks
         for row in range(rows):
-            value -= prices[row] * flat.room[row]
+            value -= prices[row] * arrays.room[row]
         if scalars[STARTED] == 0:
             scalars[STARTED] = 1
             scalars[FAILS] = -1
@@ -184,10 +197,10 @@ def _climb(
             if scalars[FAILS] >= PATIENCE:
                 scalars[DELTA] *= SHRINK
                 scalars[FAILS] = -1
-                prices[:] = best_prices
-                assign(messages, best_messages)
+                prices[:] = state.best_prices
+                overwrite_messages(messages, state.best_messages)
                 continue
         if value > scalars[BEST]:
             scalars[BEST] = value
-            best_prices[:] = prices
-            assign(best_messages, messages)
+            state.best_prices[:] = prices
+            overwrite_messages(state.best_messages, messages)

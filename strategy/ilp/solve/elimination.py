@@ -1,13 +1,14 @@
 """Bucket elimination: the optimum without memory, exactly, where the graph is narrow enough.
 
 Eliminating a node joins all tables that mention it and minimises over its choices (Dechter 1999, Artificial
-Intelligence 113). The order is greedy by the size of the joined table. The work is planned once: an `Elimination`
-can be run again with other node costs, which is what multipliers of memory rows change.
+Intelligence 113). The order is greedy by the size of the joined table. The work is planned once: buckets can be
+eliminated again with other node costs, which is what multipliers of memory rows change.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -29,11 +30,11 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Sweep:
-    """One run: the least cost, the choice that has it, and each bucket's joined table and message."""
+class EliminationResult:
+    """The least cost, the choice that has it, and each bucket's joined table and message, int64 with axes by scope."""
 
     cost: int
-    picks: dict[int, int]
+    picks: Mapping[int, int]
     joined: tuple[IntArray, ...]
     messages: tuple[IntArray, ...]
 
@@ -43,10 +44,10 @@ def plan_elimination(core: Core, *, max_cells: int) -> tuple[Bucket, ...] | None
     order = _order(core, max_cells)
     if order is None:
         return None
-    place = {node: k for k, (node, _) in enumerate(order)}
+    position = {node: k for k, (node, _) in enumerate(order)}
     buckets = []
     for node, neighbours in order:
-        scope = (*sorted(neighbours, key=place.__getitem__, reverse=True), node)
+        scope = (*sorted(neighbours, key=position.__getitem__, reverse=True), node)
         table: IntArray = np.zeros([core.costs[other].size for other in scope], np.int64)
         for axis, other in enumerate(scope[:-1]):
             if other in core.tables[node]:
@@ -56,13 +57,13 @@ def plan_elimination(core: Core, *, max_cells: int) -> tuple[Bucket, ...] | None
         buckets.append((node, scope, table))
     planned = []
     for node, scope, table in buckets:
-        parent = place[scope[-2]] if len(scope) > 1 else -1
+        parent = position[scope[-2]] if len(scope) > 1 else -1
         align = tuple(slice(None) if other in scope else None for other in buckets[parent][1]) if parent >= 0 else ()
         planned.append(Bucket(node, scope, table, parent, align))
     return tuple(planned)
 
 
-def sweep(buckets: tuple[Bucket, ...], costs: dict[int, IntArray], bits: int = 0) -> Sweep:
+def eliminate(buckets: tuple[Bucket, ...], costs: dict[int, IntArray], bits: int = 0) -> EliminationResult:
     """Minimises the tables plus `costs` (>= 0, by node); a cost of `FORBIDDEN` means that nothing is legal.
 
     Costs, like the answer, are in units of 2^-`bits`, tables are not.
@@ -85,22 +86,22 @@ def sweep(buckets: tuple[Bucket, ...], costs: dict[int, IntArray], bits: int = 0
     for bucket, table in zip(reversed(buckets), reversed(joined), strict=True):
         line = table[tuple(picks[other] for other in bucket.scope[:-1])]
         picks[bucket.node] = int(line.argmin())
-    return Sweep(min(total, FORBIDDEN), picks, tuple(joined), tuple(messages))
+    return EliminationResult(min(total, FORBIDDEN), picks, tuple(joined), tuple(messages))
 
 
-def min_marginals(buckets: tuple[Bucket, ...], run: Sweep) -> dict[int, IntArray]:
-    """For each node, the least total cost of a choice in which it takes each of its options."""
-    whole: list[IntArray] = list(run.joined)
+def min_marginals(buckets: tuple[Bucket, ...], result: EliminationResult) -> dict[int, IntArray]:
+    """Min-marginals: for each node (C_i,), the least total cost of a choice in which it takes each of its options."""
+    whole: list[IntArray] = list(result.joined)
     marginals: dict[int, IntArray] = {}
     for k in range(len(buckets) - 1, -1, -1):
-        bucket, message = buckets[k], run.messages[k]
+        bucket, message = buckets[k], result.messages[k]
         if bucket.parent < 0:
-            outside: IntArray = np.asarray(run.cost - message)
+            outside: IntArray = np.asarray(result.cost - message)
         else:
             above = whole[bucket.parent]
             axes = tuple(axis for axis, item in enumerate(bucket.align) if item is None)
             outside = np.where(message >= FORBIDDEN, FORBIDDEN, above.min(axis=axes) - message)
-        whole[k] = add(run.joined[k], outside[..., None])
+        whole[k] = add(result.joined[k], outside[..., None])
         marginals[bucket.node] = whole[k].min(axis=tuple(range(len(bucket.scope) - 1)))
     return marginals
 

@@ -1,4 +1,4 @@
-"""What a choice of the arrays' nodes costs and holds."""
+"""Evaluation of one choice of the packed arrays' nodes: what it costs and holds. Picks are (N,) int64."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import numpy as np
 
 from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
-from strategy.ilp.solve.packed_arrays import Flat
+from strategy.ilp.solve.packed_arrays import PackedArrays
 from strategy.ilp.solve.packed_joins import cell_of
 
 
 @compiled
-def cost_of(flat: Flat, picks: IntArray) -> float:
-    """The cost of a choice without the core's constant; `LEGAL` or more if it holds a forbidden entry."""
+def cost_of(arrays: PackedArrays, picks: IntArray) -> float:
+    """The cost of a choice without the core's constant; `LEAST_FORBIDDEN` or more if it holds a forbidden entry."""
     total = 0.0
     for i in range(picks.size):
-        total += flat.cost[flat.first[i] + picks[i]]
-    for e in range(flat.tail.size):
-        columns = flat.head_at[e + 1] - flat.head_at[e]
-        total += flat.table[flat.at[e] + picks[flat.tail[e]] * columns + picks[flat.head[e]]]
-    for j in range(flat.joins.start.size):
-        total += cell_of(flat.joins, j, picks)
+        total += arrays.cost[arrays.choice_at[i] + picks[i]]
+    for e in range(arrays.tail.size):
+        columns = arrays.head_at[e + 1] - arrays.head_at[e]
+        total += arrays.table[arrays.table_at[e] + picks[arrays.tail[e]] * columns + picks[arrays.head[e]]]
+    for j in range(arrays.joins.table_at.size):
+        total += cell_of(arrays.joins, j, picks)
     return total
 
 
 @compiled
-def load_of(flat: Flat, picks: IntArray) -> FloatArray:
-    """Memory per row of a choice."""
-    load = np.zeros(flat.room.size + 1, flat.room.dtype)
+def load_of(arrays: PackedArrays, picks: IntArray) -> FloatArray:
+    """Memory of a choice above the least amounts, per row: (R,) float64."""
+    load = np.zeros(arrays.room.size + 1, arrays.room.dtype)
     for i in range(picks.size):
-        for s in range(flat.span_at[i], flat.span_at[i + 1]):
-            held = flat.amount[flat.span_start[s] + picks[i]]
-            load[flat.span_first[s]] += held
-            load[flat.span_last[s]] -= held
+        for s in range(arrays.span_at[i], arrays.span_at[i + 1]):
+            held = arrays.amount[arrays.span_start[s] + picks[i]]
+            load[arrays.span_first[s]] += held
+            load[arrays.span_last[s]] -= held
     for row in range(1, load.size):
         load[row] += load[row - 1]
     return load[:-1]
 
 
 @compiled
-def fits(flat: Flat, picks: IntArray) -> bool:
+def fits(arrays: PackedArrays, picks: IntArray) -> bool:
     """Whether a choice keeps within the room of every row."""
-    load = load_of(flat, picks)
-    return bool(np.all(load <= flat.room))
+    load = load_of(arrays, picks)
+    return bool(np.all(load <= arrays.room))

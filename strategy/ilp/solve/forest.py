@@ -1,7 +1,10 @@
-"""Many nodes at once: the exact best over a random induced forest, all other nodes staying where they are.
+"""Forest moves: many nodes at once, to the exact best over an induced forest, all others staying where they are.
 
 Dynamic programming over induced trees is the tree-block move of Hamze and de Freitas (2004, UAI) taken to its minimum.
 Memory enters through prices, so a move may break a limit; the caller repairs or refuses it.
+
+Shapes, as in `packed_arrays`: N nodes, C choices in all, F nodes of the forest. Picks are (N,) int64, costs (C,)
+float64.
 """
 
 from __future__ import annotations
@@ -10,15 +13,15 @@ import numpy as np
 
 from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
-from strategy.ilp.solve.packed_arrays import Flat
+from strategy.ilp.solve.packed_arrays import PackedArrays
 
 BIG = 1e300
 
 
 @compiled
-def region_of(flat: Flat, most: int, seed: int) -> IntArray:
-    """At most `most` nodes around a random one, by breadth; all nodes in random order if `most` is not less."""
-    nodes = flat.first.size - 1
+def random_region(arrays: PackedArrays, most: int, seed: int) -> IntArray:
+    """At most `most` nodes around a random one, by breadth first, shuffled; all N nodes if `most` is not less."""
+    nodes = arrays.choice_at.size - 1
     np.random.seed(seed)
     if most >= nodes:
         return np.random.permutation(nodes)
@@ -36,9 +39,9 @@ def region_of(flat: Flat, most: int, seed: int) -> IntArray:
             filled += 1
         i = queue[read]
         read += 1
-        for k in range(flat.link_at[i], flat.link_at[i + 1]):
-            e = flat.links[k]
-            j = flat.tail[e] + flat.head[e] - i
+        for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+            e = arrays.links[k]
+            j = arrays.tail[e] + arrays.head[e] - i
             if not seen[j] and filled < most:
                 seen[j] = True
                 queue[filled] = j
@@ -49,18 +52,21 @@ def region_of(flat: Flat, most: int, seed: int) -> IntArray:
 
 
 @compiled
-def improve_forest(flat: Flat, costs: FloatArray, picks: IntArray, candidates: IntArray) -> None:
-    """Moves `picks` to the best over a forest that the graph induces among `candidates`, taken greedily in order."""
+def optimise_forest(arrays: PackedArrays, costs: FloatArray, picks: IntArray, candidates: IntArray) -> None:
+    """Moves `picks` (N,) to the best over a forest among `candidates` (any,), which are taken greedily in order.
+
+    A candidate that would close a cycle stays where it is. `costs` (C,) are those of the choices, memory priced.
+    """
     nodes = picks.size
-    inside = np.zeros(nodes, np.bool_)
-    leader = np.arange(nodes)
-    roots = np.empty(nodes, np.int64)
+    inside = np.zeros(nodes, np.bool_)  # (N,) whether a node is of the forest
+    leader = np.arange(nodes)  # (N,) union-find: towards the leader of a node's tree
+    roots = np.empty(nodes, np.int64)  # trees that the candidate touches
     for i in candidates:
         count = 0
         joins = True
-        for k in range(flat.link_at[i], flat.link_at[i + 1]):
-            e = flat.links[k]
-            j = flat.tail[e] + flat.head[e] - i
+        for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+            e = arrays.links[k]
+            j = arrays.tail[e] + arrays.head[e] - i
             if inside[j]:
                 while leader[j] != j:
                     leader[j] = leader[leader[j]]
@@ -76,8 +82,8 @@ def improve_forest(flat: Flat, costs: FloatArray, picks: IntArray, candidates: I
             inside[i] = True
             for q in range(count):
                 leader[roots[q]] = i
-    order = np.empty(candidates.size, np.int64)
-    parent = np.full(nodes, -1)
+    order = np.empty(candidates.size, np.int64)  # (F,) every tree from its root, by breadth
+    parent = np.full(nodes, -1)  # (N,) the edge to the node above
     filled = 0
     read = 0
     seen = np.zeros(nodes, np.bool_)
@@ -90,62 +96,62 @@ def improve_forest(flat: Flat, costs: FloatArray, picks: IntArray, candidates: I
         while read < filled:
             i = order[read]
             read += 1
-            for k in range(flat.link_at[i], flat.link_at[i + 1]):
-                e = flat.links[k]
-                j = flat.tail[e] + flat.head[e] - i
+            for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+                e = arrays.links[k]
+                j = arrays.tail[e] + arrays.head[e] - i
                 if inside[j] and not seen[j]:
                     seen[j] = True
                     parent[j] = e
                     order[filled] = j
                     filled += 1
-    at = np.empty(filled + 1, np.int64)
-    place = np.full(nodes, -1)
+    at = np.empty(filled + 1, np.int64)  # (F+1,) the choices of the k-th node, in `value`
+    position = np.full(nodes, -1)  # (N,) in `order`
     at[0] = 0
     for k in range(filled):
         i = order[k]
-        place[i] = k
-        at[k + 1] = at[k] + flat.first[i + 1] - flat.first[i]
-    value = np.empty(at[filled])
+        position[i] = k
+        at[k + 1] = at[k] + arrays.choice_at[i + 1] - arrays.choice_at[i]
+    value = np.empty(at[filled])  # the cost of each choice, with the best of what hangs below it
     for k in range(filled):
         i = order[k]
-        begin = flat.first[i]
-        size = flat.first[i + 1] - begin
+        begin = arrays.choice_at[i]
+        size = arrays.choice_at[i + 1] - begin
         mine = value[at[k] : at[k + 1]]
         for c in range(size):
             mine[c] = costs[begin + c]
-        for q in range(flat.link_at[i], flat.link_at[i + 1]):
-            e = flat.links[q]
-            j = flat.tail[e] + flat.head[e] - i
+        for q in range(arrays.link_at[i], arrays.link_at[i + 1]):
+            e = arrays.links[q]
+            j = arrays.tail[e] + arrays.head[e] - i
             if inside[j]:
                 continue
-            columns = flat.head_at[e + 1] - flat.head_at[e]
-            if flat.head[e] == i:
-                start = flat.at[e] + picks[j] * columns
+            columns = arrays.head_at[e + 1] - arrays.head_at[e]
+            if arrays.head[e] == i:
+                start = arrays.table_at[e] + picks[j] * columns
                 for c in range(size):
-                    mine[c] += flat.table[start + c]
+                    mine[c] += arrays.table[start + c]
             else:
-                start = flat.at[e] + picks[j]
+                start = arrays.table_at[e] + picks[j]
                 for c in range(size):
-                    mine[c] += flat.table[start + c * columns]
+                    mine[c] += arrays.table[start + c * columns]
     for k in range(filled - 1, -1, -1):
         i = order[k]
         e = parent[i]
         if e < 0:
             continue
-        j = flat.tail[e] + flat.head[e] - i
+        j = arrays.tail[e] + arrays.head[e] - i
         mine = value[at[k] : at[k + 1]]
-        above = value[at[place[j]] : at[place[j] + 1]]
-        columns = flat.head_at[e + 1] - flat.head_at[e]
+        above = value[at[position[j]] : at[position[j] + 1]]
+        columns = arrays.head_at[e + 1] - arrays.head_at[e]
         for c in range(above.size):
             least = BIG
-            if flat.head[e] == i:
-                start = flat.at[e] + c * columns
+            if arrays.head[e] == i:
+                start = arrays.table_at[e] + c * columns
                 for d in range(mine.size):
-                    least = min(least, flat.table[start + d] + mine[d])
+                    least = min(least, arrays.table[start + d] + mine[d])
             else:
-                start = flat.at[e] + c
+                start = arrays.table_at[e] + c
                 for d in range(mine.size):
-                    least = min(least, flat.table[start + d * columns] + mine[d])
+                    least = min(least, arrays.table[start + d * columns] + mine[d])
             above[c] += least
     for k in range(filled):
         i = order[k]
@@ -156,12 +162,12 @@ def improve_forest(flat: Flat, costs: FloatArray, picks: IntArray, candidates: I
         for c in range(mine.size):
             total = mine[c]
             if e >= 0:
-                j = flat.tail[e] + flat.head[e] - i
-                columns = flat.head_at[e + 1] - flat.head_at[e]
-                if flat.head[e] == i:
-                    total += flat.table[flat.at[e] + picks[j] * columns + c]
+                j = arrays.tail[e] + arrays.head[e] - i
+                columns = arrays.head_at[e + 1] - arrays.head_at[e]
+                if arrays.head[e] == i:
+                    total += arrays.table[arrays.table_at[e] + picks[j] * columns + c]
                 else:
-                    total += flat.table[flat.at[e] + c * columns + picks[j]]
+                    total += arrays.table[arrays.table_at[e] + c * columns + picks[j]]
             if total < least:
                 least = total
                 best = c

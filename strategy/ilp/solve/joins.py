@@ -1,4 +1,4 @@
-"""Nodes joined away: what a node of three or four neighbours costs at best, as one table over all of them.
+"""Joins: nodes eliminated into one table over their three or four neighbours, which tightens the relaxation.
 
 Messages over pairs do not see how the neighbours of such a node hang together; a table over all of them does, which
 makes the bound higher (Sontag, Meltzer, Globerson, Jaakkola and Weiss 2008, UAI). Nodes with the same neighbours share
@@ -60,8 +60,8 @@ def find_joins(core: Core, width: int = 0) -> tuple[Join, ...]:
     return tuple(joins)
 
 
-def without(core: Core, joins: tuple[Join, ...]) -> Core:
-    """The rest of a core: what is not joined away."""
+def without_joined(core: Core, joins: tuple[Join, ...]) -> Core:
+    """The rest of a core: the nodes that are not joined away."""
     gone = {node for join in joins for node in join.nodes}
     tables = {
         node: {other: table for other, table in row.items() if other not in gone}
@@ -83,8 +83,8 @@ def _joined(
         most: cells of the table.
         growth: cells of the table for every cell of `lines`.
     """
-    told = [_classes(rows) for rows in lines]
-    shape = [first.size for first, _ in told]
+    distinct = [_classes(rows) for rows in lines]
+    shape = [first.size for first, _ in distinct]
     if prod(shape) > min(most, growth * sum(rows.size for rows in lines)):
         return None
     table: IntArray = np.zeros(shape, np.int64)
@@ -93,13 +93,13 @@ def _joined(
         least: IntArray = np.full(shape, FORBIDDEN)
         for choice, price in enumerate(cost.tolist()):
             joint: IntArray = np.full(shape, price)
-            for axis, (rows, (first, _)) in enumerate(zip(lines, told, strict=True)):
+            for axis, (rows, (first, _)) in enumerate(zip(lines, distinct, strict=True)):
                 along = [size if k == axis else 1 for k, size in enumerate(shape)]
                 joint += rows[first, begin + choice].reshape(along)
             np.minimum(least, joint, out=least)
         table = add(table, least)
         begin += cost.size
-    return tuple(of for _, of in told), table
+    return tuple(of for _, of in distinct), table
 
 
 def _classes(rows: IntArray) -> tuple[IntArray, IntArray]:

@@ -1,4 +1,4 @@
-"""Memory alone: is any choice legal, and what is the smallest limit under which one is?
+"""Memory feasibility: is any choice legal, and what is the smallest limit under which one is?
 
 The CP-SAT model here is built from the problem as it was given, without reductions and without costs: it is the
 second opinion before `infeasible` is said. Forbidden pairs are clauses: rows of a table with the same legal
@@ -8,20 +8,21 @@ columns are one class, and a class implies one of its columns.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from strategy.base.errors import SbplanError
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
 from strategy.ilp.problem import FORBIDDEN, Problem, evaluate
 
+# CP-SAT is given this long at least.
+LEAST_TIME_S = 0.01
 
-class PeakLimitError(SbplanError):
-    """The time ran out before the smallest memory limit was proved."""
 
-    exit_code = 4
+class PeakLimitError(OutOfTimeError):
+    """The time ran out before the smallest memory limit was proved: what was, in bytes."""
 
     def __init__(self, lower: int, upper: int | None) -> None:
         self.lower, self.upper = lower, upper
@@ -41,22 +42,22 @@ class Feasibility:
     peak_bound: int
 
 
-def find_legal(problem: Problem, *, time_limit_s: float = math.inf) -> Feasibility:
+def find_legal(problem: Problem, *, budget: Budget = UNLIMITED) -> Feasibility:
     """Some legal choice within the limit, or the proof that none exists."""
-    return _ask(problem, problem.limit, minimise=False, time_limit_s=time_limit_s)
+    return _ask(problem, problem.limit, minimise=False, budget=budget)
 
 
-def least_peak(problem: Problem, *, time_limit_s: float = math.inf) -> Feasibility:
+def least_peak(problem: Problem, *, budget: Budget = UNLIMITED) -> Feasibility:
     """The choice of the smallest peak that was found, and a bound on all peaks; `problem.limit` plays no part."""
-    return _ask(problem, None, minimise=True, time_limit_s=time_limit_s)
+    return _ask(problem, None, minimise=True, budget=budget)
 
 
-def smallest_limit(problem: Problem, *, time_limit_s: float | None = None) -> int | None:
+def smallest_limit(problem: Problem, *, budget: Budget = UNLIMITED) -> int | None:
     """The smallest memory limit under which some choice is legal, exactly; `problem.limit` plays no part.
 
     Args:
         problem: what to ask about.
-        time_limit_s: wall time to spend.
+        budget: the time to spend.
 
     Returns:
         The limit in bytes, or None where forbidden pairs and costs exclude every choice whatever the memory.
@@ -64,7 +65,7 @@ def smallest_limit(problem: Problem, *, time_limit_s: float | None = None) -> in
     Raises:
         PeakLimitError: the time ran out; it carries what was proved.
     """
-    answer = least_peak(problem, time_limit_s=math.inf if time_limit_s is None else time_limit_s)
+    answer = least_peak(problem, budget=budget)
     if answer.infeasible:
         return None
     peak = None if answer.choice is None else evaluate(problem, answer.choice).peak
@@ -73,7 +74,7 @@ def smallest_limit(problem: Problem, *, time_limit_s: float | None = None) -> in
     return peak
 
 
-def _ask(problem: Problem, limit: int | None, *, minimise: bool, time_limit_s: float) -> Feasibility:
+def _ask(problem: Problem, limit: int | None, *, minimise: bool, budget: Budget) -> Feasibility:
     """The feasibility model, with the peak under `limit`, or minimised."""
     from ortools.sat.python import cp_model
 
@@ -95,8 +96,7 @@ def _ask(problem: Problem, limit: int | None, *, minimise: bool, time_limit_s: f
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 2
-    if not math.isinf(time_limit_s):
-        solver.parameters.max_time_in_seconds = max(time_limit_s, 0.01)
+    solver.parameters.max_time_in_seconds = max(budget.left_s(), LEAST_TIME_S)
     status = _interruptible(solver, model)
     choice = None
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):

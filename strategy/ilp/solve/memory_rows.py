@@ -51,7 +51,7 @@ def drop_oversized(core: Core) -> None:
         tightest, held = joint_amounts(core, node)
         dropped = np.flatnonzero((held > tightest[:, None]).any(axis=0))
         if dropped.size:
-            core.drop(node, dropped, np.full(dropped.size, IMPOSSIBLE))
+            core.drop_choices(node, dropped, np.full(dropped.size, IMPOSSIBLE))
 
 
 def _changes(core: Core) -> tuple[IntArray, IntArray, IntArray]:
@@ -94,11 +94,11 @@ def joint_amounts(core: Core, node: int) -> tuple[IntArray, IntArray]:
 
 def _spans(core: Core) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """(node, first row, row after the last, largest amount) of every span."""
-    flat = [(node, *rows) for node, spans in core.spans.items() for rows in spans]
-    if not flat:
+    owned = [(node, *rows) for node, spans in core.spans.items() for rows in spans]
+    if not owned:
         empty = np.zeros(0, np.int64)
         return empty, empty, empty, empty
-    nodes, first, last = np.array(flat, np.int64).T
+    nodes, first, last = np.array(owned, np.int64).T
     amounts = [amounts for spans in core.spans.values() for amounts in spans.values()]
     starts = np.concatenate(([0], np.cumsum([held.size for held in amounts])[:-1]))
     return nodes, first, last, np.maximum.reduceat(np.concatenate(amounts), starts)

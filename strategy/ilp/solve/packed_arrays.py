@@ -1,10 +1,27 @@
-"""A core as a few long arrays, which is the form that the hot loops read.
+"""Packed arrays: a core as a few long arrays (compressed sparse rows), the form that every hot loop reads.
 
 Nodes are numbered by when their memory is first held, so that an order over nodes follows the program and not the file.
-Node i has the choices `first[i]:first[i + 1]` of `cost`. Edge e lies between `tail[e] < head[e]`; its
-table is `table[at[e]:at[e + 1]]`, row-major. Its messages are `tail_at[e]:tail_at[e + 1]` to the tail's choices and
-`head_at[e]:head_at[e + 1]` to the head's. A span s of node i (`span_at[i] <= s < span_at[i + 1]`) holds
-`amount[span_start[s] + c]` in the rows `span_first[s]:span_last[s]`. `joins` are tables over more than two nodes.
+
+Shapes: N nodes with C choices in all (C_i of node i), E edges with T cells in all, S memory spans with A amounts in
+all, R memory rows. Indices and offsets are int64; the entries X are int64 in the exact arrays and float64 in the
+working copy. An offset array has one entry more than there are pieces, so that piece k is `at[k]:at[k + 1]`:
+
+    choice_at   (N+1,)   the choices of node i, in `cost`; a choice is named by its index in there, 0 to C_i - 1
+    cost        (C,) X   what each choice costs
+    tail, head  (E,)     the two nodes of an edge, tail < head
+    table_at    (E+1,)   the cells of an edge, in `table`
+    table       (T,) X   of edge e a table (C_tail, C_head), row-major
+    link_at     (N+1,)   the edges of node i, in `links`
+    links       (2E,)    edges, by ascending neighbour
+    tail_at     (E+1,)   the messages of an edge to its tail's choices, in `TrwsMessages.to_tail`
+    head_at     (E+1,)   the messages of an edge to its head's choices, in `TrwsMessages.to_head`
+    span_at     (N+1,)   the spans of node i: span_at[i] <= s < span_at[i + 1]
+    span_first  (S,)     the first memory row of a span
+    span_last   (S,)     the row after its last one
+    span_start  (S,)     where its C_i amounts begin, in `amount`
+    amount      (A,) X   bytes that a choice holds in every row of a span, above the least of the span
+    room        (R,) X   bytes that a row leaves
+    joins                tables over more than two nodes (`packed_joins`)
 """
 
 from __future__ import annotations
@@ -16,23 +33,23 @@ import numpy.typing as npt
 
 from strategy.ilp.problem import FORBIDDEN, Problem
 from strategy.ilp.solve.core import Core, FloatArray, IntArray
-from strategy.ilp.solve.joins import Join, without
-from strategy.ilp.solve.packed_joins import FlatJoins, flatten_joins
+from strategy.ilp.solve.joins import Join, without_joined
+from strategy.ilp.solve.packed_joins import PackedJoins, pack_joins
 
 # A forbidden cell among floats: no sum of legal costs reaches it, and no sum of such cells overflows.
-BARRED = 1e200
+FORBIDDEN_FLOAT = 1e200
 # Whatever is at least this holds a forbidden cell.
-LEGAL = 1e199
+LEAST_FORBIDDEN = 1e199
 
 
-class Flat(NamedTuple):
-    """The arrays; costs, tables and amounts are int64 (exact) or float64 (the working copy)."""
+class PackedArrays(NamedTuple):
+    """The arrays, with shapes as above."""
 
-    first: IntArray
+    choice_at: IntArray
     cost: npt.NDArray[Any]
     tail: IntArray
     head: IntArray
-    at: IntArray
+    table_at: IntArray
     table: npt.NDArray[Any]
     link_at: IntArray
     links: IntArray
@@ -44,24 +61,24 @@ class Flat(NamedTuple):
     span_start: IntArray
     amount: npt.NDArray[Any]
     room: npt.NDArray[Any]
-    joins: FlatJoins
+    joins: PackedJoins
 
 
-def flatten(core: Core, rank: IntArray, joins: tuple[Join, ...] = ()) -> tuple[Flat, tuple[int, ...]]:
+def pack(core: Core, rank: IntArray, joins: tuple[Join, ...] = ()) -> tuple[PackedArrays, tuple[int, ...]]:
     """The arrays of a core in exact integers, and the core's id of each node: by ascending `rank[id]`.
 
-    What is joined away is not among the nodes.
+    Nodes that are joined away are not among them.
     """
-    core = without(core, joins) if joins else core
+    core = without_joined(core, joins) if joins else core
     nodes = tuple(sorted(core.costs, key=rank.tolist().__getitem__))
-    place = {node: i for i, node in enumerate(nodes)}
+    position = {node: i for i, node in enumerate(nodes)}
     sizes = np.array([core.costs[node].size for node in nodes], np.int64)
     tails: list[int] = []
     heads: list[int] = []
     tables: list[IntArray] = []
     links: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
-        for j, other in sorted((place[other], other) for other in core.tables[node]):
+        for j, other in sorted((position[other], other) for other in core.tables[node]):
             if i < j:
                 links[i].append(len(tails))
                 links[j].append(len(tails))
@@ -70,12 +87,12 @@ def flatten(core: Core, rank: IntArray, joins: tuple[Join, ...] = ()) -> tuple[F
                 tables.append(core.tables[node][other])
     tail, head = np.array(tails, np.int64), np.array(heads, np.int64)
     spans = [(rows, amounts) for node in nodes for rows, amounts in sorted(core.spans[node].items(), key=_rows)]
-    flat = Flat(
-        first=_offsets(sizes),
+    arrays = PackedArrays(
+        choice_at=_offsets(sizes),
         cost=_joined([core.costs[node] for node in nodes]),
         tail=tail,
         head=head,
-        at=_offsets(sizes[tail] * sizes[head]),
+        table_at=_offsets(sizes[tail] * sizes[head]),
         table=_joined(tables),
         link_at=_offsets([len(row) for row in links]),
         links=np.array([edge for row in links for edge in row], np.int64),
@@ -87,13 +104,13 @@ def flatten(core: Core, rank: IntArray, joins: tuple[Join, ...] = ()) -> tuple[F
         span_start=_offsets([amounts.size for _, amounts in spans])[:-1],
         amount=_joined([amounts for _, amounts in spans]),
         room=core.room.copy(),
-        joins=flatten_joins(joins, nodes),
+        joins=pack_joins(joins, nodes),
     )
-    return flat, nodes
+    return arrays, nodes
 
 
 def lifetime_rank(problem: Problem) -> IntArray:
-    """The place of every node in the order of beginnings, then of ends; what holds nothing goes with its tails."""
+    """The position of every node in the order of beginnings, then of ends; what holds nothing goes with its tails."""
     count = len(problem.nodes)
     begins, ends = [-1] * count, [-1] * count
     for i, node in enumerate(problem.nodes):
@@ -108,19 +125,19 @@ def lifetime_rank(problem: Problem) -> IntArray:
     return rank
 
 
-def in_floats(flat: Flat) -> Flat:
-    """The working copy: forbidden entries are `BARRED`."""
-    return flat._replace(
-        cost=_barred(flat.cost),
-        table=_barred(flat.table),
-        joins=flat.joins._replace(table=_barred(flat.joins.table)),
-        amount=flat.amount.astype(np.float64),
-        room=flat.room.astype(np.float64),
+def as_floats(arrays: PackedArrays) -> PackedArrays:
+    """The working copy in float64: forbidden entries are `FORBIDDEN_FLOAT`."""
+    return arrays._replace(
+        cost=_forbidden_as_float(arrays.cost),
+        table=_forbidden_as_float(arrays.table),
+        joins=arrays.joins._replace(table=_forbidden_as_float(arrays.joins.table)),
+        amount=arrays.amount.astype(np.float64),
+        room=arrays.room.astype(np.float64),
     )
 
 
-def _barred(entries: IntArray) -> FloatArray:
-    return np.where(entries >= FORBIDDEN, BARRED, entries.astype(np.float64))
+def _forbidden_as_float(entries: IntArray) -> FloatArray:
+    return np.where(entries >= FORBIDDEN, FORBIDDEN_FLOAT, entries.astype(np.float64))
 
 
 def _rows(span: tuple[tuple[int, int], IntArray]) -> tuple[int, int]:

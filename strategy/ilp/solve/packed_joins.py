@@ -1,10 +1,23 @@
-"""Joins as long arrays, and what messages need of them: the least of a table along an axis.
+"""Packed joins: tables over three or four nodes as long arrays, and their min-marginals, which messages are made of.
 
-A join has four axes; those that it does not need come first and have one line. Its table is `table[start[j]:]`,
-row-major, with `lines[j, x]` lines along axis x, whose messages begin at `message[j, x]`; message 0 is always zero.
-Node i has the links `link_at[i]:link_at[i + 1]`, each to one axis of one join: `begins[k]` says that no node of the
-join comes before it, `ends[k]` that none comes after. Choice c of node `member[j, x]` has the line
-`classes[class_at[j, x] + c]`.
+A join has four axes; those that it does not need come first, with one line and no node. The lines of an axis are the
+classes of its node's choices (`joins.Join`); messages go to lines.
+
+Shapes: J joins with U cells in all, L links (an axis of a join, seen from its node), N nodes, M messages, K classes in
+all. All are int64 but for the cells X, which are int64 in the exact arrays and float64 in the working copy:
+
+    table_at    (J,)     where the cells of a join begin, in `table`; equal tables are stored once
+    table       (U,) X   of join j a table (lines of axis 0, ..., of axis 3), row-major
+    num_lines   (J, 4)   the lines of an axis
+    message_at  (J, 4)   where the messages to the lines of an axis begin; 0 of an axis without node, and message 0 is 0
+    member      (J, 4)   the node of an axis, or -1
+    link_at     (N+1,)   the links of node i: link_at[i] <= k < link_at[i + 1]
+    link_join   (L,)     the join of a link
+    link_axis   (L,)     the axis of a link
+    is_first    (L,)     bool: no node of the join comes before the link's
+    is_last     (L,)     bool: no node of the join comes after the link's
+    class_at    (J, 4)   where the classes of an axis' choices begin, in `classes`
+    classes     (K,)     the line of each choice
 """
 
 from __future__ import annotations
@@ -15,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.compiled import compiled
+from strategy.base.identity import Identity
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.joins import Join
 
@@ -23,102 +37,105 @@ AXES = 4
 BIG = 1e300
 
 
-class FlatJoins(NamedTuple):
-    """The arrays; the table is int64 (exact) or float64 (the working copy)."""
+class PackedJoins(NamedTuple):
+    """The arrays, with shapes as above."""
 
-    start: IntArray
+    table_at: IntArray
     table: npt.NDArray[Any]
-    lines: IntArray
-    message: IntArray
+    num_lines: IntArray
+    message_at: IntArray
     member: IntArray
     link_at: IntArray
     link_join: IntArray
     link_axis: IntArray
-    begins: npt.NDArray[np.bool_]
-    ends: npt.NDArray[np.bool_]
+    is_first: npt.NDArray[np.bool_]
+    is_last: npt.NDArray[np.bool_]
     class_at: IntArray
     classes: IntArray
 
     @property
-    def messages(self) -> int:
-        """How many messages there are."""
-        return 1 + int(self.lines[self.member >= 0].sum())
+    def num_messages(self) -> int:
+        """M: how many messages there are, the zero one included."""
+        return 1 + int(self.num_lines[self.member >= 0].sum())
 
     @property
-    def read(self) -> int:
+    def entries_read(self) -> int:
         """Entries of all joins, those that share a table too: what messages in one direction read."""
-        return int(self.lines.prod(axis=1).sum())
+        return int(self.num_lines.prod(axis=1).sum())
 
 
-def flatten_joins(joins: tuple[Join, ...], nodes: tuple[int, ...]) -> FlatJoins:
+def pack_joins(joins: tuple[Join, ...], nodes: tuple[int, ...]) -> PackedJoins:
     """The arrays of joins over `nodes`, the core's ids by position; equal tables are stored once."""
-    place = {node: i for i, node in enumerate(nodes)}
+    position = {node: i for i, node in enumerate(nodes)}
     lines, message, member = (np.full((len(joins), AXES), empty, np.int64) for empty in (1, 0, -1))
     class_at = np.zeros((len(joins), AXES), np.int64)
     links: list[list[tuple[int, int]]] = [[] for _ in nodes]
     classes: list[IntArray] = []
-    starts: dict[int, int] = {}
+    starts: dict[Identity, int] = {}
     tables: list[IntArray] = []
     cells, messages, choices = 0, 1, 0
     start = np.zeros(len(joins), np.int64)
     for j, join in enumerate(joins):
-        if id(join.table) not in starts:
-            starts[id(join.table)] = cells
+        shared = Identity(join.table)
+        if shared not in starts:
+            starts[shared] = cells
             tables.append(join.table.ravel())
             cells += join.table.size
-        start[j] = starts[id(join.table)]
+        start[j] = starts[shared]
         for axis, (node, of) in enumerate(zip(join.scope, join.classes, strict=True), AXES - len(join.scope)):
-            member[j, axis], message[j, axis], class_at[j, axis] = place[node], messages, choices
+            member[j, axis], message[j, axis], class_at[j, axis] = position[node], messages, choices
             lines[j, axis] = join.table.shape[axis - AXES]
             messages += int(lines[j, axis])
             choices += of.size
             classes.append(of)
-            links[place[node]].append((j, axis))
-    flat = [(i, *link) for i, row in enumerate(links) for link in row]
-    owner, link_join, link_axis = np.array(flat, np.int64).reshape(-1, 3).T
+            links[position[node]].append((j, axis))
+    numbered = [(i, *link) for i, row in enumerate(links) for link in row]
+    owner, link_join, link_axis = np.array(numbered, np.int64).reshape(-1, 3).T
     inside = np.where(member < 0, len(nodes), member).min(axis=1), member.max(axis=1)
-    return FlatJoins(
-        start=start,
+    return PackedJoins(
+        table_at=start,
         table=np.concatenate(tables) if tables else np.zeros(0, np.int64),
-        lines=lines,
-        message=message,
+        num_lines=lines,
+        message_at=message,
         member=member,
         link_at=np.concatenate(([0], np.cumsum([len(row) for row in links]))).astype(np.int64),
         link_join=link_join.copy(),
         link_axis=link_axis.copy(),
-        begins=inside[0][link_join] == owner,
-        ends=inside[1][link_join] == owner,
+        is_first=inside[0][link_join] == owner,
+        is_last=inside[1][link_join] == owner,
         class_at=class_at,
         classes=np.concatenate(classes) if classes else np.zeros(0, np.int64),
     )
 
 
 @compiled
-def marginal(joins: FlatJoins, j: int, axis: int, messages: FloatArray, picks: IntArray, into: FloatArray) -> None:
-    """Writes, for every line of an axis, the least of the table less the messages along the other axes.
+def min_marginal(
+    joins: PackedJoins, j: int, axis: int, messages: FloatArray, picks: IntArray, into: FloatArray
+) -> None:
+    """Min-marginals along one axis: for every line, the least of the table less the messages along the other axes.
 
     Args:
-        joins: the arrays.
+        joins: the working copy.
         j: which join.
         axis: which axis.
-        messages: along all axes of all joins.
-        picks: -1, or the only line that counts, by axis.
-        into: rewritten.
+        messages: (M,) float64, along all axes of all joins.
+        picks: (4,) int64, by axis -1, or the only line that counts.
+        into: (at least the lines of the axis,) float64, rewritten.
     """
-    low, high = np.zeros(AXES, np.int64), joins.lines[j].copy()
+    low, high = np.zeros(AXES, np.int64), joins.num_lines[j].copy()
     for x in range(AXES):
         if picks[x] >= 0:
             low[x], high[x] = picks[x], picks[x] + 1
-    into[: joins.lines[j, axis]] = BIG
-    last = joins.lines[j, 3]
-    own = messages[joins.message[j, 3] : joins.message[j, 3] + last]
+    into[: joins.num_lines[j, axis]] = BIG
+    last = joins.num_lines[j, 3]
+    own = messages[joins.message_at[j, 3] : joins.message_at[j, 3] + last]
     for a in range(low[0], high[0]):
-        in_a = 0.0 if axis == 0 else messages[joins.message[j, 0] + a]
+        in_a = 0.0 if axis == 0 else messages[joins.message_at[j, 0] + a]
         for b in range(low[1], high[1]):
-            in_b = in_a if axis == 1 else in_a + messages[joins.message[j, 1] + b]
+            in_b = in_a if axis == 1 else in_a + messages[joins.message_at[j, 1] + b]
             for c in range(low[2], high[2]):
-                given = in_b if axis == 2 else in_b + messages[joins.message[j, 2] + c]
-                at = joins.start[j] + ((a * joins.lines[j, 1] + b) * joins.lines[j, 2] + c) * last
+                given = in_b if axis == 2 else in_b + messages[joins.message_at[j, 2] + c]
+                at = joins.table_at[j] + ((a * joins.num_lines[j, 1] + b) * joins.num_lines[j, 2] + c) * last
                 line = joins.table[at : at + last]
                 if axis == 3:
                     for d in range(low[3], high[3]):
@@ -132,16 +149,16 @@ def marginal(joins: FlatJoins, j: int, axis: int, messages: FloatArray, picks: I
 
 
 @compiled
-def line_in(joins: FlatJoins, j: int, axis: int, picks: IntArray) -> int:
-    """The line along an axis of what its node takes; 0 where there is no node."""
+def line_of_pick(joins: PackedJoins, j: int, axis: int, picks: IntArray) -> int:
+    """The line along an axis of what its node takes, by `picks` (N,); 0 where there is no node."""
     node = joins.member[j, axis]
     return int(joins.classes[joins.class_at[j, axis] + picks[node]]) if node >= 0 else 0
 
 
 @compiled
-def cell_of(joins: FlatJoins, j: int, picks: IntArray) -> float:
-    """The entry of a join beside the choices of all nodes."""
+def cell_of(joins: PackedJoins, j: int, picks: IntArray) -> float:
+    """The entry of a join at the choices `picks` (N,) of all nodes."""
     cell = 0
     for axis in range(AXES):
-        cell = cell * joins.lines[j, axis] + line_in(joins, j, axis, picks)
-    return float(joins.table[joins.start[j] + cell])
+        cell = cell * joins.num_lines[j, axis] + line_of_pick(joins, j, axis, picks)
+    return float(joins.table[joins.table_at[j] + cell])

@@ -8,15 +8,15 @@ and Eckstein 2002, LCTES).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
+from strategy.base.errors import OutOfTimeError
 from strategy.ilp.certificate.proof import IMPOSSIBLE, Eliminate, Merge
 from strategy.ilp.problem import FORBIDDEN
-from strategy.ilp.solve.core import Core, IntArray, NoChoiceError, OutOfTimeError, add, less
+from strategy.ilp.solve.core import Core, IntArray, NoChoiceError, add, subtract
 from strategy.ilp.solve.memory_rows import drop_oversized, drop_slack_rows
 
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
@@ -29,13 +29,12 @@ UNIQUE_CELLS = 1 << 16
 WORTHWHILE = 0.02
 
 
-def reduce_core(core: Core, *, deadline_s: float = math.inf) -> None:
-    """Applies all reductions until little changes, or until `deadline_s` (time.perf_counter); every stop is sound.
+def reduce_core(core: Core) -> None:
+    """Applies all reductions until little changes, or until the core's time is up; every stop is sound.
 
     Raises:
         NoChoiceError: some node has no legal choice left.
     """
-    core.deadline_s = deadline_s
     core.changed = set(core.costs)
     try:
         _drop_by_memory(core)
@@ -89,7 +88,7 @@ def drop_forbidden(core: Core, nodes: Iterable[int] | None = None) -> None:
             legal &= table.min(axis=1) < FORBIDDEN
         if not legal.all():
             dropped = np.flatnonzero(~legal)
-            core.drop(node, dropped, np.full(dropped.size, IMPOSSIBLE))
+            core.drop_choices(node, dropped, np.full(dropped.size, IMPOSSIBLE))
             waiting.update(dict.fromkeys(core.tables[node]))
 
 
@@ -143,7 +142,7 @@ def _drop_beaten(core: Core, node: int, beats: npt.NDArray[np.bool_]) -> None:
     winners &= ~np.asarray(winners.any(axis=0))[:, None]
     dropped = np.flatnonzero(winners.any(axis=0))
     if dropped.size:
-        core.drop(node, dropped, winners[:, dropped].argmax(axis=0))
+        core.drop_choices(node, dropped, winners[:, dropped].argmax(axis=0))
 
 
 def merge_functional(core: Core, nodes: Iterable[int] | None = None) -> None:
@@ -200,7 +199,7 @@ def eliminate_links(core: Core, nodes: Iterable[int] | None = None) -> None:
             continue
         least = _legal(int(core.costs[node].min()))
         core.constant += least
-        left = add(core.tables[one][node], less(core.costs[node], np.int64(least)))
+        left = add(core.tables[one][node], subtract(core.costs[node], np.int64(least)))
         joint = add(left[:, None, :], core.tables[other][node][None, :, :])
         core.add_table(one, other, joint.min(axis=2))
         core.drop_node(node, (one, other), joint.argmin(axis=2), Eliminate(node))
@@ -222,7 +221,7 @@ def _absorb(core: Core, node: int, other: int, picks: IntArray) -> None:
         if third != other:
             core.add_table(other, third, table.take(picks, axis=0))
     for (first, last), amounts in core.spans[node].items():
-        core.hold(other, first, last, amounts[picks])
+        core.add_span(other, first, last, amounts[picks])
     core.drop_node(node, (other,), picks, Merge(node, other))
 
 

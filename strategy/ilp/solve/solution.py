@@ -1,22 +1,11 @@
-"""What a solver answers: a choice, its exact cost, a proved lower bound, and what that makes it."""
+"""Solution: what a solver answers, a choice, its exact cost, a proved lower bound, and what that makes it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from strategy.base.status import Status
 from strategy.ilp.certificate.proof import Proof
-
-
-class SolveStatus(StrEnum):
-    """How far the answer is proved."""
-
-    OPTIMAL = "optimal"  # the bound meets the cost
-    FEASIBLE = "feasible"  # the search ended by itself, but its bound does not meet the cost
-    INFEASIBLE = "infeasible"  # two independent methods agree that no legal choice exists
-    CUTOFF = "cutoff"  # no legal choice costs less than the caller asked for; the choice may be missing
-    LIMIT = "limit"  # the time or the work ran out; the choice may be missing
-    INTERRUPTED = "interrupted"  # stopped from the keyboard; the choice may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +17,7 @@ class Solution:
     `proof` shows `lower_bound`, or that nothing is legal, to `strategy.ilp.certificate.check`.
     """
 
-    status: SolveStatus
+    status: Status
     choice: tuple[int, ...] | None
     cost: int | None
     lower_bound: int

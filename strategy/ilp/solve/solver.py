@@ -1,4 +1,4 @@
-"""The solver: what the relaxation says, what local search finds, and a tree of cases that closes the gap between them.
+"""The solver: a relaxation bounds the cost, local search finds choices, branch and bound closes the gap between them.
 
 Every bound is in exact integers and comes with its derivation (`Solution.proof`), which
 `strategy.ilp.certificate.check` replays without this package.
@@ -6,27 +6,27 @@ Every bound is in exact integers and comes with its derivation (`Solution.proof`
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 
-from strategy.base.errors import InternalError
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import InternalError, OutOfTimeError
+from strategy.base.status import Status
 from strategy.ilp.certificate.proof import Empty, Proof
 from strategy.ilp.problem import Problem
-from strategy.ilp.solve.branch_and_bound import Search
+from strategy.ilp.solve.branch_and_bound import BranchAndBound
 from strategy.ilp.solve.build import build_core, validate
-from strategy.ilp.solve.core import NoChoiceError, OutOfTimeError
+from strategy.ilp.solve.core import NoChoiceError
 from strategy.ilp.solve.memory_feasibility import find_legal
 from strategy.ilp.solve.packed_arrays import lifetime_rank
 from strategy.ilp.solve.progress import Progress, Report
-from strategy.ilp.solve.solution import Solution, SolveStatus
+from strategy.ilp.solve.solution import Solution
 
 
 def solve(
     problem: Problem,
     *,
-    time_limit_s: float | None = None,
-    work_limit: int | None = None,
+    budget: Budget = UNLIMITED,
     cutoff: int | None = None,
     starts: Sequence[Sequence[int]] = (),
     progress: Report | None = None,
@@ -35,8 +35,8 @@ def solve(
 
     Args:
         problem: what to solve.
-        time_limit_s: wall time after which the best choice and bound so far are returned with status `limit`.
-        work_limit: the same for work, in millions of table entries read: such a stop is reproducible.
+        budget: the time and the work after which the best choice and bound so far are returned with status `limit`;
+            a stop by work is the same on any machine.
         cutoff: only choices cheaper than this are wanted: once none is proved to exist, the status is `cutoff`.
         starts: known choices; the answer is never worse than the legal ones among them.
         progress: called whenever bound or cost move, with seconds, lower bound and cost (None: none yet).
@@ -48,31 +48,30 @@ def solve(
     Raises:
         InputError: the problem is malformed.
     """
-    started_s = time.perf_counter()
+    started_s = time.monotonic()
     validate(problem)
-    deadline_s = math.inf if time_limit_s is None else started_s + time_limit_s
-    known = Progress(problem, started_s, deadline_s, cutoff, work_limit, progress)
-    stopped: SolveStatus | None = None
+    known = Progress(problem, started_s, budget, cutoff, progress)
+    stopped: Status | None = None
     search = None
     try:
         for choice in starts:
             known.offer(choice)
-        core = build_core(problem, deadline_s=deadline_s)
-        search = Search(core, lifetime_rank(problem), known)
+        core = build_core(problem, budget=budget)
+        search = BranchAndBound(core, lifetime_rank(problem), known)
         known.raise_bound(core.constant, "reductions")
         search.run()
     except OutOfTimeError:
-        stopped = SolveStatus.LIMIT
+        stopped = Status.LIMIT
     except KeyboardInterrupt:
-        stopped = SolveStatus.INTERRUPTED
+        stopped = Status.INTERRUPTED
     except NoChoiceError:
         return _nothing_left(known, Proof((), Empty()))
     if search is None:
         known.raise_bound(_sum_of_least(problem), known.method)
         return _solution(known, stopped, None)
-    bound = search.root.proved()
+    bound = search.root.proved_bound()
     proof = search.root.proof()
-    if (bound is None or bound > core.most) and stopped is None:
+    if (bound is None or bound > core.cost_ceiling) and stopped is None:
         return _nothing_left(known, proof)
     if bound is not None:
         known.raise_bound(bound, known.method)
@@ -87,32 +86,32 @@ def _sum_of_least(problem: Problem) -> int:
 
 def _nothing_left(known: Progress, proof: Proof) -> Solution:
     """Nothing is cheaper than what is known; if nothing is known, nothing is legal, which is asked again."""
-    if known.below is None:
-        answer = find_legal(known.problem, time_limit_s=known.deadline_s - time.perf_counter())
+    if known.upper_bound is None:
+        answer = find_legal(known.problem, budget=known.budget)
         if answer.choice is not None:
             raise InternalError(f"problem {known.problem.name!r}: CP-SAT found a choice where there is none")
         if answer.infeasible:
-            return _solution(known, SolveStatus.INFEASIBLE, proof)
-        return _solution(known, SolveStatus.LIMIT, None)
-    known.lower_bound = known.below
+            return _solution(known, Status.INFEASIBLE, proof)
+        return _solution(known, Status.LIMIT, None)
+    known.lower_bound = known.upper_bound
     return _solution(known, None, proof)
 
 
-def _solution(known: Progress, stopped: SolveStatus | None, proof: Proof | None) -> Solution:
-    closed = known.below is not None and known.below == known.lower_bound
+def _solution(known: Progress, stopped: Status | None, proof: Proof | None) -> Solution:
+    closed = known.upper_bound is not None and known.upper_bound == known.lower_bound
     if known.cost is not None and known.cost == known.lower_bound:
-        status = SolveStatus.OPTIMAL
+        status = Status.OPTIMAL
     elif closed:
-        status = SolveStatus.CUTOFF
+        status = Status.CUTOFF
     else:
-        status = SolveStatus.FEASIBLE if stopped is None else stopped
+        status = Status.FEASIBLE if stopped is None else stopped
     return Solution(
         status=status,
         choice=known.choice,
         cost=known.cost,
         lower_bound=known.lower_bound or 0,
         peak=known.peak,
-        solve_time_s=time.perf_counter() - known.started_s,
+        solve_time_s=time.monotonic() - known.started_s,
         first_feasible_s=known.first_feasible_s,
         method=known.method,
         proof=proof,

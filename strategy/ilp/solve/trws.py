@@ -1,4 +1,4 @@
-"""A bound without elimination: costs move between nodes and tables until every table sees its part of them.
+"""TRW-S messages: a bound without elimination, by moving costs between nodes and tables until they agree.
 
 Sequential tree-reweighted message passing (Kolmogorov 2006, IEEE TPAMI 28; in the form of Kolmogorov 2015, IEEE TPAMI
 37). Nodes are visited in order and back; each takes what its tables to nodes visited before cannot avoid, and gives
@@ -6,8 +6,11 @@ its tables to nodes visited later equal shares of what it has. Whatever the mess
 
     sum_i min_c (cost_i + lambda * amounts_i + m_i)(c) + sum_e min (table_e - m_tail - m_head) - lambda * room
 
-(with joins among the tables) bounds every legal choice from below. Floats find messages and prices; `passed` states
-what follows from them, rounded, in exact integers.
+(with joins among the tables) bounds every legal choice from below. Floats find messages and prices; `message_bound`
+certifies what follows from them, rounded, in exact integers.
+
+Shapes, as in `packed_arrays` and `packed_joins`: N nodes, C choices in all, C_i of node i, R memory rows, W = max C_i,
+M messages of joins. Costs, prices and messages are float64, picks int64.
 """
 
 from __future__ import annotations
@@ -19,117 +22,119 @@ import numpy.typing as npt
 
 from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
-from strategy.ilp.solve.packed_arrays import Flat
-from strategy.ilp.solve.packed_joins import AXES, BIG, line_in, marginal
+from strategy.ilp.solve.packed_arrays import PackedArrays
+from strategy.ilp.solve.packed_joins import AXES, BIG, line_of_pick, min_marginal
 
 
-class Messages(NamedTuple):
-    """What edges' tails, their heads and the lines of joins take over from the tables."""
+class TrwsMessages(NamedTuple):
+    """What the choices of edges' tails and heads, and the lines of joins, take over from the tables."""
 
-    to_tail: FloatArray
-    to_head: FloatArray
-    to_lines: FloatArray
+    to_tail: FloatArray  # (sum of C_tail over edges,), from `PackedArrays.tail_at`
+    to_head: FloatArray  # (sum of C_head over edges,), from `PackedArrays.head_at`
+    to_lines: FloatArray  # (M,), from `PackedJoins.message_at`
 
-    def copy(self) -> Messages:
+    def copy(self) -> TrwsMessages:
         """Independent arrays."""
-        return Messages(self.to_tail.copy(), self.to_head.copy(), self.to_lines.copy())
+        return TrwsMessages(self.to_tail.copy(), self.to_head.copy(), self.to_lines.copy())
 
 
-def no_messages(flat: Flat) -> Messages:
-    """Messages that say nothing."""
-    return Messages(np.zeros(flat.tail_at[-1]), np.zeros(flat.head_at[-1]), np.zeros(flat.joins.messages))
+def zero_messages(arrays: PackedArrays) -> TrwsMessages:
+    """Messages of zero."""
+    return TrwsMessages(np.zeros(arrays.tail_at[-1]), np.zeros(arrays.head_at[-1]), np.zeros(arrays.joins.num_messages))
 
 
 @compiled
-def assign(messages: Messages, others: Messages) -> None:
-    """Overwrites messages by others."""
+def overwrite_messages(messages: TrwsMessages, others: TrwsMessages) -> None:
+    """Overwrites messages by others of the same shapes."""
     messages.to_tail[:] = others.to_tail
     messages.to_head[:] = others.to_head
     messages.to_lines[:] = others.to_lines
 
 
 @compiled
-def price(flat: Flat, prices: FloatArray, priced: FloatArray) -> None:
-    """Writes node costs with the price of their memory into `priced`."""
+def price_memory(arrays: PackedArrays, prices: FloatArray, priced: FloatArray) -> None:
+    """Writes costs plus the price of memory into `priced` (C,), at `prices` (R,) of a byte in every row."""
     before = np.zeros(prices.size + 1, prices.dtype)
     for row in range(prices.size):
         before[row + 1] = before[row] + prices[row]
-    priced[:] = flat.cost
-    for i in range(flat.first.size - 1):
-        begin = flat.first[i]
-        size = flat.first[i + 1] - begin
-        for s in range(flat.span_at[i], flat.span_at[i + 1]):
-            rate = before[flat.span_last[s]] - before[flat.span_first[s]]
+    priced[:] = arrays.cost
+    for i in range(arrays.choice_at.size - 1):
+        begin = arrays.choice_at[i]
+        size = arrays.choice_at[i + 1] - begin
+        for s in range(arrays.span_at[i], arrays.span_at[i + 1]):
+            rate = before[arrays.span_last[s]] - before[arrays.span_first[s]]
             if rate != 0:
-                start = flat.span_start[s]
+                start = arrays.span_start[s]
                 for c in range(size):
-                    priced[begin + c] += rate * flat.amount[start + c]
+                    priced[begin + c] += rate * arrays.amount[start + c]
 
 
 @compiled
-def sweep(flat: Flat, priced: FloatArray, messages: Messages, forward: bool, picks: IntArray) -> float:
-    """Passes messages once through all nodes, in order or back, and decodes a choice on the way.
+def trws_sweep(
+    arrays: PackedArrays, priced: FloatArray, messages: TrwsMessages, forward: bool, picks: IntArray
+) -> float:
+    """One TRW-S sweep: passes messages through all nodes, in order or back, and decodes a choice on the way.
 
     Args:
-        flat: the working copy; every choice must have a legal partner across each edge.
-        priced: node costs with memory priced.
+        arrays: the working copy; every choice must have a legal partner across each edge.
+        priced: (C,), costs with memory priced.
         messages: rewritten.
         forward: the direction.
-        picks: takes the choice of every node: the cheapest beside those of the nodes visited before.
+        picks: (N,), takes the choice of every node: the cheapest beside those of the nodes visited before.
 
     Returns:
         The bound, without the credit for the rows' room.
     """
     to_tail, to_head, to_lines = messages.to_tail, messages.to_head, messages.to_lines
-    nodes = flat.first.size - 1
+    nodes = arrays.choice_at.size - 1
     total = 0.0
     widest = 0
     for i in range(nodes):
-        widest = max(widest, flat.first[i + 1] - flat.first[i])
-    own = np.empty(widest)
-    beside = np.empty(widest)
+        widest = max(widest, arrays.choice_at[i + 1] - arrays.choice_at[i])
+    own = np.empty(widest)  # (W,) cost, price and messages of the node's choices
+    beside = np.empty(widest)  # (W,) the same, with tables to nodes visited before at their picks
     visited = np.zeros(nodes, np.bool_)
     buffer = np.empty(max(widest, 1))
     for step in range(nodes):
         i = step if forward else nodes - 1 - step
-        begin = flat.first[i]
-        size = flat.first[i + 1] - begin
+        begin = arrays.choice_at[i]
+        size = arrays.choice_at[i + 1] - begin
         for c in range(size):
             own[c] = priced[begin + c]
         later = 0
         earlier = 0
-        for k in range(flat.link_at[i], flat.link_at[i + 1]):
-            e = flat.links[k]
-            as_head = flat.head[e] == i
+        for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+            e = arrays.links[k]
+            as_head = arrays.head[e] == i
             if as_head == forward:
                 earlier += 1
-                rows = flat.tail_at[e + 1] - flat.tail_at[e]
-                columns = flat.head_at[e + 1] - flat.head_at[e]
+                rows = arrays.tail_at[e + 1] - arrays.tail_at[e]
+                columns = arrays.head_at[e + 1] - arrays.head_at[e]
                 if as_head:
-                    into = to_head[flat.head_at[e] : flat.head_at[e] + columns]
+                    into = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
                     into[:] = BIG
                     for a in range(rows):
-                        given = to_tail[flat.tail_at[e] + a]
-                        line = flat.table[flat.at[e] + a * columns : flat.at[e] + (a + 1) * columns]
+                        given = to_tail[arrays.tail_at[e] + a]
+                        line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
                         for b in range(columns):
                             into[b] = min(into[b], line[b] - given)
                 else:
-                    other = to_head[flat.head_at[e] : flat.head_at[e] + columns]
+                    other = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
                     for a in range(rows):
-                        line = flat.table[flat.at[e] + a * columns : flat.at[e] + (a + 1) * columns]
+                        line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
                         least = BIG
                         for b in range(columns):
                             least = min(least, line[b] - other[b])
-                        to_tail[flat.tail_at[e] + a] = least
+                        to_tail[arrays.tail_at[e] + a] = least
             else:
                 later += 1
             if as_head:
                 for c in range(size):
-                    own[c] += to_head[flat.head_at[e] + c]
+                    own[c] += to_head[arrays.head_at[e] + c]
             else:
                 for c in range(size):
-                    own[c] += to_tail[flat.tail_at[e] + c]
-        earlier_joins, later_joins = _take(flat, i, to_lines, forward, own, buffer)
+                    own[c] += to_tail[arrays.tail_at[e] + c]
+        earlier_joins, later_joins = _receive_from_joins(arrays, i, to_lines, forward, own, buffer)
         earlier += earlier_joins
         later += later_joins
         least = own[0]
@@ -138,25 +143,25 @@ def sweep(flat: Flat, priced: FloatArray, messages: Messages, forward: bool, pic
         total += least
         for c in range(size):
             beside[c] = own[c]
-        for k in range(flat.link_at[i], flat.link_at[i + 1]):
-            e = flat.links[k]
-            as_head = flat.head[e] == i
+        for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+            e = arrays.links[k]
+            as_head = arrays.head[e] == i
             if as_head != forward:
                 continue
-            columns = flat.head_at[e + 1] - flat.head_at[e]
+            columns = arrays.head_at[e + 1] - arrays.head_at[e]
             if as_head:
-                a = picks[flat.tail[e]]
-                start = flat.at[e] + a * columns
-                given = to_tail[flat.tail_at[e] + a]
+                a = picks[arrays.tail[e]]
+                start = arrays.table_at[e] + a * columns
+                given = to_tail[arrays.tail_at[e] + a]
                 for c in range(size):
-                    beside[c] += flat.table[start + c] - given - to_head[flat.head_at[e] + c]
+                    beside[c] += arrays.table[start + c] - given - to_head[arrays.head_at[e] + c]
             else:
-                b = picks[flat.head[e]]
-                start = flat.at[e] + b
-                given = to_head[flat.head_at[e] + b]
+                b = picks[arrays.head[e]]
+                start = arrays.table_at[e] + b
+                given = to_head[arrays.head_at[e] + b]
                 for c in range(size):
-                    beside[c] += flat.table[start + c * columns] - given - to_tail[flat.tail_at[e] + c]
-        _see(flat, i, to_lines, forward, picks, visited, beside, buffer)
+                    beside[c] += arrays.table[start + c * columns] - given - to_tail[arrays.tail_at[e] + c]
+        _condition_on_visited(arrays, i, to_lines, forward, picks, visited, beside, buffer)
         best = 0
         for c in range(1, size):
             if beside[c] < beside[best]:
@@ -165,46 +170,49 @@ def sweep(flat: Flat, priced: FloatArray, messages: Messages, forward: bool, pic
         visited[i] = True
         if later:
             share = 1.0 / max(later, earlier)
-            for k in range(flat.link_at[i], flat.link_at[i + 1]):
-                e = flat.links[k]
-                as_head = flat.head[e] == i
+            for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+                e = arrays.links[k]
+                as_head = arrays.head[e] == i
                 if as_head == forward:
                     continue
                 if as_head:
                     for c in range(size):
-                        to_head[flat.head_at[e] + c] -= share * (own[c] - least)
+                        to_head[arrays.head_at[e] + c] -= share * (own[c] - least)
                 else:
                     for c in range(size):
-                        to_tail[flat.tail_at[e] + c] -= share * (own[c] - least)
-            _give(flat, i, to_lines, forward, own, least, share, buffer)
+                        to_tail[arrays.tail_at[e] + c] -= share * (own[c] - least)
+            _send_to_joins(arrays, i, to_lines, forward, own, least, share, buffer)
     return total
 
 
 @compiled
-def _take(
-    flat: Flat, i: int, to_lines: FloatArray, forward: bool, own: FloatArray, line: FloatArray
+def _receive_from_joins(
+    arrays: PackedArrays, i: int, to_lines: FloatArray, forward: bool, own: FloatArray, line: FloatArray
 ) -> tuple[int, int]:
-    """Adds what joins give a node to `own`; returns how many of them have a node before it, and after it."""
-    joins = flat.joins
+    """Adds what joins give node i to `own` (W,); returns how many of them have a node before it, and after it.
+
+    `to_lines` (M,) is rewritten, `line` (W,) is a work array.
+    """
+    joins = arrays.joins
     earlier, later = 0, 0
     for k in range(joins.link_at[i], joins.link_at[i + 1]):
         j, axis = joins.link_join[k], joins.link_axis[k]
-        at, of = joins.message[j, axis], joins.class_at[j, axis]
-        if not (joins.ends[k] if forward else joins.begins[k]):
+        at, of = joins.message_at[j, axis], joins.class_at[j, axis]
+        if not (joins.is_last[k] if forward else joins.is_first[k]):
             later += 1
-        if not (joins.begins[k] if forward else joins.ends[k]):
+        if not (joins.is_first[k] if forward else joins.is_last[k]):
             earlier += 1
-            marginal(joins, j, axis, to_lines, np.full(AXES, -1), line)
-            for c in range(joins.lines[j, axis]):
+            min_marginal(joins, j, axis, to_lines, np.full(AXES, -1), line)
+            for c in range(joins.num_lines[j, axis]):
                 to_lines[at + c] = line[c]
-        for c in range(flat.first[i + 1] - flat.first[i]):
+        for c in range(arrays.choice_at[i + 1] - arrays.choice_at[i]):
             own[c] += to_lines[at + joins.classes[of + c]]
     return earlier, later
 
 
 @compiled
-def _see(
-    flat: Flat,
+def _condition_on_visited(
+    arrays: PackedArrays,
     i: int,
     to_lines: FloatArray,
     forward: bool,
@@ -213,25 +221,28 @@ def _see(
     beside: FloatArray,
     line: FloatArray,
 ) -> None:
-    """Adds what joins still cost beside the picks of the nodes visited before."""
-    joins = flat.joins
+    """Adds to `beside` (W,) what joins still cost at the `picks` (N,) of the nodes that are `visited` (N,) bool.
+
+    `line` (W,) is a work array.
+    """
+    joins = arrays.joins
     taken = np.empty(AXES, np.int64)
     for k in range(joins.link_at[i], joins.link_at[i + 1]):
-        if joins.begins[k] if forward else joins.ends[k]:
+        if joins.is_first[k] if forward else joins.is_last[k]:
             continue
         j, axis = joins.link_join[k], joins.link_axis[k]
         for x in range(AXES):
             node = joins.member[j, x]
-            taken[x] = line_in(joins, j, x, picks) if node >= 0 and visited[node] else -1
-        marginal(joins, j, axis, to_lines, taken, line)
-        for c in range(flat.first[i + 1] - flat.first[i]):
+            taken[x] = line_of_pick(joins, j, x, picks) if node >= 0 and visited[node] else -1
+        min_marginal(joins, j, axis, to_lines, taken, line)
+        for c in range(arrays.choice_at[i + 1] - arrays.choice_at[i]):
             of = joins.classes[joins.class_at[j, axis] + c]
-            beside[c] += line[of] - to_lines[joins.message[j, axis] + of]
+            beside[c] += line[of] - to_lines[joins.message_at[j, axis] + of]
 
 
 @compiled
-def _give(
-    flat: Flat,
+def _send_to_joins(
+    arrays: PackedArrays,
     i: int,
     to_lines: FloatArray,
     forward: bool,
@@ -240,16 +251,19 @@ def _give(
     share: float,
     line: FloatArray,
 ) -> None:
-    """Gives a share of what a node has to the joins with a node visited later: a line is owed its least choice."""
-    joins = flat.joins
+    """Gives a share of what node i has, `own` (W,) above `least`, to the joins with a node visited later.
+
+    A line is owed its least choice. `to_lines` (M,) is rewritten, `line` (W,) is a work array.
+    """
+    joins = arrays.joins
     for k in range(joins.link_at[i], joins.link_at[i + 1]):
-        if joins.ends[k] if forward else joins.begins[k]:
+        if joins.is_last[k] if forward else joins.is_first[k]:
             continue
         j, axis = joins.link_join[k], joins.link_axis[k]
         of = joins.class_at[j, axis]
-        line[: joins.lines[j, axis]] = BIG
-        for c in range(flat.first[i + 1] - flat.first[i]):
+        line[: joins.num_lines[j, axis]] = BIG
+        for c in range(arrays.choice_at[i + 1] - arrays.choice_at[i]):
             x = joins.classes[of + c]
             line[x] = min(line[x], own[c])
-        for x in range(joins.lines[j, axis]):
-            to_lines[joins.message[j, axis] + x] -= share * (line[x] - least)
+        for x in range(joins.num_lines[j, axis]):
+            to_lines[joins.message_at[j, axis] + x] -= share * (line[x] - least)

@@ -11,12 +11,11 @@ together, so that its time is small and theirs stay so.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strategy.base.errors import InfeasibleError
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.graph.signature import Signature
 from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
@@ -26,7 +25,7 @@ from strategy.layout.objective import stage_times_ns
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.search.candidate.candidates import Request, space_of
 from strategy.search.candidate.quick_bound import quick_bound_ns
-from strategy.search.candidate.weighted_problem import OutOfTimeError, WeightedProblem
+from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.search.layouts.deduce import Deduction, deduce
 from strategy.search.layouts.space import SearchSpace
 
@@ -67,7 +66,7 @@ def solve_candidate(
     config: PlanConfig,
     *,
     rules: Sequence[str],
-    time_limit_s: float | None = None,
+    budget: Budget = UNLIMITED,
     cutoff_ns: int | None = None,
 ) -> Solved | None:
     """The best layout of one candidate under one rule per axis; None if none fits the memory limit.
@@ -78,25 +77,24 @@ def solve_candidate(
         InfeasibleError: the pins leave some op without signature.
         OutOfTimeError: the time ran out before there was any layout.
     """
-    deadline = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
-    return examine(request, config, rules, deadline, cutoff_ns).solved
+    return examine(request, config, rules, budget, cutoff_ns).solved
 
 
 def examine(
-    request: Request, config: PlanConfig, rules: Sequence[str], deadline: float, cutoff_ns: int | None
+    request: Request, config: PlanConfig, rules: Sequence[str], budget: Budget, cutoff_ns: int | None
 ) -> CandidateBound:
     """Solve without the memory limit; with it if that does not fit; then see what the slowest stage alone says.
 
     Raises:
         InfeasibleError: the pins leave some op without signature.
-        OutOfTimeError: `deadline` (time.monotonic) passed before there was any layout.
+        OutOfTimeError: the time ran out before there was any layout.
     """
     space = space_of(request, config, rules)
     if request.deduction is not None:
         quick_ns = quick_bound_ns(request, config)
         deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
         return CandidateBound(quick_ns, deduced.bound_ns, deduced)
-    return _Examination(config, space, request.memory_limit_bytes, deadline, cutoff_ns).examined()
+    return _Examination(config, space, request.memory_limit_bytes, budget, cutoff_ns).examined()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +104,16 @@ class _Examination:
     config: PlanConfig
     space: SearchSpace
     memory_limit_bytes: int
-    deadline: float
+    budget: Budget
     cutoff_ns: int | None
 
     def examined(self) -> CandidateBound:
-        """What can be said by the deadline.
+        """What can be said within the budget.
 
         Raises:
             OutOfTimeError: there is no layout by then.
         """
-        free = WeightedProblem.of(self.space, None, self.deadline, self.cutoff_ns)
+        free = WeightedProblem.of(self.space, None, self.budget, self.cutoff_ns)
         rule_based = free.rule_based()
         bound, signatures = free.solve(*([] if rule_based is None else [rule_based]))
         found = None if signatures is None else self._evaluated(signatures, bound)
@@ -148,7 +146,7 @@ class _Examination:
         alone = replace(self.space, weights=tuple(int(stage == found.slowest) for stage in range(self.config.pp)))
         known = [one.layout.signatures for one in (found, *others) if one is not None]
         try:
-            bound, signatures = WeightedProblem.of(alone, limit, self.deadline, self.cutoff_ns).solve(*known)
+            bound, signatures = WeightedProblem.of(alone, limit, self.budget, self.cutoff_ns).solve(*known)
         except OutOfTimeError:
             return found
         bound = min(max(bound, found.bound_ns), found.objective_ns)
@@ -176,7 +174,7 @@ class _Examination:
             weights = (self.config.pp if stage == found.slowest else 1 for stage in range(self.config.pp))
             space = replace(space, weights=tuple(weights))
         try:
-            limited = WeightedProblem.of(space, self.memory_limit_bytes, self.deadline, self.cutoff_ns)
+            limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns)
             bound, signatures = limited.solve(*known)
         except OutOfTimeError:
             best = None if rule_based is None else self._evaluated(rule_based, bound_ns)
@@ -194,7 +192,7 @@ class _Examination:
         """
         if self.config.pp == 1 or self._is_beaten(found.bound_ns) or _is_close(found):
             return found
-        if time.monotonic() > self.deadline:
+        if self.budget.is_over():
             return found
         try:
             deduced = _deduced(self.config, self.space, Deduction.MATCH_ALL, self.memory_limit_bytes, found.bound_ns)

@@ -6,11 +6,10 @@ smallest of their limits is named, and what fills it.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.ilp.solve.memory_feasibility import least_peak
 from strategy.layout.arrangement import arrange
@@ -37,27 +36,27 @@ class Tightest:
 
 
 def tightest(
-    request: Request, candidates: Sequence[PlanConfig], deadline: float = math.inf, *, rules: Sequence[str] = ()
+    request: Request, candidates: Sequence[PlanConfig], budget: Budget = UNLIMITED, *, rules: Sequence[str] = ()
 ) -> tuple[Tightest | None, bool]:
     """The first layout of least memory that fits the limit, or the one that comes nearest; and whether all were tried.
 
     Args:
         request: what is searched for.
         candidates: none of which the search has found a plan for.
-        deadline: when to stop, by time.monotonic; every candidate that is begun has a second at least.
+        budget: when to stop; every candidate that is begun has a second at least.
         rules: one per axis; without them, layouts are as free as in a search.
     """
     nearest: Tightest | None = None
     complete = True
     for config in candidates:
-        left_s = math.inf if deadline == math.inf else max(1.0, deadline - time.monotonic())
-        found, proved = _of_candidate(request, config, rules or free_rules(config), left_s)
+        enough = Budget.of(max(1.0, budget.left_s()))
+        found, proved = _of_candidate(request, config, rules or free_rules(config), enough)
         complete = complete and proved
         if found is not None and (nearest is None or found.nbytes < nearest.nbytes):
             nearest = found
             if found.nbytes <= request.memory_limit_bytes:
                 break
-        if time.monotonic() >= deadline:
+        if budget.is_over():
             complete = False
             break
     return nearest, complete
@@ -81,12 +80,12 @@ def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) 
 
 
 def _of_candidate(
-    request: Request, config: PlanConfig, rules: Sequence[str], time_limit_s: float
+    request: Request, config: PlanConfig, rules: Sequence[str], budget: Budget
 ) -> tuple[Tightest | None, bool]:
     """The layout of one candidate whose lifetimes hold least, and whether that is proved."""
     space = space_of(request, config, rules)
     limited = layout_problem(space, limit=request.memory_limit_bytes)
-    answer = least_peak(limited.problem, time_limit_s=time_limit_s)
+    answer = least_peak(limited.problem, budget=budget)
     if answer.choice is None:
         return None, answer.infeasible
     layout = lay_out(space.graph, space.stages, limited.signatures(answer.choice), space.converter)

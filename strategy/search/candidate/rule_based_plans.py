@@ -5,10 +5,10 @@ They are solved quickly, for a rule leaves little to choose; they are the plans 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-from strategy.base.errors import InfeasibleError
+from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.layout.config import PlanConfig
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate
@@ -16,7 +16,6 @@ from strategy.search.candidate.candidates import Request, state_bytes
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.simulated_plan import Simulate
-from strategy.search.candidate.weighted_problem import OutOfTimeError
 
 FILLED = 0.7
 """Part of the memory that parameters may fill in a rule-based plan that is likely to fit."""
@@ -40,20 +39,20 @@ def plan_by_rule(request: Request, config: PlanConfig, rules: Sequence[str], sim
     return fitted_plan(request, nearest.solved, simulate, rules=rules)
 
 
-def solved_by_rule(request: Request, candidates: Sequence[PlanConfig], wanted: int, deadline: float) -> list[Solved]:
+def solved_by_rule(request: Request, candidates: Sequence[PlanConfig], wanted: int, budget: Budget) -> list[Solved]:
     """The first `wanted` candidates that fit the way a person would lay them out; at most one per mesh.
 
-    `deadline` (time.monotonic) ends it early, with what was found.
+    The end of the budget ends it early, with what was found.
     """
     found: dict[tuple[int, int, int], Solved] = {}
     for config in candidates:
-        if len(found) >= wanted or time.monotonic() >= deadline:
+        if len(found) >= wanted or budget.is_over():
             break
         shape = (config.pp, config.dp, config.tp)
         if shape in found:
             continue
         try:
-            solved = solve_candidate(request, config, rules=config.axes, time_limit_s=deadline - time.monotonic())
+            solved = solve_candidate(request, config, rules=config.axes, budget=budget)
         except (InfeasibleError, OutOfTimeError):
             continue
         if solved is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from strategy.base.errors import InfeasibleError
+from strategy.base.status import Status
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.objective import Priced
 from strategy.lowering.lower import lower_priced
@@ -29,14 +29,6 @@ class SimulatedStep:
 
 
 Simulate = Callable[[Program], SimulatedStep]
-
-
-class SearchStatus(StrEnum):
-    """How a search ended."""
-
-    OPTIMAL = "optimal"
-    FEASIBLE = "feasible"
-    LIMIT = "limit"
 
 
 def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, bound_ns: int | None = None) -> Plan:
@@ -64,7 +56,7 @@ def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, boun
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(
-        status=str(SearchStatus.OPTIMAL if bound == solved.objective_ns else SearchStatus.FEASIBLE),
+        status=str(Status.OPTIMAL if bound == solved.objective_ns else Status.FEASIBLE),
         objective_s=solved.objective_ns / 1e9,
         lower_bound_s=bound / 1e9,
         gap=max(0.0, (solved.objective_ns / 1e9 - bound / 1e9) / (solved.objective_ns / 1e9)),

@@ -6,15 +6,15 @@ So solving begins with the best of what a person would choose from, and with wha
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strategy.base.errors import SbplanError
+from strategy.base.budget import Budget
+from strategy.base.errors import OutOfTimeError
+from strategy.base.status import Status
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, evaluate
-from strategy.ilp.solve import SolveStatus, solve
+from strategy.ilp.solve import solve
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
 from strategy.search.layouts.restriction import restrict
 from strategy.search.layouts.space import SearchSpace
@@ -23,36 +23,27 @@ START_SHARE = 0.5
 """Share of the time that is left for the choice that solving begins with."""
 
 
-class OutOfTimeError(SbplanError):
-    """The time limit was reached before there was any plan."""
-
-    exit_code = 4
-
-
 @dataclass(frozen=True, slots=True)
 class WeightedProblem:
-    """The layout problem of a space, when solving it ends (time.monotonic), and below which cost answers are wanted."""
+    """The layout problem of a space, the budget for solving it, and below which cost answers are wanted."""
 
     space: SearchSpace
     problem: LayoutProblem
-    deadline: float
+    budget: Budget
     cutoff: int | None
 
     @staticmethod
-    def of(space: SearchSpace, limit: int | None, deadline: float, cutoff_ns: int | None) -> WeightedProblem:
+    def of(space: SearchSpace, limit: int | None, budget: Budget, cutoff_ns: int | None) -> WeightedProblem:
         """The problem, built.
 
         Raises:
             OutOfTimeError: the time ran out before.
         """
-        if time.monotonic() > deadline:
+        if budget.is_over():
             raise OutOfTimeError("the time is up; raise the time limit")
-        try:
-            problem = layout_problem(space, limit=limit, deadline=deadline)
-        except TimeoutError as error:
-            raise OutOfTimeError(f"{error}; raise the time limit") from error
+        problem = layout_problem(space, limit=limit, budget=budget)
         cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(space.weights) + 1
-        return WeightedProblem(space, problem, deadline, cutoff)
+        return WeightedProblem(space, problem, budget, cutoff)
 
     def rule_based(self) -> dict[str, Signature] | None:
         """The best of the signatures that a person would choose from, if some are found in a part of the time."""
@@ -68,9 +59,7 @@ class WeightedProblem:
     def _among(self, few: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
         """The best choice among few of every class, if one is found in a part of the time."""
         restricted = restrict(self.problem.problem, few)
-        left_s = _left_s(self.deadline)
-        share_s = None if left_s is None else START_SHARE * left_s
-        found = solve(restricted.problem, time_limit_s=share_s, cutoff=self.cutoff)
+        found = solve(restricted.problem, budget=self.budget.share(START_SHARE), cutoff=self.cutoff)
         return None if found.choice is None else restricted.choice(found.choice)
 
     def solve(self, *known: Mapping[str, Signature]) -> tuple[int, dict[str, Signature] | None]:
@@ -89,16 +78,10 @@ class WeightedProblem:
         if self.problem.problem.limit is not None and not any(map(self._is_legal, starts)):
             rule_based = self.rule_based()
             starts += [] if rule_based is None else [self.problem.choice_of(rule_based)]
-        left_s = _left_s(self.deadline)
-        solution = solve(self.problem.problem, time_limit_s=left_s, cutoff=self.cutoff, starts=starts)
+        solution = solve(self.problem.problem, budget=self.budget, cutoff=self.cutoff, starts=starts)
         bound = -(-solution.lower_bound // sum(self.space.weights))
         if solution.choice is not None:
             return bound, self.problem.signatures(solution.choice)
-        if solution.status in (SolveStatus.INFEASIBLE, SolveStatus.CUTOFF):
+        if solution.status in (Status.INFEASIBLE, Status.CUTOFF):
             return bound, None
         raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
-
-
-def _left_s(deadline: float) -> float | None:
-    """Seconds until `deadline` (time.monotonic); None where there is none."""
-    return None if deadline == math.inf else max(0.0, deadline - time.monotonic())

@@ -15,13 +15,14 @@ is the weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_pe
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
 from strategy.base.units import to_ns
 from strategy.graph.graph import Graph, act_rate
 from strategy.graph.signature import Signature
@@ -75,12 +76,12 @@ class LayoutProblem:
         ]
 
 
-def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: float = math.inf) -> LayoutProblem:
+def layout_problem(space: SearchSpace, *, limit: int | None = None, budget: Budget = UNLIMITED) -> LayoutProblem:
     """The problem of a search space; with `limit`, memory per rank is bounded at every time.
 
     Raises:
         InfeasibleError: `keep` leaves an op without signature.
-        TimeoutError: `deadline` (time.monotonic) has passed.
+        OutOfTimeError: the time is up.
     """
     classes, builder = classify(space), ProblemBuilder()
     _add_classes(builder, classes)
@@ -92,7 +93,7 @@ def layout_problem(space: SearchSpace, *, limit: int | None = None, deadline: fl
                 builder.add_usage(writer.found.index, usage)
     copies = _Copies(space, builder, memory)
     for bundle in found:
-        copies.add(bundle, deadline)
+        copies.add(bundle, budget)
     known = (*classes.of_ops, *classes.held.values())
     answers = tuple((tuple(op.name for op in one.ops), one.options) for one in known)
     return LayoutProblem(builder.problem("layout", limit), answers)
@@ -124,12 +125,12 @@ class _Copies:
     prices: dict[object, dict[NdSbp, Table]] = field(default_factory=dict)
     nobody: dict[int, Table] = field(default_factory=dict)
 
-    def add(self, bundle: Bundle, deadline: float) -> None:
+    def add(self, bundle: Bundle, budget: Budget) -> None:
         """Add a copy for every layout that some reader may want."""
         reads = [self._reads(reader, positions) for reader, positions in bundle.readers]
         for layout in dict.fromkeys(layout for found in reads for layout in found):
-            if time.monotonic() > deadline:
-                raise TimeoutError("the layout problem was not built in time")
+            if budget.is_over():
+                raise OutOfTimeError("the layout problem was not built in time; raise the time limit")
             if self.memory is None and bundle.writer is not None and len(bundle.readers) == 1:
                 self._link(bundle, bundle.writer, layout, reads[0][layout])
             else:

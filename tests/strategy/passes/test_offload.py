@@ -11,6 +11,7 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
+from strategy.base.budget import Budget
 from strategy.base.errors import InputError
 from strategy.graph.graph import Graph, Phase, Role
 from strategy.layout.config import Offload, Recompute
@@ -188,10 +189,10 @@ def test_copies_run_beside_computation_and_none_comes_back_early(pp: int) -> Non
 def test_what_nothing_else_makes_fit_is_offloaded() -> None:
     training = Training(4, dtype=DType.FLOAT64)
     asked = replace(request(1, training, model=MlpConfig(2, 8, 64, 4)), pins=Pins(micro_batch=4))
-    roomy = search(asked, simulate=simulated, time_limit_s=60).plan
+    roomy = search(asked, simulate=simulated, budget=Budget.of(60)).plan
     assert roomy.config.offload is Offload.NONE
     limit = roomy.claims.peak_memory_bytes[0] // 2  # less than parameters and moments
-    found = search(replace(asked, memory_limit_bytes=limit), simulate=simulated, time_limit_s=60)
+    found = search(replace(asked, memory_limit_bytes=limit), simulate=simulated, budget=Budget.of(60))
     assert found.plan.config.offload in (Offload.OPTIMIZER, Offload.ALL)
     assert found.plan.claims.peak_memory_bytes[0] <= limit
     assert verify(found.plan) == []
@@ -203,7 +204,7 @@ def test_a_cluster_without_a_host_is_told() -> None:
     cost = replace(asked.cost, cluster=replace(asked.cost.cluster, host=None))
     asked = replace(asked, cost=cost, pins=Pins(offload=Offload.OPTIMIZER))
     with pytest.raises(InputError, match=r"no host to offload to.*\[host\]"):
-        search(asked, simulate=simulated, time_limit_s=30)
+        search(asked, simulate=simulated, budget=Budget.of(30))
 
 
 def test_a_host_that_is_too_small_is_noticed() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
+from strategy.base.budget import Budget
 from strategy.base.errors import GraphError, InputError
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.layout.config import Recompute
@@ -215,17 +216,17 @@ def test_a_pinned_stage_that_cuts_a_layer_cannot_recompute_all_of_it() -> None:
     stages = {"layers.1.mlp.*": 1, "layers.0.*": 0, "layers.1.attn*": 0, "layers.1.norm*": 0, "layers.1.residual1*": 0}
     pins = Pins(dp=1, tp=1, pp=2, num_micro_batches=2, recompute=Recompute.FULL, stages=stages)
     with pytest.raises(GraphError, match=r"against the pipeline.*recompute"):
-        search(replace(asked, pins=pins), simulate=simulated, time_limit_s=60)
+        search(replace(asked, pins=pins), simulate=simulated, budget=Budget.of(60))
 
 
 def test_where_memory_is_short_the_search_recomputes() -> None:
     training = Training(4, dtype=DType.FLOAT64)
     pins = Pins(micro_batch=4)
     asked = replace(request(1, training, model=MEGATRON), pins=pins)
-    roomy = search(asked, simulate=simulated, time_limit_s=60).plan
+    roomy = search(asked, simulate=simulated, budget=Budget.of(60)).plan
     assert roomy.config.recompute is Recompute.NONE
     short = replace(asked, memory_limit_bytes=roomy.claims.peak_memory_bytes[0] * 9 // 10)
-    found = search(short, simulate=simulated, time_limit_s=60)
+    found = search(short, simulate=simulated, budget=Budget.of(60))
     assert found.plan.config.recompute is not Recompute.NONE
     assert verify(found.plan) == []
     losses = [train(plan, corpus(16), steps=2).reports[-1].loss for plan in (roomy, found.plan)]

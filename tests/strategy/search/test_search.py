@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import strategy.search.search
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
@@ -23,7 +23,7 @@ from tests.support.small_plans import request, simulated
 
 
 def found_with(asked: Request) -> SearchResult:
-    return search(asked, simulate=simulated, time_limit_s=120)
+    return search(asked, simulate=simulated, budget=Budget.of(120))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_single_candidate_gets_a_part_of_the_time(
     left_s: list[float] = []
 
     def noted(*args: Any) -> CandidateBound:
-        left_s.append(args[3] - time.monotonic())
+        left_s.append(args[3].left_s())
         return examine(*args)
 
     monkeypatch.setattr(strategy.search.search, "examine", noted)

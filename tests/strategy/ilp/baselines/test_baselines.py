@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from strategy.base.budget import Budget
 from strategy.ilp.baselines import BASELINES, coordinate_descent, elimination, greedy, integer_program, mcmc
 from strategy.ilp.check import check_solution
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage, evaluate
@@ -65,7 +66,7 @@ def test_an_answer_is_legal_or_none(name: str) -> None:
     for _ in range(60):
         problem = random_problem(rng)
         oracle = brute_force(problem)
-        found = BASELINES[name](problem, 0.2 if name == "mcmc" else LIMIT_S)
+        found = BASELINES[name](problem, Budget.of(0.2 if name == "mcmc" else LIMIT_S))
         if found.choice is None:
             seen["nothing"] += 1
             continue
@@ -78,9 +79,9 @@ def test_an_answer_is_legal_or_none(name: str) -> None:
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_no_time_and_no_nodes_are_survived(name: str) -> None:
-    assert BASELINES[name](Problem("none", (), ()), 1.0).choice in ((), None)
+    assert BASELINES[name](Problem("none", (), ()), Budget.of(1.0)).choice in ((), None)
     problem = _joined(random.Random(1), 3, [(0, 1), (1, 2)])
-    found = BASELINES[name](problem, 0.0)
+    found = BASELINES[name](problem, Budget.of(0.0))
     assert found.choice is None or len(found.choice) == 3
 
 
@@ -98,12 +99,12 @@ def test_greedy_is_exact_where_later_nodes_follow_for_nothing() -> None:
                 row[rng.randrange(sizes[i])] = 0
             edges.append(Edge(i - 1, i, tuple(cell for row in rows for cell in row)))
         problem = Problem("chain", nodes, tuple(edges))
-        assert _cost(problem, greedy(problem, LIMIT_S).choice) == _optimum(problem)
+        assert _cost(problem, greedy(problem, Budget.of(LIMIT_S)).choice) == _optimum(problem)
 
 
 def test_greedy_sees_nothing_of_what_follows() -> None:
     problem = Problem("trap", (Node("a", (0, 1)), Node("b", (0,))), (Edge(0, 1, (9, 0)),))
-    assert greedy(problem, LIMIT_S).choice == (0, 0)
+    assert greedy(problem, Budget.of(LIMIT_S)).choice == (0, 0)
     assert _optimum(problem) == 1
 
 
@@ -114,7 +115,7 @@ def test_elimination_is_exact_on_series_parallel_graphs_without_memory(forbidden
     for _ in range(60):
         problem = _joined(rng, *_series_parallel(rng), forbidden=forbidden)
         oracle = brute_force(problem)
-        found = elimination(problem, LIMIT_S)
+        found = elimination(problem, Budget.of(LIMIT_S))
         assert (found.choice is None) == (oracle is None)
         if oracle is not None:
             assert _cost(problem, found.choice) == oracle[0]
@@ -126,7 +127,7 @@ def test_elimination_solves_four_nodes_that_cannot_be_eliminated() -> None:
     rng = random.Random(9)
     for _ in range(30):
         problem = _joined(rng, 4, list(itertools.combinations(range(4), 2)))
-        assert _cost(problem, elimination(problem, LIMIT_S).choice) == _optimum(problem)
+        assert _cost(problem, elimination(problem, Budget.of(LIMIT_S)).choice) == _optimum(problem)
 
 
 def test_elimination_merges_and_charges_for_memory() -> None:
@@ -134,11 +135,11 @@ def test_elimination_merges_and_charges_for_memory() -> None:
     exact = 0
     for _ in range(20):
         problem = _joined(rng, 6, list(itertools.combinations(range(6), 2)), forbidden=0.05)
-        exact += _cost(problem, elimination(problem, LIMIT_S).choice) == _optimum(problem)
+        exact += _cost(problem, elimination(problem, Budget.of(LIMIT_S)).choice) == _optimum(problem)
     assert exact >= 15
     held = (Usage(0, 1, (8, 1)),)
     tight = Problem("tight", (Node("a", (0, 5), held), Node("b", (0, 4), held)), (Edge(0, 1, (0,) * 4),), limit=9)
-    assert _cost(tight, elimination(tight, LIMIT_S).choice) in (4, 5)
+    assert _cost(tight, elimination(tight, Budget.of(LIMIT_S)).choice) in (4, 5)
 
 
 def test_the_integer_program_has_the_optimum_of_small_problems() -> None:
@@ -147,7 +148,7 @@ def test_the_integer_program_has_the_optimum_of_small_problems() -> None:
     for _ in range(60):
         problem = random_problem(rng)
         oracle = brute_force(problem)
-        found = integer_program(problem, LIMIT_S)
+        found = integer_program(problem, Budget.of(LIMIT_S))
         assert (found.choice is None) == (oracle is None)
         if oracle is not None:
             assert found.bound is not None
@@ -162,7 +163,7 @@ def test_coordinate_descent_ends_in_a_local_optimum() -> None:
     checked = 0
     for _ in range(60):
         problem = random_problem(rng)
-        choice = coordinate_descent(problem, LIMIT_S).choice
+        choice = coordinate_descent(problem, Budget.of(LIMIT_S)).choice
         if choice is None:
             continue
         cost = _cost(problem, choice)
@@ -179,17 +180,17 @@ def test_the_chain_finds_the_optimum_of_tiny_problems_given_enough_samples() -> 
     rng = random.Random(17)
     for _ in range(20):
         problem = _joined(rng, 5, list(itertools.combinations(range(5), 2)))
-        found = mcmc(problem, LIMIT_S, temperature=0.05, samples=3000)
+        found = mcmc(problem, Budget.of(LIMIT_S), temperature=0.05, samples=3000)
         assert _cost(problem, found.choice) == _optimum(problem)
 
 
 def test_the_chain_accepts_as_metropolis_and_hastings_say() -> None:
     """One node of two choices, a step apart: a cold chain never climbs out of the start, a hot one does."""
     problem = Problem("hill", (Node("a", (10, 12, 3)), Node("b", (0, 0))), (Edge(0, 1, (0, 9, 9, 0, 9, 0)),))
-    start = greedy(problem, LIMIT_S).choice
+    start = greedy(problem, Budget.of(LIMIT_S)).choice
     assert start == (2, 1)
-    assert mcmc(problem, LIMIT_S, samples=50).choice == mcmc(problem, LIMIT_S, samples=50).choice
-    assert mcmc(problem, LIMIT_S, samples=0).choice == start
+    assert mcmc(problem, Budget.of(LIMIT_S), samples=50).choice == mcmc(problem, Budget.of(LIMIT_S), samples=50).choice
+    assert mcmc(problem, Budget.of(LIMIT_S), samples=0).choice == start
     valley = Problem("valley", (Node("a", (0, 1)), Node("b", (0, 0))), (Edge(0, 1, (5, 6, 7, 0)),))
-    assert mcmc(valley, LIMIT_S, temperature=1e-3, samples=300).choice == (0, 0)
-    assert mcmc(valley, LIMIT_S, temperature=2.0, samples=300).choice == (1, 1)
+    assert mcmc(valley, Budget.of(LIMIT_S), temperature=1e-3, samples=300).choice == (0, 0)
+    assert mcmc(valley, Budget.of(LIMIT_S), temperature=2.0, samples=300).choice == (1, 1)

@@ -12,10 +12,10 @@ from strategy.ilp.certificate.proof import (
     Bound,
     Branch,
     Certificate,
-    Eliminated,
+    EliminationBound,
     Empty,
     IntArray,
-    Passed,
+    MessageBound,
     Prices,
     Proof,
 )
@@ -91,7 +91,7 @@ def _random_step(core: Core, rng: random.Random, below: int) -> None:
     else:
         bound = random_bound(core, rng)
         kept = {node: np.flatnonzero(~gone) for node, gone in by_choice(view(core), bound, below).items()}
-        core.fix(bound, below, kept)
+        core.fix_choices(bound, below, kept)
 
 
 def _random_branch(core: Core, rng: random.Random, node: int, below: int, depth: int) -> Branch:
@@ -112,8 +112,8 @@ def random_bound(core: Core, rng: random.Random) -> Bound:
     prices = Prices(units, shift, bits)
     if rng.random() < 0.5:
         joined = _random_joined(core, rng)
-        return Passed(prices, _messages(core, joined, rng, 1 << bits), np.array(joined, np.int64))
-    return Eliminated(prices, np.array(rng.sample(sorted(core.costs), len(core.costs)), np.int64))
+        return MessageBound(prices, _messages(core, joined, rng, 1 << bits), np.array(joined, np.int64))
+    return EliminationBound(prices, np.array(rng.sample(sorted(core.costs), len(core.costs)), np.int64))
 
 
 def _random_joined(core: Core, rng: random.Random) -> list[int]:

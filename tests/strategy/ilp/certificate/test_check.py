@@ -22,12 +22,12 @@ from strategy.ilp.certificate.proof import (
     Certificate,
     Drop,
     Eliminate,
-    Eliminated,
+    EliminationBound,
     Empty,
     Fix,
     KeepRows,
     Merge,
-    Passed,
+    MessageBound,
     Prices,
     Proof,
     Step,
@@ -75,7 +75,7 @@ def test_whatever_is_accepted_is_true() -> None:
             seen.update(type(item).__name__ for item in (*proof.steps, proof.end))
     quotas = {
         "tight": 60, "infeasible, proved": 40, "Normalise": 40, "Drop": 300, "Eliminate": 250, "Merge": 40,
-        "KeepRows": 60, "Fix": 60, "Passed": 100, "Eliminated": 100, "Branch": 150, "Empty": 100,
+        "KeepRows": 60, "Fix": 60, "MessageBound": 100, "EliminationBound": 100, "Branch": 150, "Empty": 100,
     }  # fmt: skip
     assert {kind: seen[kind] for kind in quotas if seen[kind] < quotas[kind]} == {}, seen
 
@@ -142,11 +142,11 @@ CHAIN = Problem(
 ORDER = np.array([0, 1, 2])
 FREE = Prices(np.array([0]), 0, 0)
 # Two per byte, in sixteenths.
-PRICED = Eliminated(Prices(np.array([32]), 4, 2), ORDER)
-FIX = Fix(Eliminated(FREE, ORDER), 12, np.array([0]), (np.array([1]),))
+PRICED = EliminationBound(Prices(np.array([32]), 4, 2), ORDER)
+FIX = Fix(EliminationBound(FREE, ORDER), 12, np.array([0]), (np.array([1]),))
 DROP = Drop(1, np.array([2]), np.array([1]))
 LARGE = Proof((), PRICED)
-SMALL = Proof((FIX,), Passed(FREE, np.array([0, 0, 0, 0, 0])))
+SMALL = Proof((FIX,), MessageBound(FREE, np.array([0, 0, 0, 0, 0])))
 CERTIFICATE = Certificate(
     problem_digest(CHAIN),
     choice=(0, 1, 0),
@@ -168,7 +168,7 @@ LOOSE = replace(
 def _joined(*joined: int, messages: int = 7 + 5) -> Certificate:
     """A bound of 2 by messages that say nothing, with some nodes joined away."""
     nothing = Prices(np.zeros(0, np.int64), 0, 0)
-    end = Passed(nothing, np.zeros(messages, np.int64), np.array(joined, np.int64))
+    end = MessageBound(nothing, np.zeros(messages, np.int64), np.array(joined, np.int64))
     return Certificate(problem_digest(LOOSE), None, None, 3, Proof((), end))
 
 
@@ -196,7 +196,7 @@ def test_a_join_that_does_not_fit_is_refused(problem: Problem, certificate: Cert
 
 
 def test_what_holds_memory_is_not_joined_away() -> None:
-    end = Passed(FREE, np.zeros(5, np.int64), np.array([0]))
+    end = MessageBound(FREE, np.zeros(5, np.int64), np.array([0]))
     with pytest.raises(CertificateError, match="node 0 is joined away, but it holds memory"):
         check(CHAIN, replace(CERTIFICATE, proof=Proof((KeepRows(np.array([2])),), end)))
 
@@ -212,7 +212,7 @@ def _with_parts(*parts: tuple[list[int], Proof]) -> Certificate:
     return replace(CERTIFICATE, proof=replace(CERTIFICATE.proof, end=branch))
 
 
-def _with_large(end: Eliminated | Passed | Empty) -> Certificate:
+def _with_large(end: EliminationBound | MessageBound | Empty) -> Certificate:
     """The certificate with another end of its first part."""
     return _with_parts(([0], Proof((), end)), ([1], SMALL))
 
@@ -244,32 +244,35 @@ FORGERIES: dict[str, tuple[Callable[[], Certificate], str]] = {
     "a part with a choice that is not there": (lambda: _with_parts(([0], LARGE), ([1, 2], SMALL)), "not there"),
     "a leaf said to be empty": (lambda: _with_large(Empty()), r"part 0, end \(Empty\): something may still be legal"),
     "steeper prices": (
-        lambda: _with_large(Eliminated(Prices(np.array([64]), 4, 2), ORDER)),
+        lambda: _with_large(EliminationBound(Prices(np.array([64]), 4, 2), ORDER)),
         r"part 0: the proof does not reach its bound \(got 'a proof of 8'",
     ),
-    "a negative price": (lambda: _with_large(Eliminated(Prices(np.array([-32]), 4, 2), ORDER)), "a negative price"),
+    "a negative price": (
+        lambda: _with_large(EliminationBound(Prices(np.array([-32]), 4, 2), ORDER)),
+        "a negative price",
+    ),
     "a price for a row that is not there": (
-        lambda: _with_large(Eliminated(Prices(np.array([32, 0]), 4, 2), ORDER)),
+        lambda: _with_large(EliminationBound(Prices(np.array([32, 0]), 4, 2), ORDER)),
         "prices that do not fit the rows",
     ),
     "prices finer than their scale": (
-        lambda: _with_large(Eliminated(Prices(np.array([32]), 4, 5), ORDER)),
+        lambda: _with_large(EliminationBound(Prices(np.array([32]), 4, 5), ORDER)),
         "scales out of range",
     ),
     "a scale that overflows": (
-        lambda: _with_large(Eliminated(Prices(np.array([32]), 70, 60), ORDER)),
+        lambda: _with_large(EliminationBound(Prices(np.array([32]), 70, 60), ORDER)),
         "the scale is too fine",
     ),
     "changed messages": (
-        lambda: _with_parts(([0], LARGE), ([1], Proof((FIX,), Passed(FREE, np.array([0, 0, 0, 0, 5]))))),
+        lambda: _with_parts(([0], LARGE), ([1], Proof((FIX,), MessageBound(FREE, np.array([0, 0, 0, 0, 5]))))),
         r"part 1: the proof does not reach its bound \(got 'a proof of 6'",
     ),
     "messages of another length": (
-        lambda: _with_parts(([0], LARGE), ([1], Proof((FIX,), Passed(FREE, np.array([0, 0, 0, 0]))))),
+        lambda: _with_parts(([0], LARGE), ([1], Proof((FIX,), MessageBound(FREE, np.array([0, 0, 0, 0]))))),
         "messages that do not fit the tables",
     ),
     "an order without a node": (
-        lambda: _with_large(Eliminated(FREE, np.array([0, 2]))),
+        lambda: _with_large(EliminationBound(FREE, np.array([0, 2]))),
         "an elimination order that is not one of the live nodes",
     ),
     "a legal choice dropped as impossible": (
@@ -333,7 +336,9 @@ def test_a_proof_of_another_problem_does_not_hold_for_this_one() -> None:
 def test_numbers_that_would_wrap_around_are_refused() -> None:
     large = 3 * 10**17
     problem = Problem("large", (Node("a", (large, 0)), Node("b", (large, 0))), (Edge(0, 1, (large, 0, 0, 0)),), None)
-    claim = Certificate(problem_digest(problem), None, None, 0, Proof((Eliminate(0),), Eliminated(FREE, np.array([1]))))
+    claim = Certificate(
+        problem_digest(problem), None, None, 0, Proof((Eliminate(0),), EliminationBound(FREE, np.array([1])))
+    )
     with pytest.raises(CertificateError, match="too large to be exact"):
         check(problem, claim)
     larger = replace(problem, edges=(Edge(0, 1, (5 * 10**17, 0, 0, 0)),))

@@ -7,22 +7,24 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from strategy.ilp.certificate.check import Verdict, check
+from strategy.base.budget import Budget
+from strategy.base.status import Status
+from strategy.ilp.certificate.check import CheckedCertificate, check
 from strategy.ilp.certificate.digest import problem_digest
 from strategy.ilp.certificate.file import read_certificate, write_certificate
 from strategy.ilp.certificate.proof import Certificate
 from strategy.ilp.problem import Problem
-from strategy.ilp.solve import Solution, SolveStatus, smallest_limit, solve
+from strategy.ilp.solve import Solution, smallest_limit, solve
 from tests.strategy.ilp.problems import ladder, random_problem
 
 
 def _claim(problem: Problem, answer: Solution) -> Certificate:
     assert answer.proof is not None
-    bound = None if answer.status == SolveStatus.INFEASIBLE else answer.lower_bound
+    bound = None if answer.status == Status.INFEASIBLE else answer.lower_bound
     return Certificate(problem_digest(problem), answer.choice, answer.cost, bound, answer.proof)
 
 
-def _checked(problem: Problem, answer: Solution, path: Path) -> Verdict:
+def _checked(problem: Problem, answer: Solution, path: Path) -> CheckedCertificate:
     write_certificate(path, _claim(problem, answer))
     return check(problem, read_certificate(path))
 
@@ -35,16 +37,16 @@ def test_every_answer_to_random_problems_is_proved(tmp_path: Path) -> None:
         answer = solve(problem)
         verdict = _checked(problem, answer, tmp_path / "proof")
         seen[answer.status] += 1
-        if answer.status == SolveStatus.INFEASIBLE:
+        if answer.status == Status.INFEASIBLE:
             assert verdict.proved is None
         else:
             assert verdict.gap == 0.0
         if answer.cost is not None:
             cut_off = solve(problem, cutoff=answer.cost)
-            assert cut_off.status == SolveStatus.CUTOFF
+            assert cut_off.status == Status.CUTOFF
             assert _checked(problem, cut_off, tmp_path / "proof").lower_bound == answer.cost
-    assert seen[SolveStatus.OPTIMAL] >= 100
-    assert seen[SolveStatus.INFEASIBLE] >= 40
+    assert seen[Status.OPTIMAL] >= 100
+    assert seen[Status.INFEASIBLE] >= 40
 
 
 def test_a_search_that_is_cut_short_proves_its_bound(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_a_search_that_is_cut_short_proves_its_bound(tmp_path: Path) -> None:
     tight = replace(problem, limit=int(1.1 * least))
     bounds = []
     for work_limit in (1, 10, 100, 1000):
-        answer = solve(tight, work_limit=work_limit)
+        answer = solve(tight, budget=Budget.of(work_limit=work_limit))
         verdict = _checked(tight, answer, tmp_path / "proof")
         assert verdict.lower_bound == answer.lower_bound
         bounds.append(answer.lower_bound)

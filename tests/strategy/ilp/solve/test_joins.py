@@ -1,4 +1,4 @@
-"""Nodes joined away: the tables say what they stand for, and bound what messages over pairs do not."""
+"""Joins: the tables say what they stand for, and bound what messages over pairs do not."""
 
 from __future__ import annotations
 
@@ -9,53 +9,27 @@ import numpy as np
 import pytest
 
 from strategy.ilp.certificate.bounds import least
-from strategy.ilp.certificate.check import check
-from strategy.ilp.certificate.digest import problem_digest
-from strategy.ilp.certificate.proof import Certificate
-from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
-from strategy.ilp.solve import SolveStatus, brute_force, solve
-from strategy.ilp.solve import branch_and_bound as branching
-from strategy.ilp.solve import relaxation as place
+from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem
+from strategy.ilp.solve import relaxation as relaxation_module
+from strategy.ilp.solve import solve
 from strategy.ilp.solve.build import build_core
 from strategy.ilp.solve.core import Core
-from strategy.ilp.solve.dual_ascent import start_ascent
-from strategy.ilp.solve.evaluate import cost_of
-from strategy.ilp.solve.joins import find_joins, without
-from strategy.ilp.solve.message_bound import state_messages
+from strategy.ilp.solve.dual_ascent import start_dual_ascent
+from strategy.ilp.solve.joins import find_joins, without_joined
+from strategy.ilp.solve.message_bound import certify_messages
 from strategy.ilp.solve.packed_arrays import lifetime_rank
 from strategy.ilp.solve.relaxation import relax
 from tests.strategy.ilp.certificate.proofs import view
-
-
-def shared_copies(rng: random.Random, *, values: int, layouts: int = 3, held: bool = False) -> Problem:
-    """A chain of values, each read by two others in one of several layouts; a copy is paid once for both.
-
-    With `held`, those who read and write hold memory, which is bounded.
-    """
-
-    def op(i: int) -> Node:
-        costs = tuple(rng.randrange(60) for _ in range(layouts))
-        return Node(f"op{i}", costs, (Usage(i, i + 2, tuple(rng.randrange(1, 9) for _ in costs)),) if held else ())
-
-    nodes = [op(i) for i in range(values + 2)]
-    edges = []
-    for i, layout in itertools.product(range(values), range(layouts)):
-        prices = [0 if home == layout else rng.randrange(5, 60) for home in range(layouts)]
-        copy = len(nodes)
-        nodes.append(Node(f"{i}>{layout}", (0, 0)))
-        edges.append(Edge(i, copy, tuple(cell for price in prices for cell in (0, price))))
-        need = tuple(cell for wanted in range(layouts) for cell in (FORBIDDEN if wanted == layout else 0, 0))
-        edges.extend(Edge(reader, copy, need) for reader in (i + 1, i + 2))
-    return Problem("copies", tuple(nodes), tuple(edges), limit=3 * 6 if held else None)
+from tests.strategy.ilp.solve.oracle import shared_copies
 
 
 def _bound(core: Core, problem: Problem) -> int:
-    relaxed = relax(core, lifetime_rank(problem))
-    ascent = start_ascent(relaxed.inner.flat, core.constant, np.zeros(core.room.size))
-    ascent.climb(300)
-    stated = state_messages(relaxed, ascent)
-    assert least(view(core), stated.proof) == stated.lower_bound
-    return stated.lower_bound
+    relaxation = relax(core, lifetime_rank(problem))
+    ascent = start_dual_ascent(relaxation.relaxed.arrays, core.constant, np.zeros(core.room.size))
+    ascent.ascend(300)
+    found = certify_messages(relaxation, ascent)
+    assert least(view(core), found.proof) == found.lower_bound
+    return found.lower_bound
 
 
 def test_a_join_is_what_its_nodes_cost_at_best() -> None:
@@ -89,44 +63,13 @@ def test_joins_bound_what_pairs_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
         for joined in tight:
             with monkeypatch.context() as patch:
                 if not joined:
-                    patch.setattr(place, "find_joins", lambda core, width: ())
+                    patch.setattr(relaxation_module, "find_joins", lambda core, join_width: ())
                 bounds[joined] = _bound(build_core(problem), problem)
             assert oracle is not None
             assert bounds[joined] <= oracle
             tight[joined] += bounds[joined] == oracle
         assert bounds[True] >= bounds[False]
     assert tight[True] >= max(26, tight[False] + 4), tight
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_solved_by_joins_alone_equals_brute_force(monkeypatch: pytest.MonkeyPatch, held: bool) -> None:
-    monkeypatch.setattr(branching, "ELIMINATION_CELLS", 0)
-    monkeypatch.setattr(branching, "PART_CELLS", 0)
-    rng = random.Random(3)
-    joined = 0
-    for _ in range(20):
-        problem = shared_copies(rng, values=2, layouts=3, held=held)
-        oracle = brute_force(problem)
-        answer = solve(problem)
-        assert answer.cost == (None if oracle is None else oracle[0])
-        if answer.status is SolveStatus.OPTIMAL and answer.proof is not None:
-            claim = Certificate(problem_digest(problem), answer.choice, answer.cost, answer.lower_bound, answer.proof)
-            assert check(problem, claim).gap == 0.0
-            joined += getattr(answer.proof.end, "joined", np.zeros(0)).size > 0
-    assert joined >= 3
-
-
-def test_what_is_joined_away_follows_from_the_rest() -> None:
-    rng = random.Random(4)
-    for _ in range(20):
-        problem = shared_copies(rng, values=5)
-        core = build_core(problem)
-        relaxed = relax(core, lifetime_rank(problem))
-        assert relaxed.joined.size == sum(len(join.nodes) for join in relaxed.joins) > 0
-        picks = np.array([rng.randrange(core.costs[node].size) for node in relaxed.inner.nodes], np.int64)
-        full = relaxed.completed(picks)
-        assert (full[relaxed.kept] == picks).all()
-        assert cost_of(relaxed.whole.flat, full) == cost_of(relaxed.inner.flat, picks)
 
 
 def test_equal_joins_share_their_table_and_large_ones_are_left_alone() -> None:
@@ -137,7 +80,7 @@ def test_equal_joins_share_their_table_and_large_ones_are_left_alone() -> None:
     one, other = find_joins(core)
     assert one.table is other.table
     assert [join.scope for join in (one, other)] == [(0, 1, 2), (3, 4, 5)]
-    rest = without(core, (one, other))
+    rest = without_joined(core, (one, other))
     assert sorted(rest.costs) == list(range(6))
     assert not any(rest.tables.values())
     rng = random.Random(0)

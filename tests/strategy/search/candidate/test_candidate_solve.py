@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
 from strategy.layout.config import PlanConfig
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate
 from strategy.search.candidate.candidates import Request, free_rules
-from strategy.search.candidate.weighted_problem import OutOfTimeError, WeightedProblem
+from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.search.layouts.space import SearchSpace
 from tests.support.small_plans import config_of, request
 
@@ -41,18 +42,18 @@ def test_the_bound_is_below_the_objective(asked: Request, config: PlanConfig) ->
 @pytest.mark.parametrize("config", [STAGES, RANKS])
 def test_no_layout_is_better_than_the_best(asked: Request, config: PlanConfig) -> None:
     best_ns = solved(asked, config).bound_ns
-    verdict = examine(asked, config, config.axes, math.inf, best_ns)
+    verdict = examine(asked, config, config.axes, UNLIMITED, best_ns)
     assert verdict.bound_ns == best_ns
 
 
 def test_a_limit_changes_no_free_bound_and_is_kept_to(asked: Request) -> None:
-    free = examine(asked, RANKS, RANKS.axes, math.inf, None)
+    free = examine(asked, RANKS, RANKS.axes, UNLIMITED, None)
     assert free.solved is not None
     limit = max(free.solved.peaks)
-    same = examine(replace(asked, memory_limit_bytes=limit), RANKS, RANKS.axes, math.inf, None)
+    same = examine(replace(asked, memory_limit_bytes=limit), RANKS, RANKS.axes, UNLIMITED, None)
     assert same.solved is not None
     assert max(same.solved.peaks) <= limit
-    nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, RANKS.axes, math.inf, None)
+    nothing = examine(replace(asked, memory_limit_bytes=1000), RANKS, RANKS.axes, UNLIMITED, None)
     assert (nothing.free_bound_ns, nothing.bound_ns, nothing.solved) == (free.free_bound_ns, None, None)
 
 
@@ -62,7 +63,7 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
     training = Training(global_batch=8, num_micro_batches=4)
     config = config_of(training, pp=2, tp=2)
     roomy = request(4, training)
-    free = examine(roomy, config, free_rules(config), math.inf, None).solved
+    free = examine(roomy, config, free_rules(config), UNLIMITED, None).solved
     rule_based = solved(roomy, config)
     assert free is not None
     asked = replace(roomy, memory_limit_bytes=max(rule_based.peaks))
@@ -75,7 +76,7 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
 
     monkeypatch.setattr(WeightedProblem, "of", staticmethod(out_of_time_under_a_limit))
     monkeypatch.setattr(_Examination, "_fits", lambda self, found: max(found.peaks) == max(rule_based.peaks))
-    found = examine(asked, config, free_rules(config), math.inf, None)
+    found = examine(asked, config, free_rules(config), UNLIMITED, None)
     assert found.solved is not None
     assert found.solved.peaks == rule_based.peaks != free.peaks
     assert found.solved.bound_ns == free.bound_ns <= found.solved.objective_ns
@@ -83,4 +84,4 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
 
 def test_no_time_no_verdict(asked: Request) -> None:
     with pytest.raises(OutOfTimeError):
-        solve_candidate(asked, RANKS, rules=RANKS.axes, time_limit_s=0)
+        solve_candidate(asked, RANKS, rules=RANKS.axes, budget=Budget.of(0))

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
 from strategy.layout.config import Recompute
 from strategy.lowering.memory import memory_nbytes
@@ -62,7 +63,7 @@ def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InfeasibleError):
         fitted_plan(asked, first, no_simulation)
     with pytest.raises(InfeasibleError) as caught:
-        search(replace(asked, pins=PINS), simulate=simulated, time_limit_s=600)
+        search(replace(asked, pins=PINS), simulate=simulated, budget=Budget.of(600))
     assert caught.value.smallest_limit is not None
     assert caught.value.smallest_limit > 10**6
 
@@ -75,5 +76,5 @@ def test_a_layout_whose_lifetimes_exceed_the_limit_may_fit() -> None:
     assert complete
     assert nearest is not None
     assert nearest.nbytes < max(nearest.solved.peaks)
-    plan = search(replace(asked, memory_limit_bytes=nearest.nbytes), simulate=simulated, time_limit_s=600).plan
+    plan = search(replace(asked, memory_limit_bytes=nearest.nbytes), simulate=simulated, budget=Budget.of(600)).plan
     assert max(plan.claims.peak_memory_bytes) <= nearest.nbytes

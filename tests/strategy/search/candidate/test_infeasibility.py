@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
 from strategy.ilp.problem import Problem
 from strategy.ilp.solve import solver
@@ -21,14 +22,14 @@ from tests.support.small_plans import request, simulated
 def test_too_little_memory_names_what_would_do() -> None:
     asked = replace(request(1, Training(global_batch=4)), memory_limit_bytes=1000)
     with pytest.raises(InfeasibleError) as caught:
-        search(asked, simulate=simulated, time_limit_s=120)
+        search(asked, simulate=simulated, budget=Budget.of(120))
     smallest = caught.value.smallest_limit
     assert smallest is not None
     assert str(smallest) in str(caught.value)
-    plan = search(replace(asked, memory_limit_bytes=smallest), simulate=simulated, time_limit_s=120).plan
+    plan = search(replace(asked, memory_limit_bytes=smallest), simulate=simulated, budget=Budget.of(120)).plan
     assert max(plan.claims.peak_memory_bytes) == smallest
     with pytest.raises(InfeasibleError):
-        search(replace(asked, memory_limit_bytes=smallest * 99 // 100), simulate=simulated, time_limit_s=120)
+        search(replace(asked, memory_limit_bytes=smallest * 99 // 100), simulate=simulated, budget=Budget.of(120))
 
 
 def test_a_second_solver_is_asked_about_every_candidate_before_nothing_is_said_to_fit(
@@ -37,12 +38,12 @@ def test_a_second_solver_is_asked_about_every_candidate_before_nothing_is_said_t
     legal: list[int | None] = []
     peaks: list[int] = []
 
-    def asked_for_legal(problem: Problem, *, time_limit_s: float) -> Feasibility:
+    def asked_for_legal(problem: Problem, *, budget: Budget) -> Feasibility:
         legal.append(problem.limit)
-        return find_legal(problem, time_limit_s=time_limit_s)
+        return find_legal(problem, budget=budget)
 
-    def asked_for_peak(problem: Problem, *, time_limit_s: float) -> Feasibility:
-        found = least_peak(problem, time_limit_s=time_limit_s)
+    def asked_for_peak(problem: Problem, *, budget: Budget) -> Feasibility:
+        found = least_peak(problem, budget=budget)
         peaks.append(found.peak_bound)
         return found
 
@@ -51,7 +52,7 @@ def test_a_second_solver_is_asked_about_every_candidate_before_nothing_is_said_t
     pins = Pins(recompute=Recompute.NONE, offload=Offload.NONE)
     asked = replace(request(1, Training(global_batch=2)), memory_limit_bytes=1000, pins=pins)
     with pytest.raises(InfeasibleError):
-        search(asked, simulate=simulated, time_limit_s=120)
+        search(asked, simulate=simulated, budget=Budget.of(120))
     listed = len(list(candidates_of(asked)))
     assert len(legal) >= listed
     assert set(legal) == {1000}

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.passes.training import Training
 from strategy.search.candidate.candidates import Request, candidates_of
@@ -20,11 +21,11 @@ def asked() -> Request:
 
 
 def test_one_candidate_per_mesh(asked: Request) -> None:
-    found = solved_by_rule(asked, list(candidates_of(asked)), 10, math.inf)
+    found = solved_by_rule(asked, list(candidates_of(asked)), 10, UNLIMITED)
     meshes = [(one.config.pp, one.config.dp, one.config.tp) for one in found]
     assert sorted(meshes) == [(1, 1, 2), (1, 2, 1), (2, 1, 1)]
-    assert solved_by_rule(asked, list(candidates_of(asked)), 0, math.inf) == []
-    assert solved_by_rule(asked, list(candidates_of(asked)), 1, -math.inf) == []
+    assert solved_by_rule(asked, list(candidates_of(asked)), 0, UNLIMITED) == []
+    assert solved_by_rule(asked, list(candidates_of(asked)), 1, Budget(-math.inf)) == []
 
 
 def test_where_the_state_does_not_fit_it_is_split(asked: Request) -> None:

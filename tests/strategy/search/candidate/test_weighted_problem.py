@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import replace
 
 import pytest
 
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
 from strategy.ilp.problem import evaluate
 from strategy.passes.training import Training
 from strategy.search.candidate.candidates import free_rules, space_of
-from strategy.search.candidate.weighted_problem import OutOfTimeError, WeightedProblem
+from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.search.layouts.space import SearchSpace
 from tests.support.small_plans import config_of, request
 
@@ -25,7 +25,7 @@ def space() -> SearchSpace:
 
 
 def test_what_a_person_would_choose_is_where_solving_begins(space: SearchSpace) -> None:
-    weighted = WeightedProblem.of(space, None, math.inf, None)
+    weighted = WeightedProblem.of(space, None, UNLIMITED, None)
     rule_based = weighted.rule_based()
     assert rule_based is not None
     assert space.rule_based is not None
@@ -39,19 +39,19 @@ def test_what_a_person_would_choose_is_where_solving_begins(space: SearchSpace) 
 
 def test_a_space_by_hand_has_no_other_start() -> None:
     by_rule = space_of(request(2, TRAINING), CONFIG, CONFIG.axes)
-    assert WeightedProblem.of(by_rule, None, math.inf, None).rule_based() is None
+    assert WeightedProblem.of(by_rule, None, UNLIMITED, None).rule_based() is None
 
 
 def test_under_a_limit_the_answer_is_no_worse_than_what_is_known_and_fits(space: SearchSpace) -> None:
-    free = WeightedProblem.of(space, None, math.inf, None)
+    free = WeightedProblem.of(space, None, UNLIMITED, None)
     rule_based = free.rule_based()
     _, best = free.solve()
     assert rule_based is not None
     assert best is not None
-    roomy = WeightedProblem.of(space, 2**40, math.inf, None).problem
+    roomy = WeightedProblem.of(space, 2**40, UNLIMITED, None).problem
     known = [evaluate(roomy.problem, roomy.choice_of(signatures)) for signatures in (rule_based, best)]
     limit = min(value.peak for value in known)
-    tight = WeightedProblem.of(space, limit, time.monotonic() + 20, None)
+    tight = WeightedProblem.of(space, limit, Budget.of(20), None)
     _, signatures = tight.solve(rule_based, best)
     assert signatures is not None
     found = evaluate(tight.problem.problem, tight.problem.choice_of(signatures))
@@ -61,7 +61,7 @@ def test_under_a_limit_the_answer_is_no_worse_than_what_is_known_and_fits(space:
 
 def test_the_time_is_kept_to(space: SearchSpace) -> None:
     with pytest.raises(OutOfTimeError, match="the time is up"):
-        WeightedProblem.of(space, None, time.monotonic() - 1, None)
+        WeightedProblem.of(space, None, Budget.of(-1), None)
 
 
 def test_weights_share_what_is_known_of_the_ops(space: SearchSpace) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.base.budget import Budget
 from strategy.base.errors import GraphError, InfeasibleError, InputError
 from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import op_signatures
@@ -99,7 +100,7 @@ def test_wrong_devices_are_refused_where_they_are_written() -> None:
 def test_a_pinned_placement_holds() -> None:
     training = Training(global_batch=2)
     pins = Pins(placements={"layers.0.mlp.*": (1,), "layers.0.residual2": (1,)}, layouts={"token": (B, B)})
-    plan = search(replace(request(2, training), pins=pins), simulate=no_simulation, time_limit_s=60).plan
+    plan = search(replace(request(2, training), pins=pins), simulate=no_simulation, budget=Budget.of(60)).plan
     stages = plan.layout.stages
     for op in plan.graph.ops:
         if op.name.startswith("layers.0.mlp."):
@@ -135,7 +136,7 @@ def test_a_pinned_degree_beyond_the_key_heads_is_refused_with_the_reason() -> No
     pins = Pins(dp=1, tp=4, pp=1, layouts={keys: (B, Split(2))})
     asked = replace(request(4, TRAINING, model=model), pins=pins)
     with pytest.raises(InfeasibleError) as caught:
-        search(asked, simulate=no_simulation, time_limit_s=30)
+        search(asked, simulate=no_simulation, budget=Budget.of(30))
     assert f"value {keys}: a dim is split into more parts than it has rows" in str(caught.value)
     assert "expected at least 4 rows, found 2" in str(caught.value)
 
@@ -154,6 +155,6 @@ def test_key_heads_that_no_degree_divides_are_refused_with_what_is_legal() -> No
 def test_a_degree_beyond_the_key_heads_is_planned_with_whole_keys() -> None:
     model = grouped(8, 2)
     asked = replace(request(4, TRAINING, model=model), pins=Pins(dp=1, tp=4, pp=1))
-    plan = search(asked, simulate=simulated, time_limit_s=30).plan
+    plan = search(asked, simulate=simulated, budget=Budget.of(30)).plan
     assert plan.config.tp == 4
     assert verify(plan) == []

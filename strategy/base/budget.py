@@ -1,0 +1,46 @@
+"""Budget: how long work may take, and how much of it may be done.
+
+It is made once, from the limits of a command, and passed down; whoever has a share of it passes that on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+# Entries of tables read per unit of work.
+ENTRIES_PER_UNIT = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A deadline by the monotonic clock, and the most entries of tables that may be read (None: any number)."""
+
+    deadline_s: float = math.inf
+    max_entries: int | None = None
+
+    @staticmethod
+    def of(time_limit_s: float | None = None, work_limit: int | None = None) -> Budget:
+        """A budget that begins now: seconds of wall time, millions of table entries read; None is no limit.
+
+        A stop by work is the same on any machine.
+        """
+        deadline_s = math.inf if time_limit_s is None else time.monotonic() + time_limit_s
+        return Budget(deadline_s, None if work_limit is None else work_limit * ENTRIES_PER_UNIT)
+
+    def left_s(self) -> float:
+        """Seconds until the deadline, at least 0; infinity without one."""
+        return max(0.0, self.deadline_s - time.monotonic())
+
+    def is_over(self, entries: int = 0) -> bool:
+        """Whether the time is up, or the work after so many entries read."""
+        spent = self.max_entries is not None and entries >= self.max_entries
+        return spent or time.monotonic() >= self.deadline_s
+
+    def share(self, part: float) -> Budget:
+        """The budget of which a part of the time that is left remains; the work may be the same."""
+        return Budget(time.monotonic() + part * self.left_s(), self.max_entries)
+
+
+UNLIMITED = Budget()
