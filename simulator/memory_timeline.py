@@ -25,7 +25,7 @@ FOREVER_NS = 2**62
 class MemoryTimeline:
     """Live bytes of one rank: `nbytes[i]` from `time_ns[i]` until `time_ns[i + 1]`. The first time is 0.
 
-    `allocated_nbytes` is what a placed program allocates; 0 where nothing has placed it. `tensors` fill the peak, with
+    `allocated_nbytes` is what an allocated program takes; 0 where none has offsets. `tensors` fill the peak, with
     their bytes, largest first.
     """
 

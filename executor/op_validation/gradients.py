@@ -34,12 +34,12 @@ _FLOOR = 1e-3
 def gradient_problems(subject: Subject, kernels: Kernels, *, seed: int = 0) -> Iterator[str]:
     """In what a gradient rule differs from finite differences; nothing where there is no rule, or no float result.
 
-    Differences of halves are steps of their rounding, so their gradients are tried in double precision alone.
+    Differences in half precision are steps of their rounding, so their gradients are tried in double precision alone.
     """
     specs = subject.graph.specs((*subject.op.inputs, subject.op.outputs[0]))
     result = specs[-1]
-    halves = any(spec.dtype.is_half for spec in specs)
-    if op_definition(subject.kind).gradient is None or not result.dtype.is_float or halves:
+    rounded = any(spec.dtype.is_half for spec in specs)
+    if op_definition(subject.kind).gradient is None or not result.dtype.is_float or rounded:
         return
     rng = np.random.default_rng((seed, 17))
     operands = subject.draw(seed, kernels).inputs[0]

@@ -20,7 +20,7 @@ from strategy.sbp.ragged import Rows
 
 
 class Registers:
-    """Arrays of all blocks of the registers of `rank` of a placed program.
+    """Arrays of all blocks of the registers of `rank` of an allocated program.
 
     A register that begins with a piece (state) is zero until its owner fills it; others hold what their producer
     writes, before which nobody reads them. `shared` holds arrays of state, of one block each, that registers of these

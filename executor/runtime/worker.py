@@ -66,7 +66,7 @@ class Worker:
     """One rank of a program.
 
     Args:
-        program: what all ranks do; it has been admitted, and its blocks are placed.
+        program: what all ranks do; it has been admitted, and its blocks have offsets.
         graph: the ops that its tasks name.
         rank: this rank.
         transport: this rank's, with the lanes of `program`.

@@ -132,9 +132,15 @@ class _Cache(FunctionCache):
     _impl_class = _Where
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        with suppress(OSError):
+        try:
             return super().load_overload(signature, context)  # type: ignore[no-untyped-call]
-        return None
+        except OSError:
+            return None
+        except (AttributeError, ImportError):
+            # an older version kept it, whose argument types had other names
+            with suppress(OSError):
+                self.flush()  # type: ignore[no-untyped-call]
+            return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
         with suppress(OSError):

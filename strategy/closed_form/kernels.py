@@ -73,8 +73,8 @@ class KernelRates:
         self._capped = jobs.power_cap_w > 0
         self._by_row = jobs.where(precision="row8")
         self._rate = Lookup([_rate_name(name, job.precision) for name, job in zip(generations, jobs.jobs, strict=True)])
-        halves = ["single" if job.bits == 32 else "half" for job in jobs.jobs]
-        self._half = Lookup([_rate_name(name, half) for name, half in zip(generations, halves, strict=True)])
+        widths = ["single" if job.bits == 32 else "half" for job in jobs.jobs]
+        self._half = Lookup([_rate_name(name, width) for name, width in zip(generations, widths, strict=True)])
         self._flash = Lookup([f"flash.{FLASH[name]}" for name in generations])
         self._moved = Lookup([profile.moved for profile in profiles])
         casting = np.array([profile.casting for profile in profiles])

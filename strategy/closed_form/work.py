@@ -215,9 +215,7 @@ def _sum(
     parts: list[tuple[Floats, Floats, Floats, Floats, Floats]], sheet: dict[str, Floats]
 ) -> tuple[EffectiveFlops, EffectiveFlops]:
     """Forward and backward of products (rows, columns, depth, how many at once), each times its layers."""
-    totals = [
-        tuple(passed * layers for passed in training(m, n, k, count, **sheet)) for m, n, k, count, layers in parts
-    ]
+    totals = [tuple(flops * layers for flops in training(m, n, k, count, **sheet)) for m, n, k, count, layers in parts]
     forward, backward = totals[0]
     for ahead, back in totals[1:]:
         forward, backward = forward + ahead, backward + back

@@ -37,7 +37,7 @@ def aligned(nbytes: int) -> int:
 
 
 def allocated(program: Program) -> Program:
-    """The program with the place of every block in the memory of its rank; alike ranks are placed alike."""
+    """The program with the offset of every block in the memory of its rank; alike ranks have the same offsets."""
     occupancy = Occupancy(program)
     known: dict[Hashable, list[tuple[int, ...]]] = {}
     registers = list(program.registers)
@@ -72,7 +72,7 @@ def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]
 
 
 def pool_nbytes(registers: Sequence[Register]) -> int:
-    """Bytes of the pool of one rank's placed registers."""
+    """Bytes of the pool of one rank's registers that have offsets."""
     ends = (offset + aligned(register.block_nbytes) for register in registers for offset in register.offsets)
     return max(ends, default=0)
 
@@ -83,12 +83,12 @@ def state_nbytes(registers: Sequence[Register]) -> int:
 
 
 def is_allocated(program: Program) -> bool:
-    """Whether every block has a place in the memory of its rank."""
+    """Whether every block has an offset in the memory of its rank."""
     return all(register.initial or register.offsets for register in program.registers)
 
 
 def memory_nbytes(program: Program, space: Space = Space.DEVICE) -> tuple[int, ...]:
-    """Bytes that every rank of a placed program allocates in one of its memories."""
+    """Bytes that every rank of an allocated program holds in one of its memories."""
     registers: list[list[Register]] = [[] for _ in range(num_ranks(program))]
     for register in program.registers:
         if register.space is space:

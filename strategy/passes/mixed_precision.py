@@ -4,9 +4,9 @@ Parameters stay as they are, in float32; each is cast once per step, for all of 
 follows from its precision class (the lists of Micikevicius et al. 2018, arXiv:1710.03740, as OneFlow and PyTorch have
 them):
 
-    products           in halves, accumulated in float32 (see `strategy.graph.ops.half_precision`)
+    products           in half precision, accumulated in float32 (see `strategy.graph.ops.half_precision`)
     sums and powers    in float32: soft-max, losses, reductions, statistics over a batch
-    others             as what they read is; where that differs, in halves, unless data of the graph is among it.
+    others             as what they read is; where that differs, in half precision, unless it has data of the graph.
                        Parameters have no say, so that a bias, a gain or an embedding follows the activations.
 
 Norms over a row are among the others, for they keep their statistics in float32 in any case.

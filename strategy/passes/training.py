@@ -97,7 +97,7 @@ class Training:
             "epsilon": (0 < self.epsilon < math.inf, "a finite figure above zero"),
             "weight_decay": (0 <= self.weight_decay < math.inf, "a finite figure >= 0"),
             "max_norm": (self.max_norm > 0, "a figure above zero; infinity does not clip"),
-            "dtype": (self.dtype in PARAMETERS, "float32 or float64; to compute in halves, set precision"),
+            "dtype": (self.dtype in PARAMETERS, "float32 or float64; to compute in half precision, set precision"),
             "precision": (
                 self.precision.half is None or self.dtype is DType.FLOAT32,
                 "full with parameters of float64",

@@ -5,7 +5,7 @@
     stage 3      every parameter that is shared out is repeated before its use, once per layer and pass:
                  `w -> repeat w:forward -> x`, `w -> repeat w:backward -> x:dx`; so each use gathers it anew
 
-The layouts that make this ZeRO are in `sharing`.
+The layouts that make this ZeRO are in `zero_layouts`.
 """
 
 from __future__ import annotations

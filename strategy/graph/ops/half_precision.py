@@ -1,7 +1,8 @@
-"""Halves: what an op means on 16-bit floats, said once for all kinds.
+"""fp16 and bf16 kernels: compute in fp32, round once; the same for all kinds of ops.
 
 Operands are widened to single precision, the op runs on them, and every element of a result is rounded once. So a
-matrix product of halves accumulates in float32, as the matrix units of GPUs do, and no op's author thinks of rounding.
+half-precision matrix product accumulates in float32, as the matrix units of GPUs do, and no op's author thinks of
+rounding.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def run_act(definition: OpDef, call: Call) -> None:
 
 
 def _widened(call: Call, role: str, arrays: Sequence[Array], wide: str, *, filled: bool) -> tuple[Array, ...]:
-    """The arrays, halves replaced by wider scratch."""
+    """The arrays; those in half precision replaced by wider scratch."""
     found = list(arrays)
     for position, array in enumerate(arrays):
         if array.dtype.itemsize == _HALF_NBYTES:

@@ -186,7 +186,7 @@ def expect_heads(inputs: Specs, attrs: Attrs) -> TensorSpec:
 
 
 def lse_of(out: TensorSpec) -> TensorSpec:
-    """[b, s, h, d] -> [b, h, s], never in halves."""
+    """[b, s, h, d] -> [b, h, s], never in half precision."""
     b, s, h, _ = out.shape
     return TensorSpec((b, h, s), out.dtype.wide)
 

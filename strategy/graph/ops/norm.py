@@ -6,7 +6,7 @@
     rms_norm_grad    x, gain, rstd, dy               -> dx, dgain
 
 RMS norm: Zhang and Sennrich 2019 (arXiv:1910.07467), equation 4. The last dim stays whole; the gradients of gain and
-bias are partial over whatever other dim is split. Statistics of halves are in float32.
+bias are partial over whatever other dim is split. Statistics of half precision are in float32.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,3 +104,25 @@ def test_without_a_compiler_nothing_is_pretended(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(config, "DISABLE_JIT", 1)
     with pytest.raises(EnvironmentLacks, match="unset NUMBA_DISABLE_JIT"):
         in_place(lambda: 0)
+
+
+def test_code_of_a_version_whose_types_had_other_names_is_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    (folder / "older.py").write_text(
+        "from typing import NamedTuple\n"
+        "from strategy.base.compiled import compiled\n"
+        "class Named(NamedTuple):\n    number: int\n"
+        "@compiled\ndef one_more(it):\n    return it.number + 1\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    older = importlib.import_module("older")
+    assert older.one_more(older.Named(1)) == 2
+    named = older.Named
+    del older.Named
+    fresh = compiled.compiled(older.one_more.py_func)
+    older.Renamed = named
+    named.__name__ = named.__qualname__ = "Renamed"
+    assert fresh(older.Renamed(2)) == 3
