@@ -17,6 +17,7 @@ import pytest
 
 from executor.train import program_of
 from simulator.simulate import simulate
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
 from strategy.cost.cost import CostModel
 from strategy.graph.builder import GraphBuilder
@@ -282,7 +283,7 @@ def test_the_search_takes_a_pinned_degree() -> None:
     assert {(c.dp, c.cp, c.tp, c.pp) for c in candidates_of(pinned)} == {(2, 2, 1, 1), (1, 2, 2, 1)}
     assert list(candidates_of(replace(asked, pins=Pins(cp=3)))) == []
     two = replace(request(2, training, model=asked.model), pins=Pins(cp=2))
-    plan = search(two, simulate=no_simulation).plan
+    plan = search(two, simulate=no_simulation, budget=Budget.of(55)).plan
     assert plan.layout.stages.placements[0].axes == ("data", "context", "tensor")
     assert plan.claims.status == "optimal"
     assert list(check_training(plan, steps=1)) == []

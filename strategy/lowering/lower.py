@@ -73,12 +73,12 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
 
 
 def lower_priced(
-    priced: Priced, *, tokens_per_step: int = 0, folds: bool = False, folded_from: int = FOLDED_FROM
+    priced: Priced, *, tokens_per_step: int = 0, folds: bool = False, folded_from: int | None = None
 ) -> Program:
     """The same of a graph that is priced already.
 
-    For simulation alone, `folds`: of more ranks than `folded_from`, if those of a stage are alike, one per stage
-    (`folding`).
+    For simulation alone, `folds`: of more ranks than `folded_from` (FOLDED_FROM where it is not given), if those of a
+    stage are alike, one per stage (`folding`).
 
     Raises:
         PlanError: it is too large (`check_size`).
@@ -87,7 +87,7 @@ def lower_priced(
     arrangement, features = priced.arrangement, priced.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
-    if folds and ranks > folded_from:
+    if folds and ranks > (FOLDED_FROM if folded_from is None else folded_from):
         folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features)
     if folded is None:
         check_size(priced)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from strategy.base.budget import Budget
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, write_plan
@@ -48,7 +49,7 @@ def plan_of(layout: str) -> Plan:
     (dp, tp), layouts, deduction = LAYOUTS[layout]
     asked = request(dp * tp, TRAINING, model=MODEL)
     pins = Pins(dp=dp, tp=tp, pp=1, num_micro_batches=1, layouts=layouts)
-    return search(replace(asked, pins=pins, deduction=deduction), simulate=simulated).plan
+    return search(replace(asked, pins=pins, deduction=deduction), simulate=simulated, budget=Budget.of(55)).plan
 
 
 @cache
