@@ -4,10 +4,18 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+# What most often catches a mistake, in a minute: the house, values, layouts, problems, protocol, plans.
+QUICK := tests/test_house.py tests/test_layers.py tests/test_order.py tests/strategy/base tests/strategy/sbp tests/strategy/program \
+  tests/strategy/hardware tests/strategy/layout tests/strategy/graph/test_graph.py tests/strategy/graph/test_signature.py \
+  tests/strategy/passes/test_zero_layouts.py tests/strategy/search/layouts/test_rules.py
+
+.PHONY: demo quick test lint clean
 
 demo: $(STAMP)
 	$(VENV)/bin/sbplan demo
+
+quick: $(STAMP)
+	$(VENV)/bin/python -m pytest -n 2 -q -m "not slow and not mpi" $(QUICK) $(PYTEST_ARGS)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 $(PYTEST_ARGS)

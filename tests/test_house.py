@@ -78,7 +78,9 @@ def test_nothing_of_the_house_uses_pickle_eval_or_a_shell() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(("target", "job"), [("demo", "/sbplan demo"), ("test", "-m pytest -n 2")])
+@pytest.mark.parametrize(
+    ("target", "job"), [("demo", "/sbplan demo"), ("quick", "-m pytest -n 2 -q"), ("test", "-m pytest -n 2")]
+)
 def test_make_installs_first_and_only_once(tmp_path: Path, target: str, job: str) -> None:
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "experiments").mkdir()
