@@ -33,11 +33,15 @@ from strategy.search.layouts.pins import check_pins, pinned, placement_problems,
 from strategy.search.layouts.rules import along_axes
 from strategy.search.layouts.space import Keep, SearchSpace, all_of
 
-FREE: Mapping[str, str] = {"data": "samples split", "context": "positions split", "tensor": "samples shared"}
-"""The rules of the axes in a search: all but the samples and positions is free."""
+FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
+"""The rules of the axes in a search: the data axis follows the samples, the others are free but for positions."""
 
 WITHOUT_ZERO = {"data": "samples split"}
 """Rule of the data axis -> what is left of it where ZeRO says how parameters lie along it."""
+
+
+AS_PINNED = {"samples": "samples split"}
+"""Rule -> what it leaves open where layouts are pinned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +293,8 @@ def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
 def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
     """What rules, ZeRO and pins leave; where ZeRO says how parameters lie along the data axis, the rule does not."""
     mesh = stages.placements[0].mesh
+    if pins.layouts:  # they may ask for what no samples would lead to
+        rules = [AS_PINNED.get(rule, rule) for rule in rules]
     kept = {
         "rules": along_axes(graph, mesh, _but_for_zero(config, rules)),
         "zero": zero_filter(graph, config, stages.stage_of),

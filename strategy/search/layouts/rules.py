@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
-from strategy.graph.ops.traits import Attention
-from strategy.graph.signature import Signature
+from strategy.graph.ops.traits import Attention, Gemm, Product
+from strategy.graph.signature import Signature, op_signatures
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 from strategy.search.layouts.space import Keep
@@ -85,6 +85,67 @@ def sample_axis(graph: Graph) -> AxisRule:
     return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == Split(0)
 
 
+def sample_flow(graph: Graph, parts: int) -> AxisRule:
+    """Samples are split along the axis, and in repeated layers everything follows from that, op after op.
+
+    Activations are split by samples, gradients of weights are terms; whatever is done once per step is free, and so is
+    what is outside of the layers, and what stands next to experts: tokens may go to them along the axis. This is what
+    data parallelism means where layers repeat; it leaves a tenth of the choices of `sample_axis`.
+    """
+    followed, free = _following_samples(graph, parts), sample_axis(graph)
+    beside = _beside_experts(graph)
+    fixed = {
+        op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
+        for op in graph.ops
+        if op.layer is not None and op.name not in beside and any(isinstance(sbp, Split) for sbp in followed[op.name])
+    }
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        if op.name in fixed:
+            return fixed[op.name][name] == sbp
+        return free(op, name, sbp)
+
+    return rule
+
+
+def _following_samples(graph: Graph, parts: int) -> dict[str, tuple[Sbp, ...]]:
+    """Op -> SBPs along one axis, where samples are split and variables whole: those that mismatch in fewest inputs."""
+    held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
+    held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
+    found: dict[str, tuple[Sbp, ...]] = {}
+    for op in graph.ops:
+        best: tuple[int, Signature] | None = None
+        for option in op_signatures(graph, op, (parts,)):
+            if any(nd != (B,) for nd in option.updates):
+                continue
+            mismatches = sum(held[name] != nd[0] for name, nd in zip(op.inputs, option.inputs, strict=True))
+            if best is None or mismatches < best[0]:
+                best = mismatches, option
+            if not mismatches:
+                break
+        layouts = best[1].layouts if best is not None else ()
+        found[op.name] = tuple(nd[0] for nd in layouts)
+        held.update((name, nd[0]) for name, nd in zip(op.outputs, layouts[len(op.inputs) :], strict=False))
+    return found
+
+
+def _beside_experts(graph: Graph) -> frozenset[str]:
+    """Ops that read weights of experts or make their gradients, and those that these exchange activations with."""
+    among = [op for op in graph.ops if _is_of_experts(op)]
+    found = {op.name for op in among}
+    for op in among:
+        read = (graph.producer[name] for name in op.inputs if name in graph.producer)
+        found.update(one.name for one in read if act_rate(graph, one) is Rate.MICRO_BATCH)
+        found.update(one.name for name in op.outputs for one in graph.consumers[name])
+    return frozenset(found)
+
+
+def _is_of_experts(op: Op) -> bool:
+    definition = op_definition(op.kind)
+    grouped = isinstance(definition.cost, Product) and definition.cost.gemm is Gemm.GROUPED
+    return definition.expert_weights is not None or grouped
+
+
 def shared_samples_axis(graph: Graph) -> AxisRule:
     """Every rank of the axis sees all samples; everything else is free. This is what makes an axis a tensor axis."""
     return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == B
@@ -145,20 +206,22 @@ def _by_position(graph: Graph) -> Iterator[str]:
             yield value.name
 
 
-RULES: Mapping[str, Callable[[Graph], AxisRule]] = {
-    "data": data_parallel,
-    "tensor": tensor_parallel,
-    "mixed": half_and_half,
-    "samples split": sample_axis,
-    "samples shared": shared_samples_axis,
-    "context": context_parallel,
-    "positions split": position_axis,
+RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
+    "data": lambda graph, parts: data_parallel(graph),
+    "tensor": lambda graph, parts: tensor_parallel(graph),
+    "mixed": lambda graph, parts: half_and_half(graph),
+    "samples": sample_flow,
+    "samples split": lambda graph, parts: sample_axis(graph),
+    "samples shared": lambda graph, parts: shared_samples_axis(graph),
+    "context": lambda graph, parts: context_parallel(graph),
+    "positions split": lambda graph, parts: position_axis(graph),
 }
+"""Name -> what makes the rule of a graph, along an axis of so many ranks."""
 
 
 def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
     """Keep the signatures that satisfy one named rule per mesh axis; an axis of one rank has nothing to rule."""
-    found = [(axis, RULES[name](graph)) for axis, name in enumerate(rules) if mesh[axis] > 1]
+    found = [(axis, RULES[name](graph, mesh[axis])) for axis, name in enumerate(rules) if mesh[axis] > 1]
 
     def keep(op: Op, signature: Signature) -> bool:
         names, layouts = (*op.inputs, *op.outputs, *op.updates), signature.layouts
