@@ -34,6 +34,7 @@ $(STAMP): pyproject.toml experiments/entry.py
 	$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mpich,notebooks,dev]'
 	$(VENV)/bin/python -m strategy.ilp.solve.warm
+	$(VENV)/bin/python -m strategy.layout.warm
 	$(VENV)/bin/python -m simulator.warm
 	@touch $(STAMP)
 

@@ -1,0 +1,297 @@
+"""Makespan: the time of one step of a pipeline, by the schedule's own recurrence over its stages.
+
+Every stage runs its chunks in the order of the schedule, each as soon as the message that it waits for has arrived and
+the stage is free:
+
+    begin(chunk) = max(end of the chunk before it on the stage, end of the chunk that sends to it + message)
+
+The vector of all ends after one turn of what repeats is a max-plus linear function of that after the turn before. So
+from some turn on it advances by the same amount every few turns (Baccelli et al. 1992, Synchronization and Linearity,
+section 3.7). A turn after which everything that later chunks can see is as it was after an earlier one, but for one
+shift of time, proves it, and what is left is added up instead of run: exact, in integers.
+
+Under GPipe stages do not wait for those after them, so each advances at its own pace. There the longest path is known:
+to micro-batch k of stage s from the first one of stage a <= s it passes every stage between them once and the slowest
+of them k times more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.compiled import compiled
+from strategy.base.errors import InputError
+from strategy.layout.merged_order import MergedOrder, merged_order
+from strategy.layout.schedule import Schedule, schedule_problem
+
+IntArray = npt.NDArray[np.int64]
+LONGEST_NS = 2**62
+"""A step of more could not be counted: some 146 years."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageTimes:
+    """Integer nanoseconds of what the stages of a pipeline do; many cases at once have one more axis, in front.
+
+    The places along the pipeline are those of `position_of`, stages x laps of them.
+
+    Attributes:
+        forward_ns: (stages, laps), of one micro-batch.
+        backward_ns: (stages, laps), without the gradients of weights.
+        weight_ns: (stages, laps), of the gradients of weights; they follow at once, in the same chunk, where the
+            schedule does not set them apart.
+        forward_message_ns: (places - 1,), from a place to the next. Between places on one stage there is none.
+        backward_message_ns: (places - 1,), back from the next place.
+        before_ns: (stages,), before the first chunk of a step: parameters are gathered.
+        after_ns: (stages,), after the last chunk: gradients are exchanged, parameters updated.
+        overlaps: whether messages travel beside computation; else they keep the sender busy, too.
+    """
+
+    forward_ns: IntArray
+    backward_ns: IntArray
+    weight_ns: IntArray
+    forward_message_ns: IntArray
+    backward_message_ns: IntArray
+    before_ns: IntArray
+    after_ns: IntArray
+    overlaps: bool = True
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.forward_ns)
+        if len(shape) not in (2, 3) or 0 in shape[-2:]:
+            raise InputError("no times of stages and laps", where="forward_ns", got=shape, expected="(stages, laps)")
+        *cases, stages, laps = shape
+        shapes = {
+            **dict.fromkeys(("forward_ns", "backward_ns", "weight_ns"), shape),
+            **dict.fromkeys(("forward_message_ns", "backward_message_ns"), (*cases, stages * laps - 1)),
+            **dict.fromkeys(("before_ns", "after_ns"), (*cases, stages)),
+        }
+        for name, wanted in shapes.items():
+            given = getattr(self, name)
+            if np.shape(given) != wanted or np.asarray(given).dtype != np.int64:
+                got = f"{np.asarray(given).dtype} of {np.shape(given)}"
+                raise InputError("wrong shape or type", where=name, got=got, expected=f"int64 of {wanted}")
+            if given.size and given.min() < 0:
+                raise InputError("a negative time", where=name, got=int(given.min()), expected="nanoseconds >= 0")
+
+    @property
+    def stages(self) -> int:
+        """Of the pipeline."""
+        return int(self.forward_ns.shape[-2])
+
+    @property
+    def laps(self) -> int:
+        """Runs of layers on each stage."""
+        return int(self.forward_ns.shape[-1])
+
+
+def makespan_ns(schedule: Schedule, num_micro_batches: int, times: StageTimes) -> int:
+    """When the last stage has done what it does after its last chunk.
+
+    Raises:
+        InputError: there is no such schedule, or the step takes too long to be counted.
+    """
+    if times.forward_ns.ndim != 2:
+        raise InputError("times of many cases", where="forward_ns", got=times.forward_ns.shape, expected="two axes")
+    return int(_makespans_ns(schedule, num_micro_batches, times)[0])
+
+
+def makespans_ns(schedule: Schedule, num_micro_batches: int, times: StageTimes) -> IntArray:
+    """The same of many cases: (cases,).
+
+    Raises:
+        InputError: there is no such schedule, or a step takes too long to be counted.
+    """
+    if times.forward_ns.ndim != 3:
+        raise InputError("times of one case", where="forward_ns", got=times.forward_ns.shape, expected="three axes")
+    return _makespans_ns(schedule, num_micro_batches, times)
+
+
+def _makespans_ns(schedule: Schedule, m: int, times: StageTimes) -> IntArray:
+    problem = schedule_problem(schedule, times.stages, times.laps, m)
+    if problem or m < 1:
+        raise InputError(problem or "a step has a micro-batch", where="schedule", got=m)
+    _check_length(m, times)
+    if schedule is Schedule.GPIPE:
+        return _gpipe(m, times)
+    order = merged_order(schedule, times.stages, m, times.laps)
+    lasts, messages = _by_leg(order, schedule, times)
+    before, after = (np.ascontiguousarray(each).reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
+    found = np.empty(len(before), np.int64)
+    _run(order, lasts, messages, times.overlaps, before, after, found)
+    return found
+
+
+def _gpipe(m: int, times: StageTimes) -> IntArray:
+    """The longest path."""
+    cases = times.before_ns.size // times.stages
+    given = times.forward_ns, times.backward_ns + times.weight_ns, times.before_ns, times.after_ns
+    forward, backward, before, after = (each.reshape(cases, times.stages) for each in given)
+    ahead, back = np.zeros_like(forward), np.zeros_like(forward)
+    ahead[:, :-1] = times.forward_message_ns
+    back[:, 1:] = times.backward_message_ns
+    found = np.empty(len(before), np.int64)
+    _longest(m, forward, backward, ahead, back, times.overlaps, before, after, found)
+    return found
+
+
+def _check_length(m: int, times: StageTimes) -> None:
+    """No chunk ends later than all of them, one by one, would."""
+    per_micro_batch = (times.forward_ns, times.backward_ns, times.weight_ns)
+    messages = (times.forward_message_ns, times.backward_message_ns)
+    most = sum(m * each.max(initial=0).item() * times.stages * times.laps for each in (*per_micro_batch, *messages))
+    most += sum(each.max(initial=0).item() for each in (times.before_ns, times.after_ns))
+    if most >= LONGEST_NS:
+        raise InputError("a step is too long to be counted", where="times", got=most, expected=f"< {LONGEST_NS} ns")
+
+
+def _by_leg(order: MergedOrder, schedule: Schedule, times: StageTimes) -> tuple[IntArray, IntArray]:
+    """(cases, legs): how long a chunk of each leg lasts, and the message that it sends."""
+    places = times.stages * times.laps
+    at = order.stage[:places], order.lap[:places]
+    cases = times.forward_ns.reshape(-1, times.stages, times.laps)[:, *at].shape[0]
+    forward, backward, weight = (
+        each.reshape(cases, times.stages, times.laps)[:, *at]
+        for each in (times.forward_ns, times.backward_ns, times.weight_ns)
+    )
+    parts = (forward, backward, weight) if schedule.splits_backward else (forward, backward + weight)
+    messages = np.zeros((cases, len(parts) * places), np.int64)
+    messages[:, : places - 1] = times.forward_message_ns.reshape(cases, -1)
+    messages[:, places + 1 : 2 * places] = times.backward_message_ns.reshape(cases, -1)
+    heard = np.zeros(order.source.size + 1, np.bool_)
+    heard[order.source] = True
+    return np.hstack(parts), messages * heard[:-1]
+
+
+@compiled
+def _run(
+    order: MergedOrder,
+    lasts: IntArray,
+    messages: IntArray,
+    overlaps: bool,
+    before: IntArray,
+    after: IntArray,
+    found: IntArray,
+) -> None:
+    """Writes the makespan of every case."""
+    legs, stage, source = order.legs, order.stage, order.source
+    num_legs, mask = stage.size, order.width - 1
+    free = np.empty(before.shape[1], np.int64)
+    arrives = np.zeros((num_legs + 1, order.width), np.int64)  # the last row is that of no message
+    counts = np.empty(num_legs, np.int64)
+    busy = np.empty(num_legs, np.int64)
+    states = np.empty((2, free.size + num_legs * order.width), np.int64)
+    for case in range(before.shape[0]):
+        last, message = lasts[case], messages[case]
+        busy[:] = 0
+        if not overlaps:
+            busy[:] = message
+        free[:] = before[case]
+        counts[:] = 0
+        for section in range(order.turns.size):
+            begin, end = order.section_at[section], order.section_at[section + 1]
+            turns = order.turns[section]
+            turn = 0
+            keep_at = 1
+            kept = 0
+            while turn < turns:
+                for entry in range(begin, end):
+                    leg = legs[entry]
+                    slot = counts[leg] & mask
+                    counts[leg] += 1
+                    ended = max(free[stage[leg]], arrives[source[leg], slot]) + last[leg]
+                    arrives[leg, slot] = ended + message[leg]
+                    free[stage[leg]] = ended + busy[leg]
+                turn += 1
+                if turns - turn < 2 or keep_at < 0:
+                    continue
+                size = _state(order, free, counts, arrives, states[1])
+                if kept:
+                    shift = states[1, 0] - states[0, 0]
+                    if _shifted(states, size, shift):
+                        # from here on every `period` turns add `shift`
+                        period = turn - kept
+                        skipped = (turns - turn) // period
+                        for s in range(free.size):
+                            free[s] += skipped * shift
+                        for leg in range(num_legs):
+                            for slot in range(order.width):
+                                arrives[leg, slot] += skipped * shift
+                        turn += skipped * period
+                        keep_at = -1
+                        continue
+                if turn == keep_at:
+                    states[0, :size] = states[1, :size]
+                    kept = turn
+                    keep_at *= 2
+        found[case] = 0
+        for s in range(free.size):
+            found[case] = max(found[case], free[s] + after[case, s])
+
+
+@compiled
+def _longest(
+    m: int,
+    forward: IntArray,
+    backward: IntArray,
+    ahead: IntArray,
+    back: IntArray,
+    overlaps: bool,
+    before: IntArray,
+    after: IntArray,
+    found: IntArray,
+) -> None:
+    """Writes the makespan of every case under GPipe."""
+    stages = before.shape[1]
+    begins = np.empty(stages, np.int64)
+    ends = np.empty(stages, np.int64)
+    for case in range(before.shape[0]):
+        begins[:] = before[case]
+        _tandem(m, begins, forward[case], ahead[case], overlaps, ends)
+        # backwards, the last stage is the first one
+        begins[:] = ends[::-1]
+        _tandem(m, begins, backward[case, ::-1], back[case, ::-1], overlaps, ends)
+        found[case] = 0
+        for s in range(stages):
+            found[case] = max(found[case], ends[stages - 1 - s] + after[case, s])
+
+
+@compiled
+def _tandem(m: int, begins: IntArray, lasts: IntArray, messages: IntArray, overlaps: bool, ends: IntArray) -> None:
+    """Writes when every stage has done m chunks and, where it sends itself, has sent their messages."""
+    for s in range(begins.size):
+        ends[s] = 0
+    for first in range(begins.size):
+        passed = begins[first]
+        slowest = 0
+        for s in range(first, begins.size):
+            busy = lasts[s] if overlaps else lasts[s] + messages[s]
+            slowest = max(slowest, busy)
+            ends[s] = max(ends[s], passed + busy + (m - 1) * slowest)
+            passed += lasts[s] + messages[s]
+
+
+@compiled
+def _state(order: MergedOrder, free: IntArray, counts: IntArray, arrives: IntArray, state: IntArray) -> int:
+    """Writes all that later chunks can see into `state`: when stages are free, messages under way; says how much."""
+    size = free.size
+    state[:size] = free
+    for leg in range(order.source.size):
+        sender = order.source[leg]
+        if sender < order.source.size:
+            for number in range(counts[leg], counts[sender]):
+                state[size] = arrives[sender, number & (order.width - 1)]
+                size += 1
+    return size
+
+
+@compiled
+def _shifted(states: IntArray, size: int, shift: int) -> bool:
+    """Whether the second state is the first one, `shift` later."""
+    same = 0
+    while same < size and states[1, same] - states[0, same] == shift:
+        same += 1
+    return same == size

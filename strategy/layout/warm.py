@@ -1,0 +1,21 @@
+"""Compiles the recurrence of schedules once, so that no search waits for it: `python -m strategy.layout.warm`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategy.layout.makespan import StageTimes, makespan_ns, makespans_ns
+from strategy.layout.schedule import Schedule
+
+
+def warm() -> None:
+    """Runs every loop on a pipeline of two stages, with the types that it always has."""
+    for cases in ((), (1,)):
+        chunks, messages, step = (np.ones((*cases, *shape), np.int64) for shape in ((2, 1), (1,), (2,)))
+        times = StageTimes(chunks, chunks, chunks, messages, messages, step, step)
+        for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
+            (makespans_ns if cases else makespan_ns)(schedule, 40, times)
+
+
+if __name__ == "__main__":
+    warm()
