@@ -52,7 +52,8 @@ def bundles(classes: Classes) -> list[Bundle]:
     found: dict[object, _BundleBuilder] = {}
     space = classes.space
     for name, value in space.graph.values.items():
-        writer, home, times = classes.writer(name), _home_stage(classes, name), space.times(value.rate)
+        writer, home, decider = classes.writer(name), _home_stage(classes, name), deciding_op(space.graph, name)
+        times = space.times(value.rate) * (1 if decider is None else space.count(decider.name))
         for stage, readers in _readers(classes, name).items():
             wanted = tuple((reader.index, positions) for reader, positions in readers)
             source = None if writer is None else writer.identity

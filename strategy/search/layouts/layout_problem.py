@@ -107,7 +107,10 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
         if found.kind not in op_ns:
             seconds = [space.cost.op_seconds(space.graph, first, option, space.mesh) for option in found.options]
             op_ns[found.kind] = [to_ns(s) for s in seconds]
-        weight = sum(space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op)) for op in found.ops)
+        weight = sum(
+            space.count(op.name) * space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op))
+            for op in found.ops
+        )
         name = first.template if first.template and len(found.ops) > 1 else first.name
         builder.add_node(name, [weight * ns for ns in op_ns[found.kind]])
     for name in classes.held:

@@ -48,6 +48,10 @@ class SearchSpace:
     """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
     rule_based: Keep | None = None
     """Which signatures a person would choose from: where a solver begins."""
+    stands_for: Mapping[str, int] = field(default_factory=dict)
+    """Op -> how many alike ops of a deeper model it stands for, where that is not one."""
+    rate_weights: Mapping[Rate, int] = field(default_factory=dict)
+    """What an act of a rate counts, where that is not how often a step of the pipeline does it."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
 
@@ -64,8 +68,14 @@ class SearchSpace:
         return self.stages.placements[0].mesh
 
     def times(self, rate: Rate) -> int:
-        """How often a step acts at a rate."""
+        """How often a step acts at a rate, or what that counts."""
+        if rate in self.rate_weights:
+            return self.rate_weights[rate]
         return rate_weight(rate, self.pipeline, len(self.stages.placements))
+
+    def count(self, op: str) -> int:
+        """How many alike ops an op stands for."""
+        return self.stands_for.get(op, 1)
 
     def weight(self, stage: int, rate: Rate) -> int:
         """What one act of a stage counts in the weighted objective."""

@@ -1,0 +1,150 @@
+"""Parts: what a layer takes and holds, and what stands before and after all layers; a stage is made up of these.
+
+Read off a short model under chosen signatures: its middle layer is any layer; what its first and its last layer and the
+rest of the model have beyond that are the *head* and the *tail*, as the first and the last stage have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from strategy.base.units import to_ns
+from strategy.cost.cost import CostModel
+from strategy.graph.graph import Graph, Op, Phase, Role
+from strategy.layout.arrangement import Action, Arrangement, Held
+from strategy.layout.layout import Layout, assign_stages
+from strategy.layout.objective import all_features
+from strategy.lowering.lifetime_peak import held_nbytes
+from strategy.passes.weight_gradients import defer_weight_gradients
+from strategy.sbp.placement import Placement, Space
+from strategy.sbp.tensor import Rate
+from strategy.search.template.short_model import LAYERS
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Nanoseconds and bytes of a part of a model on a stage's busiest rank.
+
+    Attributes:
+        forward_ns, backward_ns, weight_ns: of a micro-batch; gradients of weights are apart from the backward pass.
+        before_ns, after_ns: of a step, ahead of its first micro-batch and behind its last one.
+        static_bytes: held for the whole step.
+        saved_bytes: of a micro-batch, held from its forward pass to its backward pass.
+        passing_bytes: the most that is held besides at any time, while it runs.
+        host_bytes: held in the host's memory.
+    """
+
+    forward_ns: int = 0
+    backward_ns: int = 0
+    weight_ns: int = 0
+    before_ns: int = 0
+    after_ns: int = 0
+    static_bytes: int = 0
+    saved_bytes: int = 0
+    passing_bytes: int = 0
+    host_bytes: int = 0
+
+    def __sub__(self, other: Part) -> Part:
+        return Part(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(Part)))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A layer, and what the first and the last stage have beyond their layers."""
+
+    layer: Part
+    head: Part
+    tail: Part
+
+
+def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> Parts:
+    """The parts of a short model that is laid out on one stage."""
+    found = [_Sum() for _ in range(LAYERS)]
+    at = _places(graph)
+    apart = {op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT}
+    for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
+        op = _belongs_to(graph, arrangement, action)
+        found[at[op.name]].add_time(action, to_ns(cost.seconds(features)), apart=op.name in apart)
+    _hold(graph, layout, arrangement, at, found)
+    first, middle, last = (each.freeze() for each in found)
+    return Parts(middle, first - middle, last - middle)
+
+
+class _Sum:
+    """A part whose times and bytes are added one by one."""
+
+    def __init__(self) -> None:
+        self.of = {field.name: 0 for field in fields(Part)}
+
+    def add_time(self, action: Action, ns: int, *, apart: bool) -> None:
+        """Add an act to the pass that it belongs to."""
+        if action.rate is Rate.STEP:
+            name = "before_ns" if action.phase is Phase.FORWARD else "after_ns"
+        elif action.phase is Phase.FORWARD:
+            name = "forward_ns"
+        else:
+            name = "weight_ns" if apart or action.phase is Phase.WEIGHT else "backward_ns"
+        self.of[name] += ns
+
+    def add_bytes(self, name: str, nbytes: int) -> None:
+        """Add what is held."""
+        self.of[name] += nbytes
+
+    def freeze(self) -> Part:
+        """The part."""
+        return Part(**self.of)
+
+
+def _places(graph: Graph) -> dict[str, int]:
+    """Op -> the layer of the short model that it runs beside: that of a pipeline with a stage for each."""
+    anywhere = Placement((0,), (1,), ("data",))
+    return dict(assign_stages(graph, (anywhere,) * LAYERS).stage_of)
+
+
+def _belongs_to(graph: Graph, arrangement: Arrangement, action: Action) -> Op:
+    """The op that an act is, or that a conversion is made for: who writes a gradient, else who reads first."""
+    if action.op:
+        return graph.by_name[action.op]
+    return _owner(graph, arrangement.tensors[action.writes[0]].value)
+
+
+def _owner(graph: Graph, value: str) -> Op:
+    """The op whose part a value's copies are: its first reader, but the writer where the update alone reads it."""
+    readers, producer = graph.consumers[value], graph.producer.get(value)
+    if producer is not None and (not readers or all(reader.phase is Phase.UPDATE for reader in readers)):
+        return producer
+    return readers[0]
+
+
+def _hold(graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, int], found: list[_Sum]) -> None:
+    """Add what tensors hold: for the step, from pass to pass, or in passing."""
+    turn = next((i for i, op in enumerate(graph.ops) if op.phase is not Phase.FORWARD), len(graph.ops))
+    rank = layout.stages.placements[0].devices[0]
+    change: list[dict[int, int]] = [{} for _ in range(LAYERS)]
+    for tensor in arrangement.tensors:
+        value = graph.values[tensor.value]
+        nbytes = held_nbytes(graph, layout.stages, tensor, rank) // tensor.lifetime.blocks
+        place = at[_holder(graph, tensor).name]
+        life = tensor.lifetime
+        if value.space is Space.HOST:
+            found[place].add_bytes("host_bytes", nbytes)
+        elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
+            found[place].add_bytes("static_bytes", nbytes)
+        elif life.begin < turn < life.end:
+            found[place].add_bytes("saved_bytes", nbytes)
+        else:
+            change[place][life.begin] = change[place].get(life.begin, 0) + nbytes
+            change[place][life.end] = change[place].get(life.end, 0) - nbytes
+    for place, events in enumerate(change):
+        live = most = 0
+        for time in sorted(events):
+            live += events[time]
+            most = max(most, live)
+        found[place].add_bytes("passing_bytes", most)
+
+
+def _holder(graph: Graph, tensor: Held) -> Op:
+    """The op beside which a tensor is held: who writes it, else who reads it first."""
+    return graph.producer.get(tensor.value) or graph.updater.get(tensor.value) or graph.consumers[tensor.value][0]
+
+

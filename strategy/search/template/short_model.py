@@ -1,0 +1,72 @@
+"""Short model: a deep model whose repeated layers are alike, with three of them left.
+
+    embedding -- first layer -- middle layer -- last layer -- head
+
+The middle one stands for all but the first and the last. What is said of it once holds as often as it is repeated, so
+that a problem on the short model, with its parts counted so, costs what the same choice costs on the deep one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from strategy.graph.graph import Graph, Op
+from strategy.graph.signature import Signature
+from strategy.models import Model
+from strategy.sbp.sbp import NdSbp
+
+LAYERS = 3
+MIDDLE = 1
+"""The layer that stands for several."""
+
+
+def shortened(model: Model) -> Model | None:
+    """The model with three layers; None where it has no more, or says otherwise than by a number what its layers are."""
+    fields = {field.name for field in dataclasses.fields(type(model))}  # type: ignore[arg-type]
+    if "layers" not in fields or model.layers <= LAYERS:
+        return None
+    short: Model = dataclasses.replace(model, layers=LAYERS)  # type: ignore[type-var]
+    return short
+
+
+def multiplicities(graph: Graph, layers: int) -> dict[str, int]:
+    """Op of a short model -> how many ops of one with so many layers it stands for, where that is not one."""
+    return {op.name: layers - LAYERS + 1 for op in graph.ops if op.layer == MIDDLE}
+
+
+def expanded(short: Graph, deep: Graph, signatures: Mapping[str, Signature]) -> dict[str, Signature] | None:
+    """The signatures of a short model's ops, as all ops of the deep one have them.
+
+    None where the deep one has an op that no op of the short one is like: its layers are not alike then.
+    """
+    known = {_likeness(short, op, LAYERS): op for op in short.ops}
+    found: dict[str, Signature] = {}
+    for op in deep.ops:
+        like = known.get(_likeness(deep, op, deep.num_layers))
+        signature = None if like is None else _as_wide(short, like, signatures[like.name], deep, op)
+        if signature is None:
+            return None
+        found[op.name] = signature
+    return found
+
+
+def _likeness(graph: Graph, op: Op, layers: int) -> tuple[str, int | None]:
+    """What ops have in common: their template, and whether their layer is the first, the last or between."""
+    if op.layer is None:
+        return op.name, None
+    return f"{op.repeats and 'again '}{op.template or op.name}", min(op.layer, MIDDLE) + (op.layer == layers - 1)
+
+
+def _as_wide(short: Graph, like: Op, signature: Signature, deep: Graph, op: Op) -> Signature | None:
+    """A signature for an op that reads something of every layer, and so more values than the op that it is like."""
+    if len(op.inputs) == len(like.inputs):
+        return signature
+    by_writer: dict[tuple[str, int | None], NdSbp] = {}
+    for name, layout in zip(like.inputs, signature.inputs, strict=True):
+        by_writer[_likeness(short, short.producer[name], LAYERS)] = layout
+    writers = (_likeness(deep, deep.producer[name], deep.num_layers) for name in op.inputs)
+    inputs = [by_writer.get(writer) for writer in writers]
+    if None in inputs:
+        return None
+    return dataclasses.replace(signature, inputs=tuple(layout for layout in inputs if layout is not None))
