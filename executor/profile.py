@@ -162,7 +162,7 @@ def collective_samples(cluster: Cluster, ranks: int) -> list[CollectiveSample]:
         for kind, source, target in changes:
             step = BoxingStep(kind, (0,), target)
             tasks = tuple(boxing_task(spec, source, step, world, rank) for rank in range(ranks))
-            features = step_features(cluster, spec, source, step, world, 0)
+            features = step_features(cluster, spec, source, step, world)
             samples.append(CollectiveSample(features, kind, spec, tasks, len(samples)))
         if ranks > 1:
             samples.append(_transfer_sample(cluster, spec, ranks, len(samples)))

@@ -39,6 +39,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.base.errors import SbpError
 from strategy.comm.hierarchical import box_size, part_sizes
@@ -64,6 +65,9 @@ from strategy.sbp.sbp import (
 )
 from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect, is_empty
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
 LARGEST_REGROUP = 64
 """Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
 
@@ -77,8 +81,22 @@ class BoxingStep:
     target: NdSbp
 
 
-Price = Callable[[TensorSpec, NdSbp, BoxingStep], float]
-"""(spec, source, step) -> seconds of one step on the placement that the price belongs to."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Single steps among layouts on a mesh, as arrays: step i leads from layout `sources[i]` to layout `targets[i]`.
+
+    Whatever tensor they are of: those of all tensors with the same legal layouts are one and the same.
+    """
+
+    layouts: tuple[NdSbp, ...]
+    mesh: Shape
+    steps: tuple[BoxingStep, ...]
+    sources: Ints
+    targets: Ints
+
+
+Price = Callable[[TensorSpec, Steps], Floats]
+"""(spec, steps) -> seconds of every one of the steps on the placement that the price belongs to."""
 
 _ALONG_ONE: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
     (Split, Split): ActKind.ALL_TO_ALL,
@@ -178,9 +196,7 @@ class Boxing:
 
     placement: Placement
     price: Price
-    tables: dict[tuple[TensorSpec, frozenset[Reduce], _Special], _Table] = field(default_factory=dict)
-    prices: dict[TensorSpec, dict[tuple[NdSbp, NdSbp], float]] = field(default_factory=dict)
-    """Of single steps, which all tables of a tensor share."""
+    tables: dict[TensorSpec, dict[_Beyond, _Table]] = field(default_factory=dict)
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -188,20 +204,26 @@ class Boxing:
         Raises:
             SbpError: a side is no legal layout.
         """
-        table = self._table(spec, source, target)
-        return table.seconds[table.index[source]][table.index[target]]
+        (found,) = self.all_seconds(spec, (source,), target)
+        return found
 
     def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
         """`seconds` from several layouts."""
-        usual = self._table_with(spec, _SUMS, ())
+        tables = self._tables(spec)
+        usual = tables[_USUAL]
         there = usual.index.get(target)
-        if there is None:
-            return [self.seconds(spec, source, target) for source in sources]
-        places = [usual.index.get(source) for source in sources]
-        return [
-            self.seconds(spec, source, target) if here is None else usual.seconds[here][there]
-            for source, here in zip(sources, places, strict=True)
-        ]
+        of_target = None if there is None else [row[there] for row in usual.seconds]
+        beyond = _beyond(target)
+        found = []
+        for source in sources:
+            here = usual.index.get(source)
+            if here is None or of_target is None:
+                needed = beyond if here is not None else _both(_beyond(source), beyond)
+                table = self._table_with(spec, tables, needed)
+                found.append(table.seconds[self._place(spec, table, source)][self._place(spec, table, target)])
+            else:
+                found.append(of_target[here])
+        return found
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
@@ -210,7 +232,7 @@ class Boxing:
             SbpError: no chain leads there, or a side is no legal layout.
         """
         table = self._table(spec, source, target)
-        here, there = table.index[source], table.index[target]
+        here, there = self._place(spec, table, source), self._place(spec, table, target)
         if table.seconds[here][there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
@@ -221,83 +243,102 @@ class Boxing:
         return tuple(steps)
 
     def _table(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> _Table:
-        found = self._table_with(spec, _SUMS, ())
-        if source in found.index and target in found.index:
-            return found
-        found = self._table_with(spec, _SUMS | reductions(source) | reductions(target), _special(source, target))
-        for layout in (source, target):
-            if layout not in found.index:
-                got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
-                raise SbpError("not a legal layout", got=got)
-        return found
+        tables = self._tables(spec)
+        if source in tables[_USUAL].index and target in tables[_USUAL].index:
+            return tables[_USUAL]
+        return self._table_with(spec, tables, _both(_beyond(source), _beyond(target)))
 
-    def _table_with(self, spec: TensorSpec, reduces: frozenset[Reduce], special: _Special) -> _Table:
-        found = self.tables.get((spec, reduces, special))
+    def _place(self, spec: TensorSpec, table: _Table, layout: NdSbp) -> int:
+        if layout not in table.index:
+            got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
+            raise SbpError("not a legal layout", got=got)
+        return table.index[layout]
+
+    def _tables(self, spec: TensorSpec) -> dict[_Beyond, _Table]:
+        found = self.tables.get(spec)
         if found is None:
+            found = self.tables[spec] = {}
+            self._table_with(spec, found, _USUAL)
+        return found
+
+    def _table_with(self, spec: TensorSpec, tables: dict[_Beyond, _Table], beyond: _Beyond) -> _Table:
+        found = tables.get(beyond)
+        if found is None:
+            reduces, special = beyond
             layouts = layouts_of(spec, self.placement.mesh, reduces=reduces, special=special)
-            known = self.prices.setdefault(spec, {})
-            priced = _price_all(spec, tuple(layouts), self.placement.mesh, self.price, known)
-            found = self.tables[spec, reduces, special] = priced
+            found = tables[beyond] = _cheapest(spec, steps_among(tuple(layouts), self.placement.mesh), self.price)
         return found
 
 
-_SUMS = frozenset({Reduce.SUM})
 _Special = tuple[tuple[Sbp, ...], ...]
 """Rotated splits and owners, by axis; empty where there are none."""
+_Beyond = tuple[frozenset[Reduce], _Special]
+"""What a table knows: reductions, and special layouts."""
+_USUAL: _Beyond = (frozenset({Reduce.SUM}), ())
 
 
-def _special(source: NdSbp, target: NdSbp) -> _Special:
-    found = tuple(
-        tuple(dict.fromkeys(sbp for sbp in pair if isinstance(sbp, Owner) or (isinstance(sbp, Split) and sbp.shift)))
-        for pair in zip(source, target, strict=True)
+@lru_cache(maxsize=1 << 12)
+def _beyond(layout: NdSbp) -> _Beyond:
+    """What a table needs to know of a layout."""
+    special = tuple(
+        (sbp,) if isinstance(sbp, Owner) or (isinstance(sbp, Split) and sbp.shift) else () for sbp in layout
     )
-    return found if any(found) else ()
+    return _USUAL[0] | reductions(layout), special if any(special) else ()
+
+
+def _both(one: _Beyond, other: _Beyond) -> _Beyond:
+    """What a table needs to know of a conversion."""
+    if not one[1] or not other[1]:
+        return one[0] | other[0], one[1] or other[1]
+    pairs = zip(one[1], other[1], strict=True)
+    return one[0] | other[0], tuple(tuple(dict.fromkeys((*mine, *its))) for mine, its in pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
     index: Mapping[NdSbp, int]
     steps: Mapping[tuple[int, int], BoxingStep]
-    seconds: tuple[tuple[float, ...], ...]
-    following: tuple[tuple[int, ...], ...]
+    seconds: Sequence[Sequence[float]]
+    following: Sequence[Sequence[int]]
 
 
 @lru_cache(maxsize=256)
-def _steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> tuple[tuple[int, int, BoxingStep], ...]:
+def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> Steps:
     """Every single step from one layout to another that a table prices."""
-    found = []
+    found: list[tuple[int, int, BoxingStep]] = []
     for (i, source), (j, target) in itertools.permutations(enumerate(layouts), 2):
         step = step_between(source, target)
         if step is not None and (len(step.axes) == 1 or _worth_pricing(step, mesh)):
             found.append((i, j, step))
-    return tuple(found)
+    sources, targets = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
+    return Steps(layouts, mesh, tuple(step for *_, step in found), sources, targets)
 
 
 def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
     return step.kind is not ActKind.ALL_TO_ALL or math.prod(mesh[axis] for axis in step.axes) <= LARGEST_REGROUP
 
 
-def _price_all(
-    spec: TensorSpec, layouts: tuple[NdSbp, ...], mesh: Shape, price: Price, known: dict[tuple[NdSbp, NdSbp], float]
-) -> _Table:
-    count = len(layouts)
+@lru_cache(maxsize=256)
+def _places(steps: Steps) -> tuple[Mapping[NdSbp, int], Mapping[tuple[int, int], BoxingStep]]:
+    """Where every layout stands in a table, and every step."""
+    pairs = zip(steps.sources.tolist(), steps.targets.tolist(), strict=True)
+    index = {layout: i for i, layout in enumerate(steps.layouts)}
+    return MappingProxyType(index), MappingProxyType(dict(zip(pairs, steps.steps, strict=True)))
+
+
+def _cheapest(spec: TensorSpec, steps: Steps, price: Price) -> _Table:
+    count = len(steps.layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
     following = np.tile(np.arange(count), (count, 1))
-    steps: dict[tuple[int, int], BoxingStep] = {}
-    for i, j, step in _steps_among(layouts, mesh):
-        pair = layouts[i], layouts[j]
-        if pair not in known:
-            known[pair] = price(spec, layouts[i], step)
-        seconds[i, j] = known[pair]
-        steps[i, j] = step
+    seconds[steps.sources, steps.targets] = price(spec, steps)
     for via in range(count):
-        through = seconds[:, via, None] + seconds[None, via, :]
+        through = seconds[:, via, None] + seconds[via]
         shorter = through < seconds
-        seconds[shorter] = through[shorter]
-        following[shorter] = np.broadcast_to(following[:, via, None], following.shape)[shorter]
-    rows, next_rows = (tuple(map(tuple, array.tolist())) for array in (seconds, following))
-    return _Table(MappingProxyType({nd: i for i, nd in enumerate(layouts)}), MappingProxyType(steps), rows, next_rows)
+        np.copyto(seconds, through, where=shorter)
+        np.copyto(following, following[:, via, None], where=shorter)
+    index, between = _places(steps)
+    return _Table(index, between, seconds.tolist(), following.tolist())
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:

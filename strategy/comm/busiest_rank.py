@@ -1,35 +1,322 @@
-"""Shares: what the busiest rank sends in one step of boxing, for tensors that their layouts cut evenly.
+"""Shares: what the busiest rank sends in steps of boxing, of all steps at once.
 
-Where every split divides its dim, pieces are the same fractions of the tensor whatever its size, and so is what is
-sent: it is counted once, on a tensor whose dims are as long as there are ranks. An all-reduce cuts what a rank holds
-into as many parts as there are ranks, which need not be even: the busiest rank has the largest (`boxing`).
+Along the axes of a step, ranks hold pieces of one block: that of the group which holds most. Splits are balanced, the
+first parts longer, so the longest and the shortest pieces follow from the lengths of the dims by divisions rounded up
+and down, as arrays [sets of axes, layouts, dims]. Where p ranks hold n elements at most before a step and m after it,
+the busiest sends
+
+    all-gather       n (p - 1)
+    reduce-scatter   n less the smallest m
+    all-reduce       n + ceil(n / p) (p - 2), as each cuts what it holds into p parts
+    rotation         n
+    all-to-all       along one axis: n less what of it is in its own piece afterwards
+
+An all-to-all along several axes, of a rotated split or of an owner is counted on the ranks of one group; where pieces
+are even, once for all tensors: what is sent is the same fraction of them whatever their size.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 
-from strategy.comm.boxing import BoxingStep, boxing_task, most_sent_nbytes, replicas
-from strategy.program.program import ActKind
+from strategy.comm.boxing import BoxingStep, Ints, Steps, most_sent_nbytes, replicas
+from strategy.comm.hierarchical import box_size, nodes_of, span_of
+from strategy.hardware.cluster import Cluster
+from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.placement import Placement
-from strategy.sbp.sbp import NdSbp, Owner, Split, local_boxes
+from strategy.sbp.sbp import B, NdSbp, Owner, Split, largest_position, local_boxes
 from strategy.sbp.tensor import DType, Shape, TensorSpec
 
+_LARGEST = 1 << 56
+"""Elements of a tensor of which all sums of bytes fit 64 bits; larger ones are counted in Python's whole numbers."""
 
-def most_sent(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> int:
-    """Bytes that the busiest rank sends in a step in the group of `rank`, which has the largest pieces."""
-    mesh = placement.mesh
-    before, after = (_even_pieces(spec, layout, mesh) for layout in (source, step.target))
-    if before and step.kind is ActKind.ALL_REDUCE:
-        own, ranks = math.prod(spec.shape) // before, math.prod(mesh[axis] for axis in step.axes)
-        return spec.sent_nbytes(own + -(-own // ranks) * (ranks - 2))
-    if before and after:
-        counted, size = _counted(step, source, mesh, len(spec.shape))
-        return spec.sent_nbytes(counted * math.prod(spec.shape) // size)
-    return most_sent_nbytes(step.kind, boxing_task(spec, source, step, placement, rank), spec)
+
+@lru_cache(maxsize=1 << 12)
+def one_step(source: NdSbp, step: BoxingStep, mesh: Shape) -> Steps:
+    """A step by itself."""
+    return Steps((source, step.target), mesh, (step,), np.zeros(1, np.int64), np.ones(1, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Regroup:
+    """A step as its group sees it: on a mesh of its own, of the dims alone that are cut."""
+
+    source: NdSbp
+    target: NdSbp
+    mesh: Shape
+    dims: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Formulas:
+    """Steps on tensors of so many dims: which axis cuts which dim, and by which formula a step is counted."""
+
+    parts: Ints
+    """[axes, layouts, dims]: into how many."""
+    shifts: Ints
+    """[axes, layouts, dims]: how far they are rotated."""
+    within: npt.NDArray[np.bool_]
+    """[sets of axes, axes, 1, 1]: whether the axis is one of the set."""
+    empty: npt.NDArray[np.bool_]
+    """[sets of axes, layouts]: whether some ranks along the axes have nothing, beside an owner."""
+    along: Ints
+    """Step -> its set of axes."""
+    ranks: Ints
+    """Step -> how many ranks its groups have."""
+    of_kind: dict[ActKind, Ints]
+    """Kind -> its steps that have a formula."""
+    joined: Ints
+    cut: Ints
+    """The dims that all-to-alls with a formula join and cut."""
+    regroups: tuple[tuple[int, _Regroup], ...]
+    """Steps that are counted."""
+
+
+@lru_cache(maxsize=1 << 12)
+def _formulas(steps: Steps, dims: int) -> _Formulas:
+    mesh, layouts = steps.mesh, steps.layouts
+    parts = np.ones((len(mesh), len(layouts), dims), np.int64)
+    shifts = np.zeros_like(parts)
+    for i, layout in enumerate(layouts):
+        for axis, sbp in enumerate(layout):
+            if isinstance(sbp, Split):
+                parts[axis, i, sbp.dim], shifts[axis, i, sbp.dim] = mesh[axis], sbp.shift
+    sets = {axes: k for k, axes in enumerate(dict.fromkeys(step.axes for step in steps.steps))}
+    within = np.array([[axis in axes for axis in range(len(mesh))] for axes in sets], bool)
+    empty = np.array([[any(isinstance(nd[axis], Owner) for axis in axes) for nd in layouts] for axes in sets], bool)
+    of_kind: dict[ActKind, list[int]] = {}
+    pairs: list[tuple[int, int]] = []
+    regroups: list[tuple[int, _Regroup]] = []
+    for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
+        source = layouts[before]
+        if step.kind is ActKind.ALL_TO_ALL:
+            pair = _joined_and_cut(source, step)
+            if pair is None:
+                regroups.append((i, _regroup(source, step, mesh)))
+                continue
+            pairs.append(pair)
+        of_kind.setdefault(step.kind, []).append(i)
+    joined, cut = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
+    return _Formulas(
+        parts,
+        shifts,
+        within.reshape(len(sets), len(mesh), 1, 1),
+        empty.reshape(len(sets), len(layouts)),
+        np.array([sets[step.axes] for step in steps.steps], np.int64),
+        np.array([math.prod(mesh[axis] for axis in step.axes) for step in steps.steps], np.int64),
+        {kind: np.array(found, np.int64) for kind, found in of_kind.items()},
+        joined,
+        cut,
+        tuple(regroups),
+    )
+
+
+def _joined_and_cut(source: NdSbp, step: BoxingStep) -> tuple[int, int] | None:
+    """The dims that an all-to-all joins and cuts, along one axis, in order; None of another."""
+    before, after = source[step.axes[0]], step.target[step.axes[0]]
+    if len(step.axes) > 1 or not isinstance(before, Split) or not isinstance(after, Split):
+        return None
+    return None if before.shift or after.shift else (before.dim, after.dim)
+
+
+@lru_cache(maxsize=1 << 14)
+def _regroup(source: NdSbp, step: BoxingStep, mesh: Shape) -> _Regroup:
+    sides = [tuple(layout[axis] for axis in step.axes) for layout in (source, step.target)]
+    split = {sbp.dim for side in sides for sbp in side if isinstance(sbp, Split)}
+    dims = tuple(sorted(split)) or (0,)  # an owner's tensor has dims, be they not split
+    before, after = (
+        tuple(Split(dims.index(sbp.dim), sbp.shift) if isinstance(sbp, Split) else sbp for sbp in side)
+        for side in sides
+    )
+    return _Regroup(before, after, tuple(mesh[axis] for axis in step.axes), dims)
+
+
+@lru_cache(maxsize=1 << 14)
+def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
+    """Elements that the busiest rank sends in an all-to-all of a group that holds a block of such lengths."""
+    before, after = (local_boxes(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
+    spec = TensorSpec(lengths, DType.INT32)
+    task = BoxingTask(tuple(range(len(before))), before, after)
+    return most_sent_nbytes(ActKind.ALL_TO_ALL, task, spec) // spec.dtype.nbytes
+
+
+class StepSizes:
+    """What ranks hold and send in some steps on one tensor, in elements, in the group that holds most."""
+
+    def __init__(self, steps: Steps, spec: TensorSpec) -> None:
+        self._steps = steps
+        self._whole = np.array(spec.shape, np.int64 if spec.size <= _LARGEST else object)
+        self._formulas = found = _formulas(steps, len(spec.shape))
+        block = longest = shortest = self._whole
+        for parts, shifts, within in zip(found.parts, found.shifts, found.within.swapaxes(0, 1), strict=True):
+            block = np.where(within, block, _part(block, parts, shifts))
+            longest = np.where(within, -(-longest // parts), _part(longest, parts, shifts))
+            shortest = np.where(within, shortest // parts, _part(shortest, parts, shifts))
+        self._block, self._longest, self._shortest = block, longest, shortest
+        self._largest = longest.prod(axis=2)
+        self._smallest = np.where(found.empty, 0, shortest.prod(axis=2))
+
+    def largest_pieces(self) -> Ints:
+        """Elements of the largest piece of all ranks under every layout."""
+        lengths = self._whole
+        for parts in self._formulas.parts:
+            lengths = -(-lengths // parts)
+        found: Ints = lengths.prod(axis=1)
+        return found
+
+    def sent(self) -> Ints:
+        """Elements that the busiest rank sends in every step; none of slices."""
+        found, steps = self._formulas, self._steps
+        sent = np.zeros(len(steps.steps), self._largest.dtype)
+        for kind, chosen in found.of_kind.items():
+            along, ranks = found.along[chosen], found.ranks[chosen]
+            own = self._largest[along, steps.sources[chosen]]
+            if kind is ActKind.ALL_GATHER:
+                sent[chosen] = own * (ranks - 1)
+            elif kind is ActKind.REDUCE_SCATTER:
+                sent[chosen] = own - self._smallest[along, steps.targets[chosen]]
+            elif kind is ActKind.ALL_REDUCE:
+                sent[chosen] = own + -(-own // ranks) * (ranks - 2)
+            elif kind is ActKind.ROTATE:
+                sent[chosen] = own
+            elif kind is ActKind.ALL_TO_ALL:
+                sent[chosen] = self._exchanged(chosen)
+        for i, regroup in found.regroups:
+            sent[i] = self._counted(i, regroup)
+        return sent
+
+    def _exchanged(self, chosen: Ints) -> Ints:
+        """Of all-to-alls along one axis: of its part of the dim that is joined, a rank keeps its part of another.
+
+        Parts are one longer up to some rank, so the most is sent by the first rank, the last one, or the last that has
+        a longer part of the dim that is joined.
+        """
+        found, steps = self._formulas, self._steps
+        along, sources, ranks = found.along[chosen], steps.sources[chosen], found.ranks[chosen]
+        joined, cut = self._block[along, sources, found.joined], self._block[along, sources, found.cut]
+        rest = self._largest[along, sources] // (self._longest[along, sources, found.joined] * cut)
+        most = np.zeros(len(chosen), self._largest.dtype)
+        for rank in (np.zeros_like(ranks), np.maximum(joined % ranks - 1, 0), ranks - 1):
+            held, kept = _part(joined, ranks, rank), _part(cut, ranks, rank)
+            most = np.maximum(most, held * (cut - kept))
+        sent: Ints = rest * most
+        return sent
+
+    def _counted(self, i: int, regroup: _Regroup) -> int:
+        """Of a step that has no formula."""
+        along, dims = self._formulas.along[i], list(regroup.dims)
+        sides = self._steps.sources[i], self._steps.targets[i]
+        block = self._block[along, sides[0]]
+        lengths: Shape = tuple(block[dims].tolist())
+        count: int = math.prod(block.tolist()) // math.prod(lengths)
+        if all((self._longest[along, side] == self._shortest[along, side]).all() for side in sides):
+            alike = (math.prod(regroup.mesh),) * len(dims)
+            return count * (_regrouped(alike, regroup) * math.prod(lengths) // math.prod(alike))
+        return count * _regrouped(lengths, regroup)
+
+    def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: Sequence[TwoLevels]) -> list[Ints]:
+        """Elements that the busiest rank sends in each of the `PARTS` of collectives of one kind on two levels.
+
+        Of an all-reduce the busiest has the longest parts; else all ranks send alike where their pieces are alike.
+
+        Args:
+            kind: of the collectives.
+            chosen: which steps they are.
+            levels: how the group of each lies on nodes.
+        """
+        found, steps = self._formulas, self._steps
+        nodes, per_node = (np.array(counts, np.int64) for counts in zip(*(one.counts for one in levels), strict=True))
+        along = found.along[chosen]
+        own = self._largest[along, steps.sources[chosen]]
+        if kind is ActKind.ALL_REDUCE:
+            piece = -(-own // per_node)
+            return [own - own // per_node, piece + -(-piece // nodes) * (nodes - 2), piece * (per_node - 1)]
+        sides = (steps.targets if kind is ActKind.REDUCE_SCATTER else steps.sources)[chosen]
+        one = self._largest[along, sides]
+        shares = np.array([one, one * nodes, one * nodes, one * nodes - one])
+        for row in np.flatnonzero(one != self._smallest[along, sides]).tolist():
+            shares[:, row] = self._uneven_shares(int(chosen[row]), int(sides[row]), levels[row])
+        most, most_at_place, least_at_place, most_beside = shares
+        if kind is ActKind.REDUCE_SCATTER:
+            return [own - least_at_place, most_beside]
+        return [most * (nodes - 1), most_at_place * (per_node - 1)]
+
+    def _uneven_shares(self, i: int, side: int, levels: TwoLevels) -> list[int]:
+        """`_shares` of a step's layout."""
+        step, layout = self._steps.steps[i], self._steps.layouts[side]
+        regroup = _regroup(layout, BoxingStep(step.kind, step.axes, layout), self._steps.mesh)
+        block = self._block[self._formulas.along[i], side]
+        lengths = tuple(block[list(regroup.dims)].tolist())
+        count = math.prod(block.tolist()) // math.prod(lengths)
+        return [count * share for share in _shares(lengths, regroup, levels)]
+
+
+def _part(lengths: Ints, parts: Ints, place: Ints) -> Ints:
+    """Lengths of the parts at a place where dims are cut into so many, the first ones longer."""
+    return lengths // parts + (place < lengths % parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoLevels:
+    """The positions in a group of its ranks by node, where it may take two levels."""
+
+    by_node: tuple[tuple[int, ...], ...]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Nodes, and ranks of each."""
+        return len(self.by_node), len(self.by_node[0])
+
+    def hops(self, level: str) -> int:
+        """The other ranks with which a rank works on a level."""
+        nodes, per_node = self.counts
+        return (per_node if level == "intra" else nodes) - 1
+
+
+def two_levels(cluster: Cluster, source: NdSbp, step: BoxingStep, placement: Placement) -> TwoLevels | None:
+    """How the group that holds most lies on nodes, if all groups of a step may take two levels in the same way."""
+    if not span_of(cluster, placement, step.axes).two_level:
+        return None
+    others = tuple(B if axis in step.axes else sbp for axis, sbp in enumerate(source))
+    return _two_levels(cluster, placement, step.axes, largest_position(others, placement.mesh))
+
+
+@lru_cache(maxsize=1024)
+def _two_levels(cluster: Cluster, placement: Placement, axes: tuple[int, ...], position: int) -> TwoLevels:
+    group = placement.group(placement.devices[position], *axes)
+    places = {rank: place for place, rank in enumerate(group)}
+    return TwoLevels(tuple(tuple(places[rank] for rank in node) for node in nodes_of(cluster, group)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _shares(lengths: Shape, regroup: _Regroup, levels: TwoLevels) -> tuple[int, int, int, int]:
+    """What ranks hold of a block: most, most and least at one place of all nodes, most at a place beside one rank."""
+    sizes = np.array([box_size(box) for box in local_boxes(lengths, regroup.source, regroup.mesh)])
+    held = sizes[np.array(levels.by_node)]
+    at_place = held.sum(axis=0)
+    return int(held.max()), int(at_place.max()), int(at_place.min()), int((at_place - held).max())
+
+
+@lru_cache(maxsize=1 << 14)
+def most_sent(spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape) -> int:
+    """Bytes that the busiest rank sends in a step, in the group that holds most."""
+    return spec.sent_nbytes(int(StepSizes(one_step(source, step, mesh), spec).sent()[0]))
+
+
+@lru_cache(maxsize=1 << 12)
+def most_sent_in_parts(
+    spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: TwoLevels
+) -> tuple[int, ...]:
+    """Bytes that the busiest rank sends in each part of a collective on two levels."""
+    sizes = StepSizes(one_step(source, step, mesh), spec)
+    parts = sizes.sent_in_parts(step.kind, np.zeros(1, np.int64), [levels])
+    return tuple(int(part[0]) * spec.dtype.nbytes for part in parts)
 
 
 def most_transferred(
@@ -89,13 +376,3 @@ def _cuts(layout: NdSbp, mesh: Shape, dims: int) -> tuple[int, ...]:
         if isinstance(sbp, Split):
             pieces[sbp.dim] *= parts
     return tuple(pieces)
-
-
-@lru_cache(maxsize=1 << 16)
-def _counted(step: BoxingStep, source: NdSbp, mesh: Shape, dims: int) -> tuple[int, int]:
-    """Elements sent of a tensor of so many dims, and how many it has."""
-    ranks = math.prod(mesh)
-    spec = TensorSpec((ranks,) * dims, DType.INT32)
-    placement = Placement(tuple(range(ranks)), mesh, tuple(map(str, range(len(mesh)))))
-    task = boxing_task(spec, source, step, placement, 0)
-    return most_sent_nbytes(step.kind, task, spec) // spec.dtype.nbytes, math.prod(spec.shape)

@@ -14,8 +14,12 @@ where a flat collective sends all of 2 T, T and T times (n m - 1) / (n m) at the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
 
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, BoxingTask
@@ -46,17 +50,32 @@ def nodes_of(cluster: Cluster, group: tuple[int, ...]) -> tuple[tuple[int, ...],
     return tuple(tuple(members) for members in found.values())
 
 
-@lru_cache(maxsize=1024)
-def spans_alike(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> bool:
-    """Whether every group along `axes` may take two levels, in the same way."""
-    shapes = {tuple(map(len, nodes_of(cluster, group))) for group in placement.groups(*axes)}
-    return len(shapes) == 1 and shapes != {()}
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What the groups along some axes of a placement cross.
+
+    `level` is the slowest level that any of them crosses: they all begin a step together and go on together.
+    `two_level` says whether every one of them may take two levels, in the same way.
+    """
+
+    level: str
+    two_level: bool = False
 
 
 @lru_cache(maxsize=1024)
-def slowest_level(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> str:
-    """The slowest level that any group along `axes` crosses: they all begin a step together and go on together."""
-    return "inter" if any(map(cluster.crosses_nodes, placement.groups(*axes))) else "intra"
+def span_of(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> Span:
+    """What the groups along `axes` cross."""
+    node_of = np.array(placement.devices).reshape(placement.mesh) // cluster.devices_per_node
+    ranks = math.prod(placement.mesh[axis] for axis in axes)
+    groups = np.sort(np.moveaxis(node_of, axes, range(-len(axes), 0)).reshape(-1, ranks), axis=1)
+    if (groups[:, 0] == groups[:, -1]).all():
+        return Span("intra")
+    nodes = 1 + int(np.count_nonzero(np.diff(groups[0])))
+    if nodes == 1 or nodes == ranks or ranks % nodes:
+        return Span("inter")
+    by_node = groups.reshape(-1, nodes, ranks // nodes)
+    apart = (by_node[:, 1:, 0] != by_node[:, :-1, 0]).all()
+    return Span("inter", bool(apart and (by_node[..., 0] == by_node[..., -1]).all()))
 
 
 def by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:

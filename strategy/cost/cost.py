@@ -20,9 +20,9 @@ from functools import lru_cache
 
 from strategy.base.errors import present
 from strategy.base.units import to_ns
-from strategy.comm.boxing import BoxingStep, Price, boxing_task, transfer_task
-from strategy.comm.busiest_rank import most_sent, most_transferred
-from strategy.comm.hierarchical import PARTS, box_size, nodes_of, part_sizes, slowest_level, spans_alike
+from strategy.comm.boxing import BoxingStep, transfer_task
+from strategy.comm.busiest_rank import TwoLevels, most_sent, most_sent_in_parts, most_transferred, two_levels
+from strategy.comm.hierarchical import PARTS, box_size, span_of
 from strategy.cost.data_sheet import Coefficients, data_sheet
 from strategy.cost.measurement import CostKey, Features
 from strategy.graph.graph import Attr, Graph, Op
@@ -33,7 +33,7 @@ from strategy.graph.signature import Signature, piece_specs
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, TransferTask, Work, time_alone_ns
 from strategy.sbp.placement import MOVES, Placement, Space
-from strategy.sbp.sbp import B, NdSbp, has_partial, largest_position
+from strategy.sbp.sbp import NdSbp, has_partial
 from strategy.sbp.tensor import Shape, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
@@ -49,7 +49,10 @@ class CostModel:
 
     def seconds(self, features: Features) -> float:
         """Price of one act."""
-        return sum(map(self._part_seconds, features.parts or (features,))) + self.act_overhead_s
+        seconds = 0.0
+        for part in features.parts or (features,):
+            seconds += self._part_seconds(part)  # one after another, as prices of steps are added (`step_prices`)
+        return seconds + self.act_overhead_s
 
     def _part_seconds(self, features: Features) -> float:
         found = self.coefficients_of(features)
@@ -94,24 +97,15 @@ class CostModel:
         """Price of one act of an op on the rank with the largest pieces."""
         return self.seconds(op_features(graph, op, signature, mesh))
 
-    def step_price(self, placement: Placement) -> Price:
-        """The price function of boxing steps on `placement`."""
-
-        def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
-            return self.seconds(self.step_features(spec, source, step, placement))
-
-        return price
-
     def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""
-        rank = _busiest(source, step, placement)
-        flat = step_features(self.cluster, spec, source, step, placement, rank)
+        flat = step_features(self.cluster, spec, source, step, placement)
         if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
             return flat
-        if not spans_alike(self.cluster, placement, step.axes):
+        levels = two_levels(self.cluster, source, step, placement)
+        if levels is None:
             return flat
-        parts = two_level_features(self.cluster, spec, source, step, placement, rank)
-        return min(flat, parts, key=self.seconds)
+        return min(flat, two_level_features(spec, source, step, placement.mesh, levels), key=self.seconds)
 
     def transfer_seconds(
         self, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
@@ -121,13 +115,7 @@ class CostModel:
 
     def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
         """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
-        return self.seconds(Features(f"to_{target}", 0, _largest_nbytes(spec, layout, mesh)))
-
-
-def _busiest(source: NdSbp, step: BoxingStep, placement: Placement) -> int:
-    """A rank of the group that holds most: the first group, or that of the owners along the other axes."""
-    others = tuple(B if axis in step.axes else sbp for axis, sbp in enumerate(source))
-    return placement.devices[largest_position(others, placement.mesh)]
+        return self.seconds(Features(f"to_{target}", 0, largest_nbytes(spec, layout, mesh)))
 
 
 PORTS = ("intra", "inter", *MOVES)
@@ -223,32 +211,34 @@ def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
 
 
 def step_features(
-    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
+    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement
 ) -> Features:
-    """Features of a boxing step in the group of `rank`, which has the largest pieces."""
+    """Features of a boxing step on one level, in the group that holds most."""
     if step.kind is ActKind.SLICE:
-        local = [_largest_nbytes(spec, layout, placement.mesh) for layout in (source, step.target)]
-        return Features(step.kind, 0, min(local) + local[1])
-    most = most_sent(spec, source, step, placement, rank)
+        local = [largest_nbytes(spec, layout, placement.mesh) for layout in (source, step.target)]
+        return replace(step_act(cluster, step, placement), nbytes=min(local) + local[1])
+    return replace(step_act(cluster, step, placement), nbytes=most_sent(spec, source, step, placement.mesh))
+
+
+def step_act(cluster: Cluster, step: BoxingStep, placement: Placement) -> Features:
+    """What a boxing step is on one level, but for its bytes."""
+    if step.kind is ActKind.SLICE:
+        return Features(step.kind, 0, 0)
     hops = 1 if step.kind is ActKind.ROTATE else math.prod(placement.mesh[axis] for axis in step.axes) - 1
-    return Features(step.kind, 0, most, hops, slowest_level(cluster, placement, step.axes))
+    return Features(step.kind, 0, 0, hops, span_of(cluster, placement, step.axes).level)
 
 
 @lru_cache(maxsize=4096)
-def _largest_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
+def largest_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
+    """Bytes of the largest piece of a layout; expected ones where the tensor is ragged."""
     return piece_specs([spec], [layout], mesh)[0].expected.nbytes
 
 
-def two_level_features(
-    cluster: Cluster, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int
-) -> Features:
+def two_level_features(spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: TwoLevels) -> Features:
     """Features of a collective that goes inside the nodes of its group and between them, by its busiest rank."""
-    task = boxing_task(spec, source, step, placement, rank)
-    task = replace(task, nodes=nodes_of(cluster, task.group))
-    most = [max(sizes) * spec.dtype.nbytes for sizes in zip(*part_sizes(step.kind, task).values(), strict=True)]
-    hops = {"intra": len(task.nodes[0]) - 1, "inter": len(task.nodes) - 1}
+    most = most_sent_in_parts(spec, source, step, mesh, levels)
     parts = tuple(
-        Features(kind, 0, nbytes, hops[level], level)
+        Features(kind, 0, nbytes, levels.hops(level), level)
         for (kind, level), nbytes in zip(PARTS[step.kind], most, strict=True)
     )
     return Features(step.kind, 0, sum(most), sum(part.hops for part in parts), "inter", parts)

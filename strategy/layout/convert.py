@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import SbpError
 from strategy.base.units import to_ns
-from strategy.comm.boxing import Boxing, BoxingStep, Price
+from strategy.comm.boxing import Boxing, BoxingStep, Floats, Price, Steps
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
+from strategy.cost.step_prices import all_to_ns, step_price
 from strategy.graph.graph import Graph
 from strategy.layout.layout import Assignment, Conversion, Home, Layout, Stages, home_of, wanted_copies
 from strategy.program.program import ActKind
@@ -147,10 +148,10 @@ class Converter:
             self.first_alike.append(first)
 
     def _step_price(self, placement: Placement) -> Price:
-        seconds = self.cost.step_price(placement)
+        price = step_price(self.cost, placement)
 
-        def price_ns(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
-            return float(to_ns(seconds(spec, source, step)))
+        def price_ns(spec: TensorSpec, steps: Steps) -> Floats:
+            return all_to_ns(price(spec, steps))
 
         return price_ns
 

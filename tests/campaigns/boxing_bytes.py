@@ -27,7 +27,6 @@ from executor.runtime.transport.loopback import SentMessage
 from strategy.comm.boxing import (
     Boxing,
     BoxingStep,
-    Price,
     boxing_task,
     layouts_of,
     part_nbytes,
@@ -36,6 +35,7 @@ from strategy.comm.boxing import (
 )
 from strategy.comm.hierarchical import PARTS, box_size, nodes_of
 from strategy.cost.cost import CostModel
+from strategy.cost.step_prices import step_price
 from strategy.graph.ops.base import Workspace
 from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.layout.convert import cross
@@ -59,6 +59,7 @@ from strategy.sbp.tensor import DType, Shape, TensorSpec, box_shape
 from tests.campaigns.outcome import Outcome
 from tests.executor.random_boxing import on_threads
 from tests.support.oracle import close, gather, scatter
+from tests.support.step_prices import StepPrice, each
 
 SBPS: tuple[Sbp, ...] = (Split(0), Split(1), Split(1, 1), B, Owner(1), *map(Partial, Reduce))
 EVEN, UNEVEN = (12, 24), (7, 5)
@@ -258,10 +259,10 @@ def cost_of(per_node: int) -> CostModel:
 @cache
 def boxing_on(where: Placement, per_node: int) -> Boxing:
     """Conversions that are cheapest in seconds; in bytes where nothing is known of nodes."""
-    return Boxing(where, cost_of(per_node).step_price(where) if per_node else bytes_on(where))
+    return Boxing(where, step_price(cost_of(per_node), where) if per_node else each(bytes_on(where)))
 
 
-def bytes_on(where: Placement) -> Price:
+def bytes_on(where: Placement) -> StepPrice:
     """Bytes that all ranks send in a step."""
 
     def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:

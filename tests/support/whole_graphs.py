@@ -41,6 +41,7 @@ from strategy.sbp.placement import Placement, Space, read_space
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
 from tests.support.small_plans import cluster
+from tests.support.step_prices import each
 
 Array = npt.NDArray[Any]
 ADAPTER = "matmul"
@@ -156,7 +157,7 @@ def _converter(rng: random.Random, cost: CostModel, placements: tuple[Placement,
         return prices.setdefault((step.kind, step.axes), rng.uniform(0.1, 1.0))
 
     converter = Converter(cost, placements)
-    converter.boxings = [Boxing(placement, price) for placement in placements]
+    converter.boxings = [Boxing(placement, each(price)) for placement in placements]
     return converter
 
 

@@ -15,7 +15,6 @@ from strategy.base.errors import SbpError
 from strategy.comm.boxing import (
     Boxing,
     BoxingStep,
-    Price,
     boxing_task,
     layouts_of,
     meeting_ranks,
@@ -42,6 +41,7 @@ from strategy.sbp.sbp import (
 )
 from strategy.sbp.tensor import Box, DType, Shape, TensorSpec, box_shape, intersect
 from tests.support.oracle import box_step, close, gather, scatter, transfer
+from tests.support.step_prices import StepPrice, each
 
 MESHES: tuple[Shape, ...] = ((2,), (3,), (2, 2), (2, 3))
 SHAPES: tuple[Shape, ...] = ((12, 12), (7, 5), (6, 1, 4), (9,), ())
@@ -53,7 +53,7 @@ def mesh_of(mesh: Shape, first: int = 0) -> Placement:
     return Placement(tuple(range(first, first + math.prod(mesh))), mesh, names)
 
 
-def prices(seed: int) -> Price:
+def prices(seed: int) -> StepPrice:
     """Arbitrary but fixed prices, many of them zero, so that chains of every kind come out cheapest."""
 
     def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
@@ -115,7 +115,7 @@ def test_every_single_step_keeps_the_tensor(mesh: Shape, shape: Shape, dtype: DT
 def test_every_chain_leads_where_it_should(mesh: Shape, shape: Shape, seed: int) -> None:
     spec, placement, rng = TensorSpec(shape, DType.FLOAT64), mesh_of(mesh), np.random.default_rng(seed)
     price = prices(seed)
-    boxing = Boxing(placement, price)
+    boxing = Boxing(placement, each(price))
     whole = np.asarray(rng.standard_normal(shape))
     for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
         pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
@@ -134,7 +134,7 @@ def test_chains_are_cheapest_by_another_method() -> None:
     """Bellman-Ford over the same steps."""
     spec, mesh = TensorSpec((12, 12)), (2, 2)
     for seed in range(3):
-        boxing = Boxing(mesh_of(mesh), prices(seed))
+        boxing = Boxing(mesh_of(mesh), each(prices(seed)))
         layouts = layouts_of(spec, mesh)
         edges = [
             (source, step.target, prices(seed)(spec, source, step))
@@ -151,7 +151,7 @@ def test_chains_are_cheapest_by_another_method() -> None:
 def test_every_pair_of_layouts_is_joined() -> None:
     for mesh, shape in itertools.product(MESHES, SHAPES):
         spec = TensorSpec(shape)
-        boxing = Boxing(mesh_of(mesh), one_each)
+        boxing = Boxing(mesh_of(mesh), each(one_each))
         for source, target in itertools.product(layouts_of(spec, mesh), repeat=2):
             assert math.isfinite(boxing.seconds(spec, source, target))
 
@@ -291,7 +291,7 @@ def test_a_rotation_is_one_step_from_any_other() -> None:
 def test_rotated_splits_are_joined_with_all_layouts(mesh: Shape) -> None:
     """By the cheapest chain; two rotations of one split by one step of their bytes."""
     spec, placement = TensorSpec((7, 8)), mesh_of(mesh)
-    boxing, rng = Boxing(placement, most_sent_on(placement)), np.random.default_rng(0)
+    boxing, rng = Boxing(placement, each(most_sent_on(placement))), np.random.default_rng(0)
     whole = rng.standard_normal(spec.shape)
     ordered = layouts_of(spec, mesh)
     turned = [
@@ -323,11 +323,11 @@ def test_axes_of_one_kind_are_one_group() -> None:
     for (source, target), kind in kinds.items():
         assert step_between(source, target) == BoxingStep(kind, (0, 1), target)
     spec, placement = TensorSpec((8, 8)), mesh_of((2, 4))
-    chain = Boxing(placement, most_sent_on(placement)).chain(spec, (P, P), (B, B))
+    chain = Boxing(placement, each(most_sent_on(placement))).chain(spec, (P, P), (B, B))
     assert [step.axes for step in chain] == [(0, 1)]
 
 
-def most_sent_on(placement: Placement) -> Price:
+def most_sent_on(placement: Placement) -> StepPrice:
     """Bytes of the busiest rank, and one for the step."""
 
     def price(spec: TensorSpec, source: NdSbp, step: BoxingStep) -> float:
@@ -342,7 +342,7 @@ def test_a_regrouped_mesh_sends_only_what_ranks_lack() -> None:
     """From [2, 4] cut as (S(0), B) to (B, S(0)): what stays in place stays."""
     spec, placement = TensorSpec((8, 3)), mesh_of((2, 4))
     source, target = (Split(0), B), (B, Split(0))
-    (step,) = Boxing(placement, most_sent_on(placement)).chain(spec, source, target)
+    (step,) = Boxing(placement, each(most_sent_on(placement))).chain(spec, source, target)
     task = boxing_task(spec, source, step, placement, 0)
     lacking = 0
     for before, after in zip(task.source_boxes, task.target_boxes, strict=True):
@@ -357,19 +357,19 @@ def test_nested_terms_of_another_reduction_are_combined_first() -> None:
     assert step_between((largest, P), (B, B)) is None
     assert step_between((largest, P), (largest, B)) is not None
     assert step_between((P, P), (largest, P)) is None
-    spec, boxing = TensorSpec((6, 6)), Boxing(mesh_of((2, 2)), one_each)
+    spec, boxing = TensorSpec((6, 6)), Boxing(mesh_of((2, 2)), each(one_each))
     chain = boxing.chain(spec, (largest, P), (B, B))
     assert [step.axes for step in chain] == [(1,), (0,)]
     assert [step.kind for step in boxing.chain(spec, (largest, B), (P, B))] == [ActKind.ALL_REDUCE, ActKind.SLICE]
 
 
 def test_tables_know_maxima_only_where_they_are_asked_for() -> None:
-    spec, boxing = TensorSpec((6, 6)), Boxing(mesh_of((2, 2)), one_each)
+    spec, boxing = TensorSpec((6, 6)), Boxing(mesh_of((2, 2)), each(one_each))
     boxing.seconds(spec, (P, B), (B, B))
-    (small,) = boxing.tables.values()
+    (small,) = boxing.tables[spec].values()
     assert not any(Partial(Reduce.MAX) in layout for layout in small.index)
     boxing.seconds(spec, (Partial(Reduce.MAX), B), (B, B))
-    assert len(boxing.tables) == 2
+    assert len(boxing.tables[spec]) == 2
     with pytest.raises(SbpError, match="not a legal layout"):
         boxing.seconds(TensorSpec((6, 6), DType.INT32), (P, B), (B, B))
 
@@ -478,7 +478,7 @@ def test_chains_hold_on_random_meshes_and_shapes(data: st.DataObject) -> None:
     whole = np.asarray(rng.standard_normal(shape))
     pieces = dict(zip(placement.devices, scatter(whole, source, mesh, rng), strict=True))
     here = source
-    for step in Boxing(placement, one_each).chain(spec, source, target):
+    for step in Boxing(placement, each(one_each)).chain(spec, source, target):
         pieces = carry_out(pieces, spec, here, step, placement)
         here = step.target
     assert close(gather([pieces[r] for r in placement.devices], target, mesh), whole)
@@ -510,9 +510,9 @@ def test_what_an_owner_gives_and_gets(source: Sbp, target: Sbp, kind: ActKind, n
 
 
 def test_tables_know_owners_only_where_they_are_asked_for() -> None:
-    boxing = Boxing(mesh_of((2, 2)), one_each)
+    boxing = Boxing(mesh_of((2, 2)), each(one_each))
     boxing.chain(TensorSpec((4, 4)), (B, B), (Split(0), B))
-    assert all(not owned for _, _, owned in boxing.tables)
+    assert all(not owned for _, owned in boxing.tables[TensorSpec((4, 4))])
     chain = boxing.chain(TensorSpec((4, 4)), (P, Split(1)), (Owner(1), B))
     assert len(chain) == 2
     with pytest.raises(SbpError, match="not a legal layout"):

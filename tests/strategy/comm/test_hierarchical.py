@@ -8,7 +8,7 @@ import pytest
 
 from strategy.base.units import to_ns
 from strategy.comm.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
-from strategy.comm.hierarchical import PARTS, nodes_of, slowest_level, spans_alike
+from strategy.comm.hierarchical import PARTS, Span, nodes_of, span_of
 from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates, step_features
 from strategy.hardware.cluster import Cluster, Link
 from strategy.hardware.presets import find_cluster
@@ -38,9 +38,9 @@ def test_groups_by_node() -> None:
     assert nodes_of(cluster, (3, 0, 2, 1)) == ((3, 2), (0, 1))
     for group in ((0, 1), (0, 2, 4), (0, 1, 2), (5,)):
         assert nodes_of(cluster, group) == ()
-    assert spans_alike(cluster, line(4), (0,))
-    assert not spans_alike(cluster, Placement((0, 1, 2, 3), (2, 2), ("a", "b")), (1,))
-    assert not spans_alike(on_nodes(2, 4), Placement((0, 1, 4, 5, 2, 3, 6, 7), (2, 4), ("a", "b")), (0,))
+    assert span_of(cluster, line(4), (0,)) == Span("inter", two_level=True)
+    assert not span_of(cluster, Placement((0, 1, 2, 3), (2, 2), ("a", "b")), (1,)).two_level
+    assert not span_of(on_nodes(2, 4), Placement((0, 1, 4, 5, 2, 3, 6, 7), (2, 4), ("a", "b")), (0,)).two_level
 
 
 def test_a_step_is_as_slow_as_its_slowest_group() -> None:
@@ -49,9 +49,9 @@ def test_a_step_is_as_slow_as_its_slowest_group() -> None:
     step = step_between((B, P), (B, B))
     assert step is not None
     assert cluster.level(placement.groups(1)[0]) == "intra"
-    assert slowest_level(cluster, placement, (1,)) == "inter"
-    assert step_features(cluster, TensorSpec((6,)), (B, P), step, placement, 0).level == "inter"
-    assert slowest_level(on_nodes(2, 3), placement, (1,)) == "intra"
+    assert span_of(cluster, placement, (1,)).level == "inter"
+    assert step_features(cluster, TensorSpec((6,)), (B, P), step, placement).level == "inter"
+    assert span_of(on_nodes(2, 3), placement, (1,)).level == "intra"
 
 
 @pytest.mark.parametrize("kind", CHANGES)
@@ -82,7 +82,7 @@ def test_the_cheaper_way_is_taken(kind: ActKind) -> None:
     spec, placement = TensorSpec((1 << 20, 8)), line(16)
     two_boxes = CostModel(find_cluster("dgx-a100:2"), {})
     found = two_boxes.step_features(spec, source, step, placement)
-    flat = step_features(two_boxes.cluster, spec, source, step, placement, 0)
+    flat = step_features(two_boxes.cluster, spec, source, step, placement)
     assert [(part.kind, part.level) for part in found.parts] == list(PARTS[kind])
     assert two_boxes.seconds(found) < two_boxes.seconds(flat)
     priced = sum(two_boxes.seconds(part) for part in found.parts)

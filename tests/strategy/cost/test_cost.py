@@ -180,7 +180,7 @@ def test_ragged_tensors_are_priced_by_the_rows_expected_and_held_for_the_worst_c
     assert op_features(graph, up, signature, (ranks,)) == wanted
     step = step_between(by_tokens, by_experts)
     assert step is not None
-    sent = step_features(small, rows, by_tokens, step, placement, 0)
+    sent = step_features(small, rows, by_tokens, step, placement)
     assert (sent.kind, sent.nbytes) == ("all_to_all", expected * 3 // 4 * (8 + 4 * 64))
     held = Held("rows", "rows", 0, by_experts, Lifetime(0, 1, 1))
     stages = Stages((placement,), {op.name: 0 for op in graph.ops})

@@ -12,6 +12,7 @@ from strategy.base.units import to_ns
 from strategy.comm.boxing import Boxing, layouts_of, transfer_task
 from strategy.comm.hierarchical import box_size
 from strategy.cost.cost import CostModel
+from strategy.cost.step_prices import step_price
 from strategy.hardware.presets import find_cluster
 from strategy.layout.convert import Converter, Crossing, cross
 from strategy.layout.layout import Home
@@ -75,7 +76,7 @@ def cheapest(
     def copying(layout: NdSbp, ranks: Placement) -> float:
         return cost.copy_seconds(spec, layout, ranks.mesh, there.space)
 
-    home, away = (Boxing(placement, cost.step_price(placement)) for placement in (here, there))
+    home, away = (Boxing(placement, step_price(cost, placement)) for placement in (here, there))
     return cross(spec, source, home, target, away, moving, copying)
 
 
