@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from strategy.base.errors import present
@@ -23,7 +23,7 @@ from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, transfer_task
 from strategy.comm.busiest_rank import TwoLevels, most_sent, most_sent_in_parts, most_transferred, two_levels
 from strategy.comm.hierarchical import PARTS, box_size, span_of
-from strategy.cost.data_sheet import Coefficients, data_sheet
+from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets
 from strategy.cost.measurement import CostKey, Features
 from strategy.graph.graph import Attr, Graph, Op
 from strategy.graph.ops import cost_class, op_definition
@@ -37,6 +37,7 @@ from strategy.sbp.sbp import NdSbp, has_partial
 from strategy.sbp.tensor import Shape, TensorSpec
 
 Specs = tuple[TensorSpec, ...]
+Attributes = tuple[tuple[str, Attr], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,8 @@ class CostModel:
         """Price of one act."""
         seconds = 0.0
         for part in features.parts or (features,):
-            seconds += self._part_seconds(part)  # one after another, as prices of steps are added (`step_prices`)
+            seconds += _seconds(part, self.coefficients_of(part))  # in order, as `step_prices` adds them
         return seconds + self.act_overhead_s
-
-    def _part_seconds(self, features: Features) -> float:
-        found = self.coefficients_of(features)
-        fixed = found.fixed_s * (features.hops or 1)
-        return fixed + found.s_per_flop * features.flop + found.s_per_byte * features.nbytes
 
     def coefficients_of(self, features: Features) -> Coefficients:
         """The constants that price an act: measured ones, else those of the data sheet."""
@@ -95,7 +91,23 @@ class CostModel:
 
     def op_seconds(self, graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> float:
         """Price of one act of an op on the rank with the largest pieces."""
-        return self.seconds(op_features(graph, op, signature, mesh))
+        (found,) = self.all_op_seconds(graph, op, (signature,), mesh)
+        return found
+
+    def all_op_seconds(
+        self, graph: Graph, op: Op, signatures: Sequence[Signature], mesh: tuple[int, ...]
+    ) -> list[float]:
+        """`op_seconds` under each of several signatures."""
+        act = _act_of(graph, op, mesh)
+        features = [act.features(signature) for signature in signatures]
+        kinds = list({id(one): one for one in features}.values())
+        measured = [self.coefficients.get(one.key) for one in kinds]
+        sheets = iter(data_sheets(self.cluster, [one for one, known in zip(kinds, measured, strict=True) if not known]))
+        found = [known or next(sheets) for known in measured]
+        seconds = {
+            id(one): _seconds(one, constants) + self.act_overhead_s for one, constants in zip(kinds, found, strict=True)
+        }
+        return [seconds[id(one)] for one in features]
 
     def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""
@@ -116,6 +128,12 @@ class CostModel:
     def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
         """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
         return self.seconds(Features(f"to_{target}", 0, largest_nbytes(spec, layout, mesh)))
+
+
+def _seconds(features: Features, constants: Coefficients) -> float:
+    """Price of an act on one level, but for its overhead."""
+    fixed = constants.fixed_s * (features.hops or 1)
+    return fixed + constants.s_per_flop * features.flop + constants.s_per_byte * features.nbytes
 
 
 PORTS = ("intra", "inter", *MOVES)
@@ -162,38 +180,65 @@ def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
     """Features of an op's act on the rank with the largest pieces, ragged ones as large as expected."""
+    return _act_of(graph, op, mesh).features(signature)
+
+
+def _act_of(graph: Graph, op: Op, mesh: Shape) -> _Act:
     values = tuple(graph.specs(names) for names in (op.inputs, op.outputs, op.updates))
-    return _op_features(op.kind, *values, tuple(op.attrs.items()), signature, mesh, on_host=graph.on_host(op))
+    return _known_act(op.kind, *values, tuple(op.attrs.items()), mesh, on_host=graph.on_host(op))
 
 
-@lru_cache(maxsize=1 << 13)
-def _op_features(
-    kind: str,
-    read: Specs,
-    written: Specs,
-    updated: Specs,
-    attributes: tuple[tuple[str, Attr], ...],
-    signature: Signature,
-    mesh: Shape,
-    *,
-    on_host: bool,
-) -> Features:
-    """`op_features` of whatever the op is called: repeated layers have the same."""
-    definition, attrs = op_definition(kind), dict(attributes)
-    inputs = expected(piece_specs(read, signature.inputs, mesh))
-    outputs = expected(piece_specs(written, signature.outputs, mesh))
-    updates = piece_specs(updated, signature.updates, mesh)
-    if definition.nbytes is not None:
-        nbytes = definition.nbytes(inputs, outputs, attrs)
-    else:
-        nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
-    half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
-    flop = definition.flop(inputs, outputs, attrs)
-    cost = definition.cost
-    product = product_of(cost, outputs[0].shape, flop) if isinstance(cost, Product) else None
-    every_pair = (isinstance(cost, Attention) and cost.block) or not attrs.get("causal", 1)
-    space = Space.HOST if on_host else Space.DEVICE
-    return Features(kind, flop, nbytes, half=half, product=product, every_pair=every_pair, space=space)
+@lru_cache(maxsize=1 << 11)
+def _known_act(
+    kind: str, read: Specs, written: Specs, updated: Specs, attributes: Attributes, mesh: Shape, *, on_host: bool
+) -> _Act:
+    """The act of an op, whatever it is called: repeated layers have the same."""
+    return _Act(kind, (read, written, updated), dict(attributes), mesh, Space.HOST if on_host else Space.DEVICE)
+
+
+@dataclass(slots=True, eq=False)
+class _Act:
+    """Features of an op by its signature; they depend on the largest pieces alone, and are found once of each."""
+
+    kind: str
+    operands: tuple[Specs, Specs, Specs]
+    attrs: Mapping[str, Attr]
+    mesh: Shape
+    space: Space
+    pieces: dict[tuple[TensorSpec, NdSbp], TensorSpec] = field(default_factory=dict)
+    known: dict[tuple[tuple[Shape, ...], ...], Features] = field(default_factory=dict)
+
+    def features(self, signature: Signature) -> Features:
+        """`op_features` under a signature."""
+        sides = (signature.inputs, signature.outputs, signature.updates)
+        pieces = tuple(
+            tuple(self._piece(spec, layout) for spec, layout in zip(specs, layouts, strict=True))
+            for specs, layouts in zip(self.operands, sides, strict=True)
+        )
+        shapes = tuple(tuple(piece.shape for piece in side) for side in pieces)
+        if shapes not in self.known:
+            self.known[shapes] = self._features(*pieces)
+        return self.known[shapes]
+
+    def _piece(self, spec: TensorSpec, layout: NdSbp) -> TensorSpec:
+        found = self.pieces.get((spec, layout))
+        if found is None:
+            (found,) = piece_specs([spec], [layout], self.mesh)
+            self.pieces[spec, layout] = found
+        return found
+
+    def _features(self, read: Specs, written: Specs, updates: Specs) -> Features:
+        definition, inputs, outputs = op_definition(self.kind), expected(read), expected(written)
+        if definition.nbytes is not None:
+            nbytes = definition.nbytes(inputs, outputs, self.attrs)
+        else:
+            nbytes = sum(spec.nbytes for spec in (*inputs, *outputs)) + 2 * sum(spec.nbytes for spec in updates)
+        half = next((str(spec.dtype) for spec in inputs if spec.dtype.is_half), "")
+        flop = definition.flop(inputs, outputs, self.attrs)
+        cost = definition.cost
+        product = product_of(cost, outputs[0].shape, flop) if isinstance(cost, Product) else None
+        every_pair = (isinstance(cost, Attention) and cost.block) or not self.attrs.get("causal", 1)
+        return Features(self.kind, flop, nbytes, half=half, product=product, every_pair=every_pair, space=self.space)
 
 
 def product_of(cost: Product, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:

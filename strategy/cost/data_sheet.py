@@ -14,6 +14,7 @@ A GPU whose generation is unknown takes the A100's shares. Latencies and launche
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -32,7 +33,7 @@ from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.hardware.devices import DEVICES, DeviceSheet, Generation, named_sheet
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
-from strategy.sbp.tensor import DType
+from strategy.sbp.tensor import DType, Shape
 
 _LARGE = 2**30
 """Bytes of a message whose time is that of its bytes."""
@@ -49,6 +50,21 @@ class Coefficients:
 
 def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
     """Constants of an act without measurements."""
+    (found,) = data_sheets(cluster, [features])
+    return found
+
+
+def data_sheets(cluster: Cluster, features: Sequence[Features]) -> list[Coefficients]:
+    """Constants of acts without measurements; what the shapes of products lose is found of all at once."""
+    full = dict[tuple[str, Shape | None], float]()
+    shapes = tuple(dict.fromkeys((one.half, one.product) for one in features if one.product is not None))
+    if shapes and cluster.device.backend != "numpy":
+        full |= zip(shapes, _full_rate_flop(cluster.device, shapes), strict=True)
+    return [_data_sheet(cluster, one, full.get((one.half, one.product), 0.0)) for one in features]
+
+
+def _data_sheet(cluster: Cluster, features: Features, full_rate_flop: float) -> Coefficients:
+    """Constants of an act; a product takes as long as so many FLOPs at the full rate."""
     device, cost = cluster.device, cost_class(features.kind)
     if isinstance(cost, Movement):
         host = _host(cluster)
@@ -67,11 +83,11 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
         host = _host(cluster)
         return Coefficients(link.latency_s + 2 * host.link_latency_s, 0.0, max(s_per_byte, 1 / host.link_bytes_per_s))
     if device.backend == "numpy":
-        s_per_flop = 1 / device.product_flop_per_s(_dtype(features)) if counts_flop(cost) else 0.0
+        s_per_flop = 1 / device.product_flop_per_s(_dtype(features.half)) if counts_flop(cost) else 0.0
         return Coefficients(device.launch_s, s_per_flop, 1 / device.memory_bytes_per_s)
     if not counts_flop(cost):
         return Coefficients(device.launch_s, 0.0, 1 / (device.memory_bytes_per_s * shipped().constants["bytes.rate"]))
-    s_per_flop = _s_per_flop(device, cost, features.half, features.product, every_pair=features.every_pair)
+    s_per_flop = _s_per_flop(device, cost, features, full_rate_flop)
     return Coefficients(device.launch_s, s_per_flop, 0.0)
 
 
@@ -86,25 +102,33 @@ def unpublished(cluster: Cluster) -> tuple[str, ...]:
     return device if known else (*device, f"fabric {cluster.fabric}")
 
 
-@lru_cache(maxsize=1 << 16)
-def _s_per_flop(
-    device: Device, cost: CostClass, half: str, product: tuple[int, int, int, int] | None, *, every_pair: bool
-) -> float:
+def _s_per_flop(device: Device, cost: CostClass, features: Features, full_flop: float) -> float:
     """Seconds per counted FLOP on a GPU; where no shape is given, of one that loses nothing."""
-    constants, sheet = shipped().constants, _sheet(device)
-    peak = device.product_flop_per_s(DType(half) if half else DType.FLOAT32)
-    rate = peak * _share(cost, half, sheet, constants)
+    peak = device.product_flop_per_s(_dtype(features.half))
+    rate = peak * _share(cost, features.half, _sheet(device), shipped().constants)
     if isinstance(cost, Attention):
-        return (1.0 if every_pair else 0.5) / rate
-    if product is None or not isinstance(cost, Product):
+        return (1.0 if features.every_pair else 0.5) / rate
+    if features.product is None or not isinstance(cost, Product):
         return 1 / rate
-    m, n, k, count = (np.full(1, float(size)) for size in product)
+    m, n, k, count = map(float, features.product)
+    return full_flop / (2 * (m * n * k * count) * rate)
+
+
+@lru_cache(maxsize=1 << 14)
+def _full_rate_flop(device: Device, shapes: tuple[tuple[str, tuple[int, int, int, int]], ...]) -> list[float]:
+    """FLOPs at the full rate that products take as long as, by what their shapes lose; each with its 16-bit dtype."""
+    constants, sheet = shipped().constants, _sheet(device)
+    m, n, k, count = np.array([product for _, product in shapes], float).T
+    peaks = {half: device.product_flop_per_s(_dtype(half)) for half, _ in shapes}
     lost = gemm.product(
         m, n, k, count,
-        multiprocessors=np.full(1, float(sheet.multiprocessors)), peak=np.full(1, peak),
-        bandwidth=np.full(1, device.memory_bytes_per_s), nbytes=np.full(1, 2.0 if half else 4.0),
+        multiprocessors=np.full(len(shapes), float(sheet.multiprocessors)),
+        peak=np.array([peaks[half] for half, _ in shapes]),
+        bandwidth=np.full(len(shapes), device.memory_bytes_per_s),
+        nbytes=np.array([2.0 if half else 4.0 for half, _ in shapes]),
     )  # fmt: skip
-    return float(full_rate_flop(lost, constants)[0]) / (2 * float(np.prod(product, dtype=float)) * rate)
+    found: list[float] = full_rate_flop(lost, constants).tolist()
+    return found
 
 
 def _sheet(device: Device) -> DeviceSheet:
@@ -154,8 +178,8 @@ def _s_per_byte_sent(device: Device, link: Link, level: str, fabric: str, kind: 
     return float(seconds[0]) / sent / over
 
 
-def _dtype(features: Features) -> DType:
-    return DType(features.half) if features.half else DType.FLOAT32
+def _dtype(half: str) -> DType:
+    return DType(half) if half else DType.FLOAT32
 
 
 def _host(cluster: Cluster) -> Host:

@@ -49,8 +49,8 @@ def test_prices_are_those_of_the_steps(mesh: tuple[int, int], stage: int) -> Non
                 spent[0] += to_ns(seconds)
                 here = 1
             else:
-                price = found.cost.step_price(found.placements[here])
-                spent[here] += to_ns(price(SPEC, layout, step))
+                features = found.cost.step_features(SPEC, layout, step, found.placements[here])
+                spent[here] += to_ns(found.cost.seconds(features))
             layout = step.target
             assert is_legal_layout(SPEC.shape, layout, mesh)
         assert (here, layout) == (stage, target), format_nd(target)
