@@ -10,7 +10,19 @@ import time
 
 NAMES = (
     *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "fits", "folding"),
-    *("forgeries", "graph-mutants", "joined", "kill", "layouts", "memory", "mutation", "order", "repeat", "solver"),
+    *(
+        "forgeries",
+        "graph-mutants",
+        "joined",
+        "kill",
+        "layouts",
+        "makespan-bound",
+        "memory",
+        "mutation",
+        "order",
+        "repeat",
+        "solver",
+    ),
     "transparency",
 )
 

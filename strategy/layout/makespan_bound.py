@@ -1,0 +1,128 @@
+"""A lower bound on the makespan over every way of spreading given totals over the stages of a pipeline.
+
+Totals, over all stages and laps: F, B and W of one micro-batch forward, backward and for the gradients of weights, U of
+what is done once per step; t = f + b + w of a stage, T = F + B + W; p stages, m micro-batches. Messages take no time.
+
+The makespan is the longest path through the schedule's chunks. So it is at least any convex combination of paths, and
+where every stage's time has the coefficient c or more in that, it is at least c times the total, however it is spread:
+each bound below is such a combination, and the largest is taken. Stages are numbered from 0; s is the one that a path
+stays on, w_s its weight.
+
+Every schedule: a path stays on s from its first chunk to its last, equal weights: (m T + U) / p. The first micro-batch
+there and back: F + B, and W where weight gradients are part of the backward pass.
+
+GPipe: to s, its m forwards, to the last stage, back to r, its m backwards, back to the first. Equal weights on s and,
+apart from that, on r: (m + p - 1) / p T. Equal stages take exactly that.
+
+1F1B, m > p: there and back beyond s with the first micro-batch and with the last one, and on s between them:
+
+    T + sum_{j >= s} t_j + (m - p + s - 1) t_s
+
+With n = m - p and w_0 = (m - 1) / (p n), w_s = (m - 1) (n - 1) / (p (n + s - 1) (n + s)), which sum up to 1, every t_j
+has (m + p - 1) / p. Equal stages take exactly that.
+With U: begin and end on s, there and back beyond s at the beginning and at the end, and, between them, back to the
+first stage and there again (a backward, on to the forward that follows it on the first stage) once or twice. Beyond s
+that gives t_j twice for p - 1 - s times t_s; before s, t_j once for s times t_s. Half of the paths with one way back
+and half with two, which m > 2 p has room for, equal weights: ((m + (p - 1) / 2) T + U) / p. One way back in all, and
+beyond s in two thirds of them, m > p: ((m + (p - 1) / 3) T + U) / p.
+
+1F1B, m <= p: the last m - 1 stages are a pipeline of their own, with the above weights and the coefficient 1 + 1. Each
+of the others, q = p - m + 1, does its m forwards, or its m backwards, in a row: T + (m - 1) f_s, T + (m - 1) b_s. With
+a on the former, and the rest on the latter in equal parts: T + (m - 1) / (2 p - m + 1) T, or, with forwards or
+backwards alone, T + (m - 1) / p F and T + (m - 1) / p B. Linear programs over all paths find no more.
+
+OneFlow: m t_s + sum_{j < s} t_j, since the first micro-batch comes and the last one leaves through the stages before
+s. w_s proportional to (1 - 1 / m)^(p - 1 - s) gives every t_j the same: T / (1 - (1 - 1 / m)^p).
+
+ZB-H1: forwards and backwards are in the order of 1F1B, so that F and B alone have its bound; for m > p, m - p weight
+gradients of s lie on its path, with its smallest weight, the last: (m - p) (m - p - 1) / (p (m - 2)) W more.
+For m >= p also Q_s: to s, with the first micro-batch there and back beyond s, and all else on s; and P_s: to s, and all
+of s. Equal weights of both: ((m + (p - 1) / 2) F + m (B + W)) / p. With P_s going back to the first stage with the last
+micro-batch, which leaves s + 1 weight gradients of s out: ((m + (p - 1) / 2) (F + B) + (m - p / 2) W) / p.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.errors import InputError
+from strategy.layout.schedule import Schedule
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+ROUNDING = 2.0**-40
+"""By this part every bound is lowered: far more than its floats err by."""
+
+
+def makespan_bound_ns(
+    schedule: Schedule,
+    stages: npt.ArrayLike,
+    num_micro_batches: npt.ArrayLike,
+    *,
+    forward_ns: npt.ArrayLike,
+    backward_ns: npt.ArrayLike,
+    weight_ns: npt.ArrayLike = 0,
+    step_ns: npt.ArrayLike = 0,
+) -> IntArray:
+    """No makespan is less, rounded down; of arrays of configurations, which are broadcast against each other.
+
+    Args:
+        schedule: of all of them.
+        stages: of each pipeline.
+        num_micro_batches: of a step.
+        forward_ns: F, of one micro-batch over all stages and laps.
+        backward_ns: B, without the gradients of weights.
+        weight_ns: W.
+        step_ns: U, before the first and after the last chunks, over all stages.
+
+    Raises:
+        InputError: no stages or micro-batches, or a negative time.
+    """
+    given = (stages, num_micro_batches, forward_ns, backward_ns, weight_ns, step_ns)
+    names = ("stages", "num_micro_batches", "forward_ns", "backward_ns", "weight_ns", "step_ns")
+    for name, least, each in zip(names, (1, 1, 0, 0, 0, 0), given, strict=True):
+        array = np.asarray(each)
+        if array.size and array.min() < least:
+            raise InputError("too small", where=name, got=array.min().item(), expected=f">= {least}")
+    p, m, f, b, w, u = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in given))
+    t = f + b + w
+    found = [(m * t + u) / p, f + b if schedule.splits_backward else t]
+    if schedule is Schedule.GPIPE:
+        found.append((m + p - 1) / p * t)
+    elif schedule is Schedule.ONE_F_ONE_B:
+        found += [_one_f_one_b(p, m, f, b + w), _with_step(p, m, t, u)]
+    elif schedule is Schedule.ONEFLOW:
+        with np.errstate(divide="ignore"):  # one micro-batch: the logarithm of 0
+            found.append(t / -np.expm1(p * np.log1p(-1 / m)))
+    elif schedule is Schedule.ZB_H1:
+        found += _zb_h1(p, m, f, b, w)
+    bound = np.floor(np.maximum.reduce(found) * (1 - ROUNDING))
+    return bound.astype(np.int64)
+
+
+def _one_f_one_b(p: FloatArray, m: FloatArray, f: FloatArray, b: FloatArray) -> FloatArray:
+    """Without U."""
+    few = np.maximum.reduce([(m - 1) / p * f, (m - 1) / p * b, (m - 1) / np.maximum(2 * p - m + 1, 1) * (f + b)])
+    return f + b + np.where(m > p, (m - 1) / p * (f + b), few)
+
+
+def _with_step(p: FloatArray, m: FloatArray, t: FloatArray, u: FloatArray) -> FloatArray:
+    """With U, under 1F1B."""
+    ways = np.where(m > 2 * p, (p - 1) / 2, np.where(m > p, (p - 1) / 3, 0))
+    more: FloatArray = ((m + ways) * t + u) / p
+    return more
+
+
+def _zb_h1(p: FloatArray, m: FloatArray, f: FloatArray, b: FloatArray, w: FloatArray) -> list[Any]:
+    """Without U."""
+    beside = np.where(m > p, (m - p) * (m - p - 1) / (p * np.maximum(m - 2, 1)), 0)
+    half = m + (p - 1) / 2
+    enough = m >= p
+    return [
+        _one_f_one_b(p, m, f, b) + beside * w,
+        np.where(enough, (half * f + m * (b + w)) / p, 0),
+        np.where(enough, (half * (f + b) + (m - p / 2) * w) / p, 0),
+    ]
