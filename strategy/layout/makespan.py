@@ -33,7 +33,7 @@ LONGEST_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StageTimes:
+class PipelineTimes:
     """Integer nanoseconds of what the stages of a pipeline do; many cases at once have one more axis, in front.
 
     The places along the pipeline are those of `position_of`, stages x laps of them.
@@ -88,7 +88,7 @@ class StageTimes:
         return int(self.forward_ns.shape[-1])
 
 
-def makespan_ns(schedule: Schedule, num_micro_batches: int, times: StageTimes) -> int:
+def makespan_ns(schedule: Schedule, num_micro_batches: int, times: PipelineTimes) -> int:
     """When the last stage has done what it does after its last chunk.
 
     Raises:
@@ -99,7 +99,7 @@ def makespan_ns(schedule: Schedule, num_micro_batches: int, times: StageTimes) -
     return int(_makespans_ns(schedule, num_micro_batches, times)[0])
 
 
-def makespans_ns(schedule: Schedule, num_micro_batches: int, times: StageTimes) -> IntArray:
+def makespans_ns(schedule: Schedule, num_micro_batches: int, times: PipelineTimes) -> IntArray:
     """The same of many cases: (cases,).
 
     Raises:
@@ -110,7 +110,7 @@ def makespans_ns(schedule: Schedule, num_micro_batches: int, times: StageTimes) 
     return _makespans_ns(schedule, num_micro_batches, times)
 
 
-def _makespans_ns(schedule: Schedule, m: int, times: StageTimes) -> IntArray:
+def _makespans_ns(schedule: Schedule, m: int, times: PipelineTimes) -> IntArray:
     problem = schedule_problem(schedule, times.stages, times.laps, m)
     if problem or m < 1:
         raise InputError(problem or "a step has a micro-batch", where="schedule", got=m)
@@ -125,7 +125,7 @@ def _makespans_ns(schedule: Schedule, m: int, times: StageTimes) -> IntArray:
     return found
 
 
-def _gpipe(m: int, times: StageTimes) -> IntArray:
+def _gpipe(m: int, times: PipelineTimes) -> IntArray:
     """The longest path."""
     cases = times.before_ns.size // times.stages
     given = times.forward_ns, times.backward_ns + times.weight_ns, times.before_ns, times.after_ns
@@ -138,7 +138,7 @@ def _gpipe(m: int, times: StageTimes) -> IntArray:
     return found
 
 
-def _check_length(m: int, times: StageTimes) -> None:
+def _check_length(m: int, times: PipelineTimes) -> None:
     """No chunk ends later than all of them, one by one, would."""
     per_micro_batch = (times.forward_ns, times.backward_ns, times.weight_ns)
     messages = (times.forward_message_ns, times.backward_message_ns)
@@ -148,7 +148,7 @@ def _check_length(m: int, times: StageTimes) -> None:
         raise InputError("a step is too long to be counted", where="times", got=most, expected=f"< {LONGEST_NS} ns")
 
 
-def _by_leg(order: MergedOrder, schedule: Schedule, times: StageTimes) -> tuple[IntArray, IntArray]:
+def _by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tuple[IntArray, IntArray]:
     """(cases, legs): how long a chunk of each leg lasts, and the message that it sends."""
     places = times.stages * times.laps
     at = order.stage[:places], order.lap[:places]

@@ -99,7 +99,7 @@ def makespan_bound_ns(
             found.append(t / -np.expm1(p * np.log1p(-1 / m)))
     elif schedule is Schedule.ZB_H1:
         found += _zb_h1(p, m, f, b, w)
-    bound = np.floor(np.maximum.reduce(found) * (1 - ROUNDING))
+    bound: FloatArray = np.floor(np.maximum.reduce(found) * (1 - ROUNDING))
     return bound.astype(np.int64)
 
 

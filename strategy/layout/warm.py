@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.layout.makespan import StageTimes, makespan_ns, makespans_ns
+from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
 from strategy.layout.schedule import Schedule
 
 
@@ -12,7 +12,7 @@ def warm() -> None:
     """Runs every loop on a pipeline of two stages, with the types that it always has."""
     for cases in ((), (1,)):
         chunks, messages, step = (np.ones((*cases, *shape), np.int64) for shape in ((2, 1), (1,), (2,)))
-        times = StageTimes(chunks, chunks, chunks, messages, messages, step, step)
+        times = PipelineTimes(chunks, chunks, chunks, messages, messages, step, step)
         for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
             (makespans_ns if cases else makespan_ns)(schedule, 40, times)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from strategy.layout.makespan import StageTimes, makespans_ns
+from strategy.layout.makespan import PipelineTimes, makespans_ns
 from strategy.layout.makespan_bound import makespan_bound_ns
 from strategy.layout.schedule import Schedule
 from tests.campaigns.outcome import Outcome
@@ -71,7 +71,7 @@ def check(rng: random.Random, schedule: Schedule, exercised: list[str]) -> Itera
             yield f"{schedule} p {p} laps {laps} m {m}: {found[at]}, not {plain}: {one(times, at)}"
 
 
-def random_splits(rng: random.Random, p: int, laps: int) -> StageTimes:
+def random_splits(rng: random.Random, p: int, laps: int) -> PipelineTimes:
     """Splits of random totals: nearly equal, growing or shrinking along the stages, uneven, all on a few stages."""
     draw = np.random.default_rng(rng.randrange(2**32))
     like = rng.choice(("equal", "slope", "uneven", "few"))
@@ -88,7 +88,7 @@ def random_splits(rng: random.Random, p: int, laps: int) -> StageTimes:
 
     message = rng.choice((0, 0, 10**6))
     step = rng.choice((0, 10**5, 10**7, 10**8))
-    return StageTimes(
+    return PipelineTimes(
         split(p, laps, most=10**6),
         split(p, laps, most=2 * 10**6),
         split(p, laps, most=rng.choice((0, 10**6, 10**7))),
@@ -99,7 +99,7 @@ def random_splits(rng: random.Random, p: int, laps: int) -> StageTimes:
     )
 
 
-def one(times: StageTimes, at: int) -> StageTimes:
+def one(times: PipelineTimes, at: int) -> PipelineTimes:
     """One case of many."""
-    arrays = (getattr(times, name)[at] for name in StageTimes.__slots__ if name != "overlaps")
-    return StageTimes(*arrays, overlaps=times.overlaps)
+    arrays = (getattr(times, name)[at] for name in PipelineTimes.__slots__ if name != "overlaps")
+    return PipelineTimes(*arrays, overlaps=times.overlaps)

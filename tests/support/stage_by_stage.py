@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from strategy.graph.graph import Phase
-from strategy.layout.makespan import StageTimes
+from strategy.layout.makespan import PipelineTimes
 from strategy.layout.schedule import Chunk, Schedule, at_position, chunk_order, position_of
 
 
-def makespan_by_chunks(schedule: Schedule, m: int, times: StageTimes) -> int:
+def makespan_by_chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
     """When the last stage is done, chunk by chunk."""
     p, laps = times.stages, times.laps
     waiting = [list(chunk_order(schedule, p, stage, m, laps))[::-1] for stage in range(p)]
@@ -63,7 +63,7 @@ def random_pipeline(
 
 def random_times(
     rng: random.Random, p: int, laps: int, *, longest: int, cases: tuple[int, ...] = (), messages: bool = True
-) -> StageTimes:
+) -> PipelineTimes:
     """Times of which some are zero; messages and what is done once per step are often longer than chunks."""
     draw = np.random.default_rng(rng.randrange(2**32))
 
@@ -72,7 +72,7 @@ def random_times(
 
     message = longest * rng.choice((0, 1, 3)) * messages
     step = longest * rng.choice((0, 1, 20))
-    return StageTimes(
+    return PipelineTimes(
         *(some(p, laps) for _ in range(3)),
         *(some(p * laps - 1, longest=message) for _ in range(2)),
         *(some(p, longest=step) for _ in range(2)),

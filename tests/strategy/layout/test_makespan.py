@@ -13,19 +13,19 @@ from simulator import reference
 from simulator.pipelines import pipeline
 from strategy.base.errors import InputError
 from strategy.layout import makespan as module
-from strategy.layout.makespan import StageTimes, makespan_ns, makespans_ns
+from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
 from strategy.layout.schedule import Schedule
 from tests.support.stage_by_stage import makespan_by_chunks, random_pipeline, random_times
 
 
-def times_of(p: int, laps: int, forward: Any, backward: Any, weight: Any, **more: Any) -> StageTimes:
+def times_of(p: int, laps: int, forward: Any, backward: Any, weight: Any, **more: Any) -> PipelineTimes:
     """The same on every lap, without messages and steps unless they are given."""
     chunks = [
         np.array(np.broadcast_to(np.reshape(each, (-1, 1)), (p, laps)), np.int64)
         for each in (forward, backward, weight)
     ]
     parts = {"forward_message_ns": p * laps - 1, "backward_message_ns": p * laps - 1, "before_ns": p, "after_ns": p}
-    return StageTimes(*chunks, **{**{name: np.zeros(size, np.int64) for name, size in parts.items()}, **more})
+    return PipelineTimes(*chunks, **{**{name: np.zeros(size, np.int64) for name, size in parts.items()}, **more})
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))
@@ -42,7 +42,7 @@ def test_many_cases_are_each_what_it_is_alone(schedule: Schedule) -> None:
     rng = random.Random(2)
     p, laps, m = random_pipeline(rng, schedule)
     times = random_times(rng, p, laps, longest=100, cases=(20,))
-    arrays = [name for name in StageTimes.__slots__ if name != "overlaps"]
+    arrays = [name for name in PipelineTimes.__slots__ if name != "overlaps"]
     each = [replace(times, **{name: getattr(times, name)[case] for name in arrays}) for case in range(20)]
     assert makespans_ns(schedule, m, times).tolist() == [makespan_ns(schedule, m, one) for one in each]
 
