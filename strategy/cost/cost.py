@@ -18,12 +18,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from strategy.base.errors import present
 from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, transfer_task
 from strategy.comm.busiest_rank import TwoLevels, most_sent, most_sent_in_parts, most_transferred, two_levels
 from strategy.comm.hierarchical import PARTS, box_size, span_of
-from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets
+from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, product_seconds
 from strategy.cost.measurement import CostKey, Features
 from strategy.graph.graph import Attr, Graph, Op
 from strategy.graph.ops import cost_class, op_definition
@@ -101,13 +104,24 @@ class CostModel:
         act = _act_of(graph, op, mesh)
         features = [act.features(signature) for signature in signatures]
         kinds = list({id(one): one for one in features}.values())
-        measured = [self.coefficients.get(one.key) for one in kinds]
-        sheets = iter(data_sheets(self.cluster, [one for one, known in zip(kinds, measured, strict=True) if not known]))
-        found = [known or next(sheets) for known in measured]
-        seconds = {
-            id(one): _seconds(one, constants) + self.act_overhead_s for one, constants in zip(kinds, found, strict=True)
-        }
+        seconds = dict(zip(map(id, kinds), self.all_seconds(kinds), strict=True))
         return [seconds[id(one)] for one in features]
+
+    def all_seconds(self, features: Sequence[Features]) -> list[float]:
+        """`seconds` of acts on one level; what the shapes of products lose is found of all at once."""
+        measured = [self.coefficients.get(one.key) for one in features]
+        sheets = data_sheets(self.cluster, [one for one, known in zip(features, measured, strict=True) if not known])
+        rest = iter(sheets)
+        found = [known or next(rest) for known in measured]
+        return [_seconds(one, known) + self.act_overhead_s for one, known in zip(features, found, strict=True)]
+
+    def product_seconds(self, like: Features, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Seconds of products like one, but of other sizes: (products, 4), rows, columns, depth, how many."""
+        found = self.coefficients_of(like)
+        fixed = found.fixed_s + self.act_overhead_s
+        if self.cluster.device.backend != "numpy" and like.key not in self.coefficients:
+            return fixed + product_seconds(self.cluster.device, like.kind, like.half, sizes)
+        return fixed + found.s_per_flop * 2.0 * sizes.astype(float).prod(axis=1)
 
     def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""

@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.base.errors import present
 from strategy.closed_form import collectives, gemm
@@ -61,6 +63,12 @@ def data_sheets(cluster: Cluster, features: Sequence[Features]) -> list[Coeffici
     if shapes and cluster.device.backend != "numpy":
         full |= zip(shapes, _full_rate_flop(cluster.device, shapes), strict=True)
     return [_data_sheet(cluster, one, full.get((one.half, one.product), 0.0)) for one in features]
+
+
+def product_seconds(device: Device, kind: str, half: str, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Seconds of products on a GPU: rows, columns, depth and number of each, (products, 4); launches are not in it."""
+    rate = device.product_flop_per_s(_dtype(half)) * _share(cost_class(kind), half, _sheet(device), shipped().constants)
+    return _full_rate_flop_of(device, [half] * len(sizes), sizes) / rate
 
 
 def _data_sheet(cluster: Cluster, features: Features, full_rate_flop: float) -> Coefficients:
@@ -117,18 +125,23 @@ def _s_per_flop(device: Device, cost: CostClass, features: Features, full_flop: 
 @lru_cache(maxsize=1 << 14)
 def _full_rate_flop(device: Device, shapes: tuple[tuple[str, tuple[int, int, int, int]], ...]) -> list[float]:
     """FLOPs at the full rate that products take as long as, by what their shapes lose; each with its 16-bit dtype."""
+    sizes = np.array([product for _, product in shapes], float)
+    found: list[float] = _full_rate_flop_of(device, [half for half, _ in shapes], sizes).tolist()
+    return found
+
+
+def _full_rate_flop_of(device: Device, halves: Sequence[str], sizes: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     constants, sheet = shipped().constants, _sheet(device)
-    m, n, k, count = np.array([product for _, product in shapes], float).T
-    peaks = {half: device.product_flop_per_s(_dtype(half)) for half, _ in shapes}
+    m, n, k, count = sizes.astype(float).T
+    peaks = {half: device.product_flop_per_s(_dtype(half)) for half in dict.fromkeys(halves)}
     lost = gemm.product(
         m, n, k, count,
-        multiprocessors=np.full(len(shapes), float(sheet.multiprocessors)),
-        peak=np.array([peaks[half] for half, _ in shapes]),
-        bandwidth=np.full(len(shapes), device.memory_bytes_per_s),
-        nbytes=np.array([2.0 if half else 4.0 for half, _ in shapes]),
+        multiprocessors=np.full(len(sizes), float(sheet.multiprocessors)),
+        peak=np.array([peaks[half] for half in halves]),
+        bandwidth=np.full(len(sizes), device.memory_bytes_per_s),
+        nbytes=np.array([2.0 if half else 4.0 for half in halves]),
     )  # fmt: skip
-    found: list[float] = full_rate_flop(lost, constants).tolist()
-    return found
+    return full_rate_flop(lost, constants)
 
 
 def _sheet(device: Device) -> DeviceSheet:

@@ -17,13 +17,14 @@ A single candidate, all degrees pinned, has nothing to be compared with: it is s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 from strategy.layout.config import Offload, PlanConfig
+from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
 from strategy.search.candidate.candidates import (
@@ -39,6 +40,9 @@ from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.quick_bound import quick_bound_ns
 from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate
+from strategy.search.deep_search import deep_search
+from strategy.search.search_result import SearchResult, Watch
+from strategy.search.template.short_model import shortened
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""
@@ -46,26 +50,14 @@ SINGLE_SHARE = 0.3
 RULE_BASED_SHARE = 0.3
 """Share of the time limit for a first rule-based plan, where memory is so scarce that a search may find none."""
 
+FEW_DEVICES = 16
+"""Devices up to which candidates are few enough to be solved one by one, exactly."""
+
 COMPETITORS = 3
 """Plans that are simulated at least, if need be with rule-based ones."""
 
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
-
-Watch = Callable[[int, int, PlanConfig], None]
-"""(number of the candidate, candidates in all, the candidate): for progress bars."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchResult:
-    """The answer, and what it was compared with."""
-
-    plan: Plan
-    status: Status
-    runners_up: tuple[tuple[PlanConfig, float], ...]
-    num_candidates: int
-    search_time_s: float
-
 
 def search(
     request: Request,
@@ -90,6 +82,9 @@ def search(
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
+    short = _short_model(request)
+    if short is not None:
+        return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
     time_limit_s = budget.left_s()
     solving, single, rule_based = (budget.share(part) for part in (SOLVING_SHARE, SINGLE_SHARE, RULE_BASED_SHARE))
     candidates = _best_bound_first(request)
@@ -111,6 +106,16 @@ def search(
     chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
     return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start)
+
+
+def _short_model(request: Request) -> Model | None:
+    """What stands for a model whose layers are alike and have no pins of their own; None of others."""
+    pins = request.pins
+    names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
+    extras = pins.offload or pins.tiles or pins.zero_owner
+    if request.deduction is not None or any(names) or extras or request.devices < FEW_DEVICES:
+        return None
+    return shortened(request.model)
 
 
 @dataclass(slots=True)

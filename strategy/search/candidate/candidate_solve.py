@@ -133,7 +133,7 @@ class _Examination:
         return CandidateBound(bound, best.bound_ns, best)
 
     def _evaluated(self, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
-        return _evaluate(self.config, self.space, signatures, bound_ns)
+        return evaluated(self.config, self.space, signatures, bound_ns)
 
     def _is_beaten(self, bound_ns: int) -> bool:
         return self.cutoff_ns is not None and bound_ns >= self.cutoff_ns
@@ -213,14 +213,15 @@ def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_lim
         InfeasibleError: the pins leave an op without signature, or the layout needs more memory than there is.
     """
     signatures = deduce(space.graph, space.stages, space.converter, space.keep, rule=rule, owned=space.owned)
-    found = _evaluate(config, space, signatures, bound_ns)
+    found = evaluated(config, space, signatures, bound_ns)
     if max(found.peaks) > memory_limit_bytes:
         needed = f"{max(found.peaks)} bytes per device needed, {memory_limit_bytes} are there"
         raise InfeasibleError(f"the deduced layout does not fit: {needed}", hint="pin splits, or search")
     return found
 
 
-def _evaluate(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
+def evaluated(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
+    """A candidate with these signatures."""
     layout = lay_out(space.graph, space.stages, signatures, space.converter)
     arrangement = arrange(space.graph, layout, space.pipeline)
     times = stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline)

@@ -140,7 +140,7 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
-    for pp in _divisors(devices):
+    for pp in divisors(devices):
         last = max(pins.numbered_stages.values(), default=0)
         if pp * laps > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp * laps <= last:
             continue
@@ -149,11 +149,11 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
         cp = pins.cp or 1
         if devices // pp % cp:
             continue
-        for tp in _divisors(devices // pp // cp):
+        for tp in divisors(devices // pp // cp):
             dp = devices // pp // cp // tp
             if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
                 continue
-            for count in _divisors(batch // dp):
+            for count in divisors(batch // dp):
                 micro = batch // dp // count
                 if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
                     continue
@@ -245,9 +245,11 @@ def state_bytes(request: Request) -> int:
     return 16 * request.model.parameters
 
 
-def _divisors(number: int) -> list[int]:
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number, ascending."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return [*small, *(number // d for d in reversed(small) if d * d != number)]
+    return (*small, *(number // d for d in reversed(small) if d * d != number))
 
 
 def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, folded: bool = True) -> SearchSpace:

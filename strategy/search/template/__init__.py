@@ -1,1 +1,1 @@
-"""template: a deep model by one of its repeated layers: the problem of a few layers, and what it says of all of them."""
+"""template: a deep model by one of its layers: the problem of a few layers, and what it says of all of them."""

@@ -146,5 +146,3 @@ def _hold(graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, 
 def _holder(graph: Graph, tensor: Held) -> Op:
     """The op beside which a tensor is held: who writes it, else who reads it first."""
     return graph.producer.get(tensor.value) or graph.updater.get(tensor.value) or graph.consumers[tensor.value][0]
-
-

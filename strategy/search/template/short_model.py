@@ -22,7 +22,7 @@ MIDDLE = 1
 
 
 def shortened(model: Model) -> Model | None:
-    """The model with three layers; None where it has no more, or says otherwise than by a number what its layers are."""
+    """The model with three layers; None where it has no more, or where they are more than a number."""
     fields = {field.name for field in dataclasses.fields(type(model))}  # type: ignore[arg-type]
     if "layers" not in fields or model.layers <= LAYERS:
         return None

@@ -1,0 +1,142 @@
+"""Configurations: every way to cut devices, batch and time that the pins allow, as columns, with what bounds each.
+
+One row is one configuration: degrees, micro-batch, schedule with its virtual stages, what is computed again, and the
+stage of ZeRO (0 leaves stages 1 and 2 to the choice of layouts). Rows that differ in schedule alone share a *mesh
+group*, for which the choice of layouts is one problem. Bounds are of `least_work` and `makespan_bound`: of time over
+all layouts and all cuts into stages, of memory over all layouts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.layout.config import Context, PlanConfig, Recompute
+from strategy.layout.makespan_bound import makespan_bound_ns
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.search.candidate.candidates import Request, divisors, recomputable
+from strategy.search.least_work import LeastWork
+
+IntArray = npt.NDArray[np.int64]
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
+"""Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshGroup:
+    """Configurations with one mesh, micro-batch and way to save memory, and the least nanoseconds of each."""
+
+    configs: tuple[PlanConfig, ...]
+    bounds_ns: tuple[int, ...]
+
+    @property
+    def bound_ns(self) -> int:
+        """Of all of them."""
+        return min(self.bounds_ns)
+
+    @property
+    def config(self) -> PlanConfig:
+        """The one with the least bound."""
+        return self.configs[self.bounds_ns.index(self.bound_ns)]
+
+
+def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
+    """All configurations, in groups, least bound first."""
+    groups: list[tuple[PlanConfig, ...]] = []
+    for plain in _meshes(request):
+        for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
+            schedules = tuple(_scheduled(request, replace(plain, recompute=recompute, zero_stage=zero)))
+            if schedules:
+                groups.append(schedules)
+    bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
+    found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
+    return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
+
+
+def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
+    """What a step of each configuration takes at least."""
+    least = [work.seconds(c.recompute, c.micro_batch, c.tp * c.cp, c.dp) for c in configs]
+    totals = np.array([(one.forward_s, one.backward_s, one.weight_s, one.step_s) for one in least]).reshape(-1, 4)
+    forward, backward, weight, step = np.floor(totals.T * 1e9).astype(np.int64)
+    shapes = np.array([(c.pp, c.num_micro_batches) for c in configs], np.int64).reshape(-1, 2)
+    found = np.zeros(len(configs), np.int64)
+    schedules = np.array([c.schedule for c in configs])
+    for schedule in dict.fromkeys(c.schedule for c in configs):
+        rows = np.flatnonzero(schedules == schedule)
+        stages, count = shapes[rows].T
+        found[rows] = makespan_bound_ns(
+            schedule,
+            stages,
+            count,
+            forward_ns=forward[rows],
+            backward_ns=backward[rows],
+            weight_ns=weight[rows],
+            step_ns=step[rows],
+        )
+    return [int(bound) for bound in found]
+
+
+def _meshes(request: Request) -> Iterator[PlanConfig]:
+    """Every division of devices and batch; schedule and what saves memory are still open."""
+    pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    for pp in divisors(devices):
+        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp):
+            continue
+        cp = pins.cp or 1
+        if devices // pp % cp:
+            continue
+        for tp in divisors(devices // pp // cp):
+            dp = devices // pp // cp // tp
+            if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
+                continue
+            for micro in divisors(batch // dp):
+                count = batch // dp // micro
+                if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
+                    yield PlanConfig(
+                        dp,
+                        tp,
+                        pp,
+                        micro,
+                        count,
+                        schedule=Schedule.ONE_F_ONE_B,
+                        cp=cp,
+                        context=pins.context or Context.RING,
+                    )
+
+
+def _recomputes(request: Request) -> tuple[Recompute, ...]:
+    if request.pins.recompute is not None:
+        return (request.pins.recompute,)
+    return (Recompute.NONE, *recomputable(request.model))
+
+
+def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
+    if request.pins.zero_stage is not None:
+        return (request.pins.zero_stage,) if config.dp > 1 or not request.pins.zero_stage else ()
+    return (0, 3) if config.dp > 1 else (0,)
+
+
+def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """The configuration under every schedule that there is for it; without a pipeline they are all one."""
+    pins, depth = request.pins, request.model.layers // config.pp
+    if config.pp == 1 and pins.schedule is None:
+        yield config
+        return
+    for schedule in SCHEDULES if pins.schedule is None else (pins.schedule,):
+        for laps in _laps(request, schedule, depth):
+            problem = schedule_problem(schedule, config.pp, laps, config.num_micro_batches)
+            if problem is None and laps <= max(depth, 1):
+                yield replace(config, schedule=schedule, virtual_stages=laps)
+
+
+def _laps(request: Request, schedule: Schedule, depth: int) -> tuple[int, ...]:
+    if request.pins.virtual_stages is not None:
+        return (request.pins.virtual_stages,)
+    if schedule is not Schedule.INTERLEAVED:
+        return (schedule.default_laps,)
+    even = (laps for laps in divisors(depth) if laps > 1)
+    return tuple(laps for laps in even if request.pins.schedule is None or laps == schedule.default_laps)

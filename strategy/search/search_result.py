@@ -1,0 +1,24 @@
+"""Search result: the answer of a search, and what it was compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strategy.base.status import Status
+from strategy.layout.config import PlanConfig
+from strategy.plan.plan import Plan
+
+Watch = Callable[[int, int, PlanConfig], None]
+"""(number of the candidate, candidates in all, the candidate): for progress bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The answer, and what it was compared with."""
+
+    plan: Plan
+    status: Status
+    runners_up: tuple[tuple[PlanConfig, float], ...]
+    num_candidates: int
+    search_time_s: float
