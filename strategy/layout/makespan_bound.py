@@ -34,6 +34,16 @@ backwards alone, T + (m - 1) / p F and T + (m - 1) / p B. Linear programs over a
 OneFlow: m t_s + sum_{j < s} t_j, since the first micro-batch comes and the last one leaves through the stages before
 s. w_s proportional to (1 - 1 / m)^(p - 1 - s) gives every t_j the same: T / (1 - (1 - 1 / m)^p).
 
+Interleaved, v laps: let a(s, l) be when the first forward of lap l begins on s. Before it there are, of s, the p
+forwards of each lap before, f_{s,<l}, and no backward; and a(s, l) is at least sum_{j < s} f_{j,l} after a(0, l), which
+is at least sum_j f_{j,k} after a(0, k) with k = l - 1, once around. The same holds of backwards from the end. So in the
+mean over l, on each side, with X_s the mean of f_{s,<l} over l:
+
+    makespan >= m t_s + (1 / v) sum_{j < s} t_j + sum_j X_j - p X_s
+
+X vanishes from the sum over s. With the same weight A for each s, and m t_s by itself with B_s = A s / (v m), where
+p A + sum_s B_s = 1, every t_j has A (m + (p - 1) / v): (m / p) (m + (p - 1) / v) / (m + (p - 1) / (2 v)) T.
+
 ZB-H1: forwards and backwards are in the order of 1F1B, so that F and B alone have its bound; for m > p, m - p weight
 gradients of s lie on its path, with its smallest weight, the last: (m - p) (m - p - 1) / (p (m - 2)) W more.
 For m >= p also Q_s: to s, with the first micro-batch there and back beyond s, and all else on s; and P_s: to s, and all
@@ -61,6 +71,7 @@ def makespan_bound_ns(
     schedule: Schedule,
     stages: npt.ArrayLike,
     num_micro_batches: npt.ArrayLike,
+    laps: npt.ArrayLike = 1,
     *,
     forward_ns: npt.ArrayLike,
     backward_ns: npt.ArrayLike,
@@ -73,21 +84,22 @@ def makespan_bound_ns(
         schedule: of all of them.
         stages: of each pipeline.
         num_micro_batches: of a step.
+        laps: runs of layers on each stage, which only interleaved has a choice of.
         forward_ns: F, of one micro-batch over all stages and laps.
         backward_ns: B, without the gradients of weights.
         weight_ns: W.
         step_ns: U, before the first and after the last chunks, over all stages.
 
     Raises:
-        InputError: no stages or micro-batches, or a negative time.
+        InputError: no stages, micro-batches or laps, or a negative time.
     """
-    given = (stages, num_micro_batches, forward_ns, backward_ns, weight_ns, step_ns)
-    names = ("stages", "num_micro_batches", "forward_ns", "backward_ns", "weight_ns", "step_ns")
-    for name, least, each in zip(names, (1, 1, 0, 0, 0, 0), given, strict=True):
+    given = (stages, num_micro_batches, laps, forward_ns, backward_ns, weight_ns, step_ns)
+    names = ("stages", "num_micro_batches", "laps", "forward_ns", "backward_ns", "weight_ns", "step_ns")
+    for name, least, each in zip(names, (1, 1, 1, 0, 0, 0, 0), given, strict=True):
         array = np.asarray(each)
         if array.size and array.min() < least:
             raise InputError("too small", where=name, got=array.min().item(), expected=f">= {least}")
-    p, m, f, b, w, u = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in given))
+    p, m, v, f, b, w, u = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in given))
     t = f + b + w
     found = [(m * t + u) / p, f + b if schedule.splits_backward else t]
     if schedule is Schedule.GPIPE:
@@ -97,6 +109,8 @@ def makespan_bound_ns(
     elif schedule is Schedule.ONEFLOW:
         with np.errstate(divide="ignore"):  # one micro-batch: the logarithm of 0
             found.append(t / -np.expm1(p * np.log1p(-1 / m)))
+    elif schedule is Schedule.INTERLEAVED:
+        found.append(m / p * (m + (p - 1) / v) / (m + (p - 1) / (2 * v)) * t)
     elif schedule is Schedule.ZB_H1:
         found += _zb_h1(p, m, f, b, w)
     bound: FloatArray = np.floor(np.maximum.reduce(found) * (1 - ROUNDING))

@@ -53,7 +53,7 @@ def check(rng: random.Random, schedule: Schedule, exercised: list[str]) -> Itera
         exercised.append("steps")
     found = makespans_ns(schedule, m, times)
     bounds = makespan_bound_ns(
-        *(schedule, p, m),
+        *(schedule, p, m, laps),
         forward_ns=times.forward_ns.sum((1, 2)),
         backward_ns=times.backward_ns.sum((1, 2)),
         weight_ns=times.weight_ns.sum((1, 2)),
