@@ -119,7 +119,7 @@ def _makespans_ns(schedule: Schedule, m: int, times: PipelineTimes) -> IntArray:
         return _gpipe(m, times)
     order = merged_order(schedule, times.stages, m, times.laps)
     lasts, messages = _by_leg(order, schedule, times)
-    before, after = (np.ascontiguousarray(each).reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
+    before, after = (np.array(each, order="C").reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
     found = np.empty(len(before), np.int64)
     _run(order, lasts, messages, times.overlaps, before, after, found)
     return found
@@ -129,7 +129,7 @@ def _gpipe(m: int, times: PipelineTimes) -> IntArray:
     """The longest path."""
     cases = times.before_ns.size // times.stages
     given = times.forward_ns, times.backward_ns + times.weight_ns, times.before_ns, times.after_ns
-    forward, backward, before, after = (each.reshape(cases, times.stages) for each in given)
+    forward, backward, before, after = (np.array(each, order="C").reshape(cases, times.stages) for each in given)
     ahead, back = np.zeros_like(forward), np.zeros_like(forward)
     ahead[:, :-1] = times.forward_message_ns
     back[:, 1:] = times.backward_message_ns
@@ -152,18 +152,18 @@ def _by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tup
     """(cases, legs): how long a chunk of each leg lasts, and the message that it sends."""
     places = times.stages * times.laps
     at = order.stage[:places], order.lap[:places]
-    cases = times.forward_ns.reshape(-1, times.stages, times.laps)[:, *at].shape[0]
+    cases = times.before_ns.size // times.stages
     forward, backward, weight = (
         each.reshape(cases, times.stages, times.laps)[:, *at]
         for each in (times.forward_ns, times.backward_ns, times.weight_ns)
     )
     parts = (forward, backward, weight) if schedule.splits_backward else (forward, backward + weight)
     messages = np.zeros((cases, len(parts) * places), np.int64)
-    messages[:, : places - 1] = times.forward_message_ns.reshape(cases, -1)
-    messages[:, places + 1 : 2 * places] = times.backward_message_ns.reshape(cases, -1)
+    messages[:, : places - 1] = times.forward_message_ns
+    messages[:, places + 1 : 2 * places] = times.backward_message_ns
     heard = np.zeros(order.source.size + 1, np.bool_)
     heard[order.source] = True
-    return np.hstack(parts), messages * heard[:-1]
+    return np.ascontiguousarray(np.hstack(parts)), messages * heard[:-1]
 
 
 @compiled
@@ -177,11 +177,13 @@ def _run(
     found: IntArray,
 ) -> None:
     """Writes the makespan of every case."""
-    legs, stage, source = order.legs, order.stage, order.source
-    num_legs, mask = stage.size, order.width - 1
+    # without a sign: numba need not ask whether an index counts from the end
+    legs, stage, source = order.legs.view(np.uint64), order.stage.view(np.uint64), order.source.view(np.uint64)
+    num_legs, mask = stage.size, np.uint64(order.width - 1)
     free = np.empty(before.shape[1], np.int64)
     arrives = np.zeros((num_legs + 1, order.width), np.int64)  # the last row is that of no message
-    counts = np.empty(num_legs, np.int64)
+    counts = np.empty(num_legs, np.uint64)
+    one = np.uint64(1)
     busy = np.empty(num_legs, np.int64)
     states = np.empty((2, free.size + num_legs * order.width), np.int64)
     for case in range(before.shape[0]):
@@ -192,7 +194,7 @@ def _run(
         free[:] = before[case]
         counts[:] = 0
         for section in range(order.turns.size):
-            begin, end = order.section_at[section], order.section_at[section + 1]
+            begin, end = np.uint64(order.section_at[section]), np.uint64(order.section_at[section + 1])
             turns = order.turns[section]
             turn = 0
             keep_at = 1
@@ -201,19 +203,18 @@ def _run(
                 for entry in range(begin, end):
                     leg = legs[entry]
                     slot = counts[leg] & mask
-                    counts[leg] += 1
+                    counts[leg] += one
                     ended = max(free[stage[leg]], arrives[source[leg], slot]) + last[leg]
                     arrives[leg, slot] = ended + message[leg]
                     free[stage[leg]] = ended + busy[leg]
                 turn += 1
                 if turns - turn < 2 or keep_at < 0:
                     continue
-                size = _state(order, free, counts, arrives, states[1])
-                if kept:
-                    shift = states[1, 0] - states[0, 0]
-                    if _shifted(states, size, shift):
+                if kept and _shifted(states[0], free, free.size):
+                    size = _state(order, free, counts, arrives, states[1])
+                    if _shifted(states[0], states[1], size):
                         # from here on every `period` turns add `shift`
-                        period = turn - kept
+                        period, shift = turn - kept, free[0] - states[0, 0]
                         skipped = (turns - turn) // period
                         for s in range(free.size):
                             free[s] += skipped * shift
@@ -224,7 +225,7 @@ def _run(
                         keep_at = -1
                         continue
                 if turn == keep_at:
-                    states[0, :size] = states[1, :size]
+                    _state(order, free, counts, arrives, states[0])
                     kept = turn
                     keep_at *= 2
         found[case] = 0
@@ -275,23 +276,26 @@ def _tandem(m: int, begins: IntArray, lasts: IntArray, messages: IntArray, overl
 
 
 @compiled
-def _state(order: MergedOrder, free: IntArray, counts: IntArray, arrives: IntArray, state: IntArray) -> int:
+def _state(
+    order: MergedOrder, free: IntArray, counts: npt.NDArray[np.uint64], arrives: IntArray, state: IntArray
+) -> int:
     """Writes all that later chunks can see into `state`: when stages are free, messages under way; says how much."""
     size = free.size
     state[:size] = free
     for leg in range(order.source.size):
         sender = order.source[leg]
         if sender < order.source.size:
-            for number in range(counts[leg], counts[sender]):
+            for number in range(np.int64(counts[leg]), np.int64(counts[sender])):
                 state[size] = arrives[sender, number & (order.width - 1)]
                 size += 1
     return size
 
 
 @compiled
-def _shifted(states: IntArray, size: int, shift: int) -> bool:
-    """Whether the second state is the first one, `shift` later."""
-    same = 0
-    while same < size and states[1, same] - states[0, same] == shift:
+def _shifted(before: IntArray, after: IntArray, size: int) -> bool:
+    """Whether the second state is the first one, some time later."""
+    shift = after[0] - before[0]
+    same = 1
+    while same < size and after[same] - before[same] == shift:
         same += 1
     return same == size

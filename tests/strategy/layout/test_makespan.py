@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 from simulator import reference
 from simulator.pipelines import pipeline
@@ -15,6 +16,7 @@ from strategy.base.errors import InputError
 from strategy.layout import makespan as module
 from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
 from strategy.layout.schedule import Schedule
+from strategy.layout.warm import warm
 from tests.support.stage_by_stage import makespan_by_chunks, random_pipeline, random_times
 
 
@@ -131,3 +133,19 @@ def test_what_cannot_be_scheduled_or_counted() -> None:
         makespans_ns(Schedule.GPIPE, 4, times)
     with pytest.raises(InputError, match="two axes"):
         makespan_ns(Schedule.GPIPE, 4, random_times(random.Random(0), 3, 1, longest=5, cases=(2,)))
+
+
+def test_once_warm_nothing_is_compiled_any_more() -> None:
+    """With arrays that cannot be written to, or are parts of others, and no other types of arrays."""
+    warm()
+    before = {name: len(value.signatures) for name, value in vars(module).items() if isinstance(value, Dispatcher)}
+    assert len(before) == 5
+    rng = random.Random(3)
+    for schedule in Schedule:
+        many = random_times(rng, 3, schedule.default_laps, longest=9, cases=(4,))
+        for array in (getattr(many, name) for name in PipelineTimes.__slots__ if name != "overlaps"):
+            array.flags.writeable = False
+        makespans_ns(schedule, 30, many)
+        wide = replace(times_of(3, schedule.default_laps, 1, 2, 3), before_ns=np.arange(9)[::3])
+        makespan_ns(schedule, 300, wide)
+    assert before == {name: len(getattr(module, name).signatures) for name in before}
