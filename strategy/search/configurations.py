@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from strategy.layout.config import Context, PlanConfig, Recompute
 from strategy.layout.makespan_bound import makespan_bound_ns
@@ -21,7 +20,6 @@ from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.search.candidate.candidates import Request, divisors, recomputable
 from strategy.search.least_work import LeastWork
 
-IntArray = npt.NDArray[np.int64]
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
 
@@ -62,16 +60,17 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
     least = [work.seconds(c.recompute, c.micro_batch, c.tp * c.cp, c.dp) for c in configs]
     totals = np.array([(one.forward_s, one.backward_s, one.weight_s, one.step_s) for one in least]).reshape(-1, 4)
     forward, backward, weight, step = np.floor(totals.T * 1e9).astype(np.int64)
-    shapes = np.array([(c.pp, c.num_micro_batches) for c in configs], np.int64).reshape(-1, 2)
+    shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
     found = np.zeros(len(configs), np.int64)
     schedules = np.array([c.schedule for c in configs])
     for schedule in dict.fromkeys(c.schedule for c in configs):
         rows = np.flatnonzero(schedules == schedule)
-        stages, count = shapes[rows].T
+        stages, count, laps = shapes[rows].T
         found[rows] = makespan_bound_ns(
             schedule,
             stages,
             count,
+            laps,
             forward_ns=forward[rows],
             backward_ns=backward[rows],
             weight_ns=weight[rows],

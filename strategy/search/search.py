@@ -59,6 +59,7 @@ COMPETITORS = 3
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
 
+
 def search(
     request: Request,
     *,

@@ -37,14 +37,16 @@ class Pipelined:
     host_bytes: tuple[int, ...]
 
 
-def pipelined(parts: Parts, config: PlanConfig, layers: int, messages_ns: tuple[int, int], *, overlaps: bool) -> Pipelined:
+def pipelined(
+    parts: Parts, config: PlanConfig, layers: int, between_ns: tuple[int, int], *, overlaps: bool
+) -> Pipelined:
     """The step of a configuration whose layers, head and tail are these parts.
 
     Args:
         parts: of the model on the mesh of a stage.
         config: degrees and schedule.
         layers: of the model.
-        messages_ns: what is handed on between two stages, forward and backward.
+        between_ns: what is handed on between two stages, forward and backward.
         overlaps: whether messages travel beside computation.
     """
     stages, laps = config.pp, config.virtual_stages
@@ -75,8 +77,8 @@ def pipelined(parts: Parts, config: PlanConfig, layers: int, messages_ns: tuple[
         forward_ns=np.maximum(passes[0], 0),
         backward_ns=np.maximum(passes[1], 0),
         weight_ns=np.maximum(passes[2], 0),
-        forward_message_ns=np.full(places - 1, messages_ns[0], np.int64),
-        backward_message_ns=np.full(places - 1, messages_ns[1], np.int64),
+        forward_message_ns=np.full(places - 1, between_ns[0], np.int64),
+        backward_message_ns=np.full(places - 1, between_ns[1], np.int64),
         before_ns=np.maximum(before, 0),
         after_ns=np.maximum(after, 0),
         overlaps=overlaps,
@@ -88,9 +90,7 @@ def pipelined(parts: Parts, config: PlanConfig, layers: int, messages_ns: tuple[
 _PASSES = ("forward_ns", "backward_ns", "weight_ns")
 
 
-def messages_ns(
-    space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter
-) -> tuple[int, int]:
+def messages_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter) -> tuple[int, int]:
     """What it takes to hand on between the first two stages of a pipeline, forward and backward.
 
     Args:
@@ -131,4 +131,3 @@ def _wanted(graph: Graph, signatures: Mapping[str, Signature], value: str) -> li
         if name == value
     )
     return list(dict.fromkeys(found))
-
