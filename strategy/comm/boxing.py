@@ -35,8 +35,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import MappingProxyType
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -209,20 +208,21 @@ class Boxing:
 
     def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
         """`seconds` from several layouts."""
-        tables = self._tables(spec)
-        usual = tables[_USUAL]
-        there = usual.index.get(target)
-        of_target = None if there is None else [row[there] for row in usual.seconds]
-        beyond = _beyond(target)
+        tables, goal = self._tables(spec), _known(target)
+        usual = tables[_USUAL].index
+        columns: dict[_Beyond, tuple[Mapping[_Layout, int], list[float]]] = {}
+        if goal in usual:
+            columns[_USUAL] = usual, self._column(spec, tables[_USUAL], goal)
         found = []
-        for source in sources:
-            here = usual.index.get(source)
-            if here is None or of_target is None:
-                needed = beyond if here is not None else _both(_beyond(source), beyond)
-                table = self._table_with(spec, tables, needed)
-                found.append(table.seconds[self._place(spec, table, source)][self._place(spec, table, target)])
-            else:
-                found.append(of_target[here])
+        for layout in map(_known, sources):
+            beyond = goal.beyond if layout in usual else _both(layout.beyond, goal.beyond)
+            if beyond not in columns:
+                table = self._table_with(spec, tables, beyond)
+                columns[beyond] = table.index, self._column(spec, table, goal)
+            index, column = columns[beyond]
+            if layout not in index:
+                raise self._illegal(spec, layout)
+            found.append(column[index[layout]])
         return found
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
@@ -231,8 +231,13 @@ class Boxing:
         Raises:
             SbpError: no chain leads there, or a side is no legal layout.
         """
-        table = self._table(spec, source, target)
-        here, there = self._place(spec, table, source), self._place(spec, table, target)
+        tables, ends = self._tables(spec), (_known(source), _known(target))
+        usual = all(layout in tables[_USUAL].index for layout in ends)
+        table = self._table_with(spec, tables, _USUAL if usual else _both(ends[0].beyond, ends[1].beyond))
+        for layout in ends:
+            if layout not in table.index:
+                raise self._illegal(spec, layout)
+        here, there = (table.index[layout] for layout in ends)
         if table.seconds[here][there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
@@ -242,17 +247,16 @@ class Boxing:
             here = following
         return tuple(steps)
 
-    def _table(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> _Table:
-        tables = self._tables(spec)
-        if source in tables[_USUAL].index and target in tables[_USUAL].index:
-            return tables[_USUAL]
-        return self._table_with(spec, tables, _both(_beyond(source), _beyond(target)))
+    def _column(self, spec: TensorSpec, table: _Table, target: _Layout) -> list[float]:
+        """Prices from all layouts of a table."""
+        if target not in table.index:
+            raise self._illegal(spec, target)
+        there = table.index[target]
+        return [row[there] for row in table.seconds]
 
-    def _place(self, spec: TensorSpec, table: _Table, layout: NdSbp) -> int:
-        if layout not in table.index:
-            got = f"{format_nd(layout)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
-            raise SbpError("not a legal layout", got=got)
-        return table.index[layout]
+    def _illegal(self, spec: TensorSpec, layout: _Layout) -> SbpError:
+        got = f"{format_nd(layout.nd_sbp)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
+        return SbpError("not a legal layout", got=got)
 
     def _tables(self, spec: TensorSpec) -> dict[_Beyond, _Table]:
         found = self.tables.get(spec)
@@ -277,17 +281,26 @@ _Beyond = tuple[frozenset[Reduce], _Special]
 _USUAL: _Beyond = (frozenset({Reduce.SUM}), ())
 
 
-@lru_cache(maxsize=1 << 12)
-def _beyond(layout: NdSbp) -> _Beyond:
-    """What a table needs to know of a layout."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layout:
+    """A layout, of which there is one object (`_known`), and what a table needs to know of it."""
+
+    nd_sbp: NdSbp
+    beyond: _Beyond
+
+
+@cache
+def _known(layout: NdSbp) -> _Layout:
     special = tuple(
         (sbp,) if isinstance(sbp, Owner) or (isinstance(sbp, Split) and sbp.shift) else () for sbp in layout
     )
-    return _USUAL[0] | reductions(layout), special if any(special) else ()
+    return _Layout(layout, (_USUAL[0] | reductions(layout), special if any(special) else ()))
 
 
 def _both(one: _Beyond, other: _Beyond) -> _Beyond:
     """What a table needs to know of a conversion."""
+    if one is other:
+        return one
     if not one[1] or not other[1]:
         return one[0] | other[0], one[1] or other[1]
     pairs = zip(one[1], other[1], strict=True)
@@ -296,7 +309,7 @@ def _both(one: _Beyond, other: _Beyond) -> _Beyond:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    index: Mapping[NdSbp, int]
+    index: Mapping[_Layout, int]
     steps: Mapping[tuple[int, int], BoxingStep]
     seconds: Sequence[Sequence[float]]
     following: Sequence[Sequence[int]]
@@ -319,11 +332,11 @@ def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _places(steps: Steps) -> tuple[Mapping[NdSbp, int], Mapping[tuple[int, int], BoxingStep]]:
+def _places(steps: Steps) -> tuple[Mapping[_Layout, int], Mapping[tuple[int, int], BoxingStep]]:
     """Where every layout stands in a table, and every step."""
     pairs = zip(steps.sources.tolist(), steps.targets.tolist(), strict=True)
-    index = {layout: i for i, layout in enumerate(steps.layouts)}
-    return MappingProxyType(index), MappingProxyType(dict(zip(pairs, steps.steps, strict=True)))
+    index = {_known(layout): i for i, layout in enumerate(steps.layouts)}
+    return index, dict(zip(pairs, steps.steps, strict=True))
 
 
 def _cheapest(spec: TensorSpec, steps: Steps, price: Price) -> _Table:

@@ -18,7 +18,6 @@ are even, once for all tensors: what is sent is the same fraction of them whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -26,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.comm.boxing import BoxingStep, Ints, Steps, most_sent_nbytes, replicas
-from strategy.comm.hierarchical import box_size, nodes_of, span_of
+from strategy.comm.hierarchical import nodes_of, span_of
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.placement import Placement
@@ -151,7 +150,7 @@ class StepSizes:
 
     def __init__(self, steps: Steps, spec: TensorSpec) -> None:
         self._steps = steps
-        self._whole = np.array(spec.shape, np.int64 if spec.size <= _LARGEST else object)
+        self._whole = _whole(spec.shape)
         self._formulas = found = _formulas(steps, len(spec.shape))
         block = longest = shortest = self._whole
         for parts, shifts, within in zip(found.parts, found.shifts, found.within.swapaxes(0, 1), strict=True):
@@ -220,18 +219,18 @@ class StepSizes:
             return count * (_regrouped(alike, regroup) * math.prod(lengths) // math.prod(alike))
         return count * _regrouped(lengths, regroup)
 
-    def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: Sequence[TwoLevels]) -> list[Ints]:
+    def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: TwoLevels) -> list[Ints]:
         """Elements that the busiest rank sends in each of the `PARTS` of collectives of one kind on two levels.
 
         Of an all-reduce the busiest has the longest parts; else all ranks send alike where their pieces are alike.
 
         Args:
             kind: of the collectives.
-            chosen: which steps they are.
-            levels: how the group of each lies on nodes.
+            chosen: which steps they are, all along the same axes.
+            levels: how their groups lie on nodes.
         """
         found, steps = self._formulas, self._steps
-        nodes, per_node = (np.array(counts, np.int64) for counts in zip(*(one.counts for one in levels), strict=True))
+        nodes, per_node = levels.counts
         along = found.along[chosen]
         own = self._largest[along, steps.sources[chosen]]
         if kind is ActKind.ALL_REDUCE:
@@ -241,7 +240,7 @@ class StepSizes:
         one = self._largest[along, sides]
         shares = np.array([one, one * nodes, one * nodes, one * nodes - one])
         for row in np.flatnonzero(one != self._smallest[along, sides]).tolist():
-            shares[:, row] = self._uneven_shares(int(chosen[row]), int(sides[row]), levels[row])
+            shares[:, row] = self._uneven_shares(int(chosen[row]), int(sides[row]), levels)
         most, most_at_place, least_at_place, most_beside = shares
         if kind is ActKind.REDUCE_SCATTER:
             return [own - least_at_place, most_beside]
@@ -257,7 +256,7 @@ class StepSizes:
         return [count * share for share in _shares(lengths, regroup, levels)]
 
 
-def _part(lengths: Ints, parts: Ints, place: Ints) -> Ints:
+def _part(lengths: Ints, parts: Ints | int, place: Ints) -> Ints:
     """Lengths of the parts at a place where dims are cut into so many, the first ones longer."""
     return lengths // parts + (place < lengths % parts)
 
@@ -279,16 +278,17 @@ class TwoLevels:
         return (per_node if level == "intra" else nodes) - 1
 
 
-def two_levels(cluster: Cluster, source: NdSbp, step: BoxingStep, placement: Placement) -> TwoLevels | None:
-    """How the group that holds most lies on nodes, if all groups of a step may take two levels in the same way."""
-    if not span_of(cluster, placement, step.axes).two_level:
-        return None
+def busiest_position(source: NdSbp, step: BoxingStep, mesh: Shape) -> int:
+    """Where a rank stands of the group that holds most: the first, or that of the owners along the other axes."""
     others = tuple(B if axis in step.axes else sbp for axis, sbp in enumerate(source))
-    return _two_levels(cluster, placement, step.axes, largest_position(others, placement.mesh))
+    return largest_position(others, mesh)
 
 
 @lru_cache(maxsize=1024)
-def _two_levels(cluster: Cluster, placement: Placement, axes: tuple[int, ...], position: int) -> TwoLevels:
+def two_levels(cluster: Cluster, placement: Placement, axes: tuple[int, ...], position: int) -> TwoLevels | None:
+    """How the group of the rank at a position lies on nodes, if all groups may take two levels in the same way."""
+    if not span_of(cluster, placement, axes).two_level:
+        return None
     group = placement.group(placement.devices[position], *axes)
     places = {rank: place for place, rank in enumerate(group)}
     return TwoLevels(tuple(tuple(places[rank] for rank in node) for node in nodes_of(cluster, group)))
@@ -297,10 +297,32 @@ def _two_levels(cluster: Cluster, placement: Placement, axes: tuple[int, ...], p
 @lru_cache(maxsize=1 << 12)
 def _shares(lengths: Shape, regroup: _Regroup, levels: TwoLevels) -> tuple[int, int, int, int]:
     """What ranks hold of a block: most, most and least at one place of all nodes, most at a place beside one rank."""
-    sizes = np.array([box_size(box) for box in local_boxes(lengths, regroup.source, regroup.mesh)])
+    _, lengths_held = _pieces(lengths, regroup.source, regroup.mesh)
+    sizes = lengths_held.prod(axis=1)
     held = sizes[np.array(levels.by_node)]
     at_place = held.sum(axis=0)
     return int(held.max()), int(at_place.max()), int(at_place.min()), int((at_place - held).max())
+
+
+def _whole(shape: Shape) -> Ints:
+    return np.array(shape, np.int64 if math.prod(shape) <= _LARGEST else object)
+
+
+def _pieces(shape: Shape, layout: NdSbp, mesh: Shape) -> tuple[Ints, Ints]:
+    """[ranks, dims]: where the pieces of all ranks begin, and how long they are, as `local_boxes` has them."""
+    lengths = _whole(shape)[None]
+    begins = np.zeros_like(lengths)
+    for sbp, parts in zip(layout, mesh, strict=True):
+        place = np.tile(np.arange(parts), len(lengths))
+        begins, lengths = np.repeat(begins, parts, axis=0), np.repeat(lengths, parts, axis=0)
+        if isinstance(sbp, Split):
+            place = (place + sbp.shift) % parts
+            cut = lengths[:, sbp.dim]
+            begins[:, sbp.dim] += place * (cut // parts) + np.minimum(place, cut % parts)
+            lengths[:, sbp.dim] = _part(cut, parts, place)
+        elif isinstance(sbp, Owner):
+            begins[place != sbp.coordinate] = lengths[place != sbp.coordinate] = 0
+    return begins, lengths
 
 
 @lru_cache(maxsize=1 << 14)
@@ -315,7 +337,7 @@ def most_sent_in_parts(
 ) -> tuple[int, ...]:
     """Bytes that the busiest rank sends in each part of a collective on two levels."""
     sizes = StepSizes(one_step(source, step, mesh), spec)
-    parts = sizes.sent_in_parts(step.kind, np.zeros(1, np.int64), [levels])
+    parts = sizes.sent_in_parts(step.kind, np.zeros(1, np.int64), levels)
     return tuple(int(part[0]) * spec.dtype.nbytes for part in parts)
 
 
@@ -327,7 +349,8 @@ def most_transferred(
         dims = len(spec.shape)
         cuts = zip(_cuts(source, sender.mesh, dims), _cuts(target, receiver.mesh, dims), strict=True)
         shape = tuple(one * other for one, other in cuts)
-        counted, ranks = _dealt(shape, source, sender, target, receiver)
+        apart = set(sender.devices).isdisjoint(receiver.devices)
+        counted, ranks = (_dealt_evenly if apart else _dealt)(shape, source, sender, target, receiver)
         return counted * math.prod(spec.shape) // math.prod(shape), ranks
     return _dealt(spec.shape, source, sender, target, receiver)
 
@@ -357,6 +380,53 @@ def _dealt(
     senders = [rank for holders in found.values() for rank in holders]
     ranks.update(rank for rank, size in zip(senders, sent, strict=True) if size)
     return int(max(sent)), tuple(sorted(ranks))
+
+
+@lru_cache(maxsize=1 << 14)
+def _dealt_evenly(
+    shape: Shape, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
+) -> tuple[int, tuple[int, ...]]:
+    """`_dealt` where pieces are even and no rank is on both sides, without a look at every pair of ranks.
+
+    Along every dim, few pieces held meet few wanted. Receivers are alike that want one piece and take it from holders
+    at one place: at their own position modulo the number of replicas.
+    """
+    held, wanted = _numbered(shape, source, sender.mesh), _numbered(shape, target, receiver.mesh)
+    pieces, wishes, sizes = (np.array([value]) for value in (0, 0, 1))
+    for size, mine, its in zip(shape, held.cuts, wanted.cuts, strict=True):
+        edges = np.unique(np.concatenate([np.arange(cuts) * (size // cuts) for cuts in (mine, its)]))
+        pieces = np.add.outer(pieces * mine, edges // (size // mine)).ravel()
+        wishes = np.add.outer(wishes * its, edges // (size // its)).ravel()
+        sizes = np.multiply.outer(sizes, np.diff(edges, append=size)).ravel()
+    replicas_of = len(held.number) // math.prod(held.cuts)
+    place = np.arange(len(wanted.number)) % replicas_of
+    alike, times = np.unique(wanted.number * replicas_of + place, return_counts=True)
+    order = np.argsort(wishes, kind="stable")
+    first, last = (np.searchsorted(wishes[order], alike // replicas_of, side) for side in ("left", "right"))
+    met = order[np.concatenate([np.arange(one, end) for one, end in zip(first, last, strict=True)])]
+    takers = np.repeat(np.arange(len(alike)), last - first)
+    sent = np.bincount(
+        pieces[met] * replicas_of + alike[takers] % replicas_of, sizes[met] * times[takers], len(held.number)
+    )
+    holders = np.array(sender.devices)[np.argsort(held.number, kind="stable")]
+    return int(sent.max()), tuple(sorted({*receiver.devices, *holders[sent > 0].tolist()}))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Numbered:
+    """Even pieces in row-major order: into how many every dim is cut, and which one every rank holds."""
+
+    cuts: tuple[int, ...]
+    number: Ints
+
+
+def _numbered(shape: Shape, layout: NdSbp, mesh: Shape) -> _Numbered:
+    begins, lengths = _pieces(shape, layout, mesh)
+    number = np.zeros(len(begins), np.int64)
+    cuts = tuple(size // length for size, length in zip(shape, lengths[0].tolist(), strict=True))
+    for dim, count in enumerate(cuts):
+        number = number * count + begins[:, dim] // lengths[:, dim]
+    return _Numbered(cuts, number)
 
 
 @lru_cache(maxsize=4096)

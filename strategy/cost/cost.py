@@ -17,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,14 @@ import numpy.typing as npt
 from strategy.base.errors import present
 from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, transfer_task
-from strategy.comm.busiest_rank import TwoLevels, most_sent, most_sent_in_parts, most_transferred, two_levels
+from strategy.comm.busiest_rank import (
+    TwoLevels,
+    busiest_position,
+    most_sent,
+    most_sent_in_parts,
+    most_transferred,
+    two_levels,
+)
 from strategy.comm.hierarchical import PARTS, box_size, span_of
 from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, product_seconds
 from strategy.cost.measurement import CostKey, Features
@@ -128,7 +136,8 @@ class CostModel:
         flat = step_features(self.cluster, spec, source, step, placement)
         if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
             return flat
-        levels = two_levels(self.cluster, source, step, placement)
+        position = busiest_position(source, step, placement.mesh)
+        levels = two_levels(self.cluster, placement, step.axes, position)
         if levels is None:
             return flat
         return min(flat, two_level_features(spec, source, step, placement.mesh, levels), key=self.seconds)
@@ -219,30 +228,29 @@ class _Act:
     attrs: Mapping[str, Attr]
     mesh: Shape
     space: Space
-    pieces: dict[tuple[TensorSpec, NdSbp], TensorSpec] = field(default_factory=dict)
-    known: dict[tuple[tuple[Shape, ...], ...], Features] = field(default_factory=dict)
+    pieces: list[dict[NdSbp, TensorSpec]] = field(init=False)
+    """Of every operand, by its layout."""
+    known: dict[tuple[Shape, ...], Features] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pieces = [{} for specs in self.operands for _ in specs]
 
     def features(self, signature: Signature) -> Features:
         """`op_features` under a signature."""
-        sides = (signature.inputs, signature.outputs, signature.updates)
-        pieces = tuple(
-            tuple(self._piece(spec, layout) for spec, layout in zip(specs, layouts, strict=True))
-            for specs, layouts in zip(self.operands, sides, strict=True)
-        )
-        shapes = tuple(tuple(piece.shape for piece in side) for side in pieces)
+        found = []
+        for layout, known, spec in zip(signature.layouts, self.pieces, chain(*self.operands), strict=True):
+            if layout not in known:
+                (known[layout],) = piece_specs([spec], [layout], self.mesh)
+            found.append(known[layout])
+        shapes = tuple([piece.shape for piece in found])
         if shapes not in self.known:
-            self.known[shapes] = self._features(*pieces)
+            self.known[shapes] = self._features(found)
         return self.known[shapes]
 
-    def _piece(self, spec: TensorSpec, layout: NdSbp) -> TensorSpec:
-        found = self.pieces.get((spec, layout))
-        if found is None:
-            (found,) = piece_specs([spec], [layout], self.mesh)
-            self.pieces[spec, layout] = found
-        return found
-
-    def _features(self, read: Specs, written: Specs, updates: Specs) -> Features:
-        definition, inputs, outputs = op_definition(self.kind), expected(read), expected(written)
+    def _features(self, pieces: Sequence[TensorSpec]) -> Features:
+        read, written = len(self.operands[0]), len(self.operands[0]) + len(self.operands[1])
+        inputs, outputs, updates = expected(pieces[:read]), expected(pieces[read:written]), pieces[written:]
+        definition = op_definition(self.kind)
         if definition.nbytes is not None:
             nbytes = definition.nbytes(inputs, outputs, self.attrs)
         else:

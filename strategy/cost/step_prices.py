@@ -5,14 +5,14 @@ What a step sends is worked out by arrays (`strategy.comm.busiest_rank`); its co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from strategy.base.units import LONGEST_ACT_S, to_ns
-from strategy.comm.boxing import Floats, Ints, Price, Steps
-from strategy.comm.busiest_rank import StepSizes, TwoLevels, two_levels
+from strategy.comm.boxing import BoxingStep, Floats, Ints, Price, Steps
+from strategy.comm.busiest_rank import StepSizes, TwoLevels, busiest_position, two_levels
 from strategy.comm.hierarchical import PARTS
 from strategy.cost.cost import CostModel, largest_nbytes, step_act
 from strategy.cost.measurement import Features
@@ -23,10 +23,10 @@ from strategy.sbp.tensor import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Seconds of acts by their bytes: fixed ones, and those of every byte."""
+    """Seconds of acts by their bytes: fixed ones, and those of every byte; of one act, or of several."""
 
-    fixed_s: Floats
-    s_per_byte: Floats
+    fixed_s: float | Floats
+    s_per_byte: float | Floats
 
     def seconds(self, nbytes: Ints) -> Floats:
         """As `CostModel.seconds` says, but for the overhead of an act."""
@@ -35,11 +35,11 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Parted:
-    """Collectives of one kind that may take two levels."""
+    """Collectives of one kind along the same axes, which may take two levels, with the constants of their parts."""
 
     kind: ActKind
     chosen: Ints
-    levels: tuple[TwoLevels, ...]
+    levels: TwoLevels
     lines: tuple[_Line, ...]
 
 
@@ -88,39 +88,35 @@ def _local_nbytes(spec: TensorSpec, steps: Steps, sizes: StepSizes) -> Ints:
     return np.array([largest_nbytes(spec, layout, steps.mesh) for layout in steps.layouts])
 
 
+@lru_cache(maxsize=512)
+def _alike(steps: Steps) -> tuple[tuple[BoxingStep, int, Ints], ...]:
+    """Steps of one kind along the same axes: one of them, where its busiest rank stands, and which they are."""
+    found: dict[tuple[ActKind, tuple[int, ...], int], list[int]] = {}
+    for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
+        position = busiest_position(steps.layouts[before], step, steps.mesh)
+        found.setdefault((step.kind, step.axes, position), []).append(i)
+    return tuple((steps.steps[alike[0]], key[-1], np.array(alike, np.int64)) for key, alike in found.items())
+
+
 def _constants(cost: CostModel, steps: Steps, placement: Placement) -> _Constants:
-    acts: dict[tuple[ActKind, tuple[int, ...]], tuple[float, float]] = {}
-    parted: dict[ActKind, list[tuple[int, TwoLevels]]] = {}
     fixed_s, s_per_byte = (np.empty(len(steps.steps)) for _ in range(2))
-    for i, step in enumerate(steps.steps):
-        act = step.kind, step.axes
-        if act not in acts:
-            acts[act] = _per_act(cost, step_act(cost.cluster, step, placement))
-        fixed_s[i], s_per_byte[i] = acts[act]
-        if step.kind in PARTS:
-            levels = two_levels(cost.cluster, steps.layouts[steps.sources[i]], step, placement)
-            if levels is not None:
-                parted.setdefault(step.kind, []).append((i, levels))
-    slices = np.array([i for i, step in enumerate(steps.steps) if step.kind is ActKind.SLICE], np.int64)
-    return _Constants(
-        slices,
-        _Line(fixed_s, s_per_byte),
-        tuple(_parted(cost, kind, found) for kind, found in parted.items()),
-    )
+    slices, parted = [np.zeros(0, np.int64)], list[_Parted]()
+    for step, position, chosen in _alike(steps):
+        line = _line(cost, step_act(cost.cluster, step, placement))
+        fixed_s[chosen], s_per_byte[chosen] = line.fixed_s, line.s_per_byte
+        if step.kind is ActKind.SLICE:
+            slices.append(chosen)
+        levels = two_levels(cost.cluster, placement, step.axes, position) if step.kind in PARTS else None
+        if levels is not None:
+            parts = (Features(part, 0, 0, levels.hops(level), level) for part, level in PARTS[step.kind])
+            parted.append(_Parted(step.kind, chosen, levels, tuple(_line(cost, part) for part in parts)))
+    return _Constants(np.concatenate(slices), _Line(fixed_s, s_per_byte), tuple(parted))
 
 
-def _parted(cost: CostModel, kind: ActKind, found: Sequence[tuple[int, TwoLevels]]) -> _Parted:
-    lines = []
-    for part, level in PARTS[kind]:
-        acts = [_per_act(cost, Features(part, 0, 0, levels.hops(level), level)) for _, levels in found]
-        lines.append(_Line(*np.array(acts).T))
-    return _Parted(kind, np.array([i for i, _ in found]), tuple(levels for _, levels in found), tuple(lines))
-
-
-def _per_act(cost: CostModel, features: Features) -> tuple[float, float]:
-    """Seconds of an act without bytes, and of each of its bytes."""
+def _line(cost: CostModel, features: Features) -> _Line:
+    """Seconds of an act by its bytes."""
     found = cost.coefficients_of(features)
-    return found.fixed_s * (features.hops or 1), found.s_per_byte
+    return _Line(found.fixed_s * (features.hops or 1), found.s_per_byte)
 
 
 def all_to_ns(seconds: Floats) -> Floats:

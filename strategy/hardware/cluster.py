@@ -126,7 +126,7 @@ class Cluster:
 
     def crosses_nodes(self, ranks: tuple[int, ...]) -> bool:
         """Whether a group of ranks spans nodes."""
-        return len({rank // self.devices_per_node for rank in ranks}) > 1
+        return any(rank // self.devices_per_node != ranks[0] // self.devices_per_node for rank in ranks)
 
     def level(self, ranks: tuple[int, ...]) -> str:
         """The slowest level that a group of ranks crosses: `intra` or `inter`."""

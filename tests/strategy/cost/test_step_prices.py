@@ -64,7 +64,7 @@ def random_placement(rng: random.Random, mesh: Shape) -> Placement:
 
 def random_spec(rng: random.Random, mesh: Shape) -> TensorSpec:
     """Even or uneven; ragged now and then."""
-    ranks, dims = int(np.prod(mesh)), rng.randint(0, 3)
+    ranks, dims = int(np.prod(mesh)), rng.randint(0, 3 if len(mesh) < 3 else 2)
     even = rng.random() < 0.5
     shape = tuple(ranks * rng.randint(1, 300) if even else rng.randint(1, 40 * ranks) for _ in range(dims))
     dtype = rng.choice(list(DType))
@@ -77,11 +77,12 @@ def random_spec(rng: random.Random, mesh: Shape) -> TensorSpec:
 def special_layouts(rng: random.Random, spec: TensorSpec, mesh: Shape) -> list[list[Sbp]]:
     """On some axes rotated splits and owners."""
     found: list[list[Sbp]] = []
+    often = 0.6 / len(mesh) ** 2
     for parts in mesh:
         some: list[Sbp] = []
-        if spec.shape and rng.random() < 0.2:
+        if spec.shape and rng.random() < often:
             some.append(Owner(rng.randrange(parts)))
-        if spec.shape and parts > 1 and rng.random() < 0.2:
+        if spec.shape and parts > 1 and rng.random() < often:
             some.append(Split(rng.randrange(len(spec.shape)), rng.randrange(1, parts)))
         found.append(some)
     return found
@@ -95,7 +96,7 @@ def test_all_prices_are_those_of_each_step(seed: int) -> None:
         mesh = rng.choice(MESHES)
         spec, placement = random_spec(rng, mesh), random_placement(rng, mesh)
         cost = CostModel(random_cluster(rng), {}, rng.choice((0.0, 1.7e-6)))
-        reduces = rng.choice(((Reduce.SUM,), tuple(Reduce)))
+        reduces = tuple(Reduce) if len(mesh) < 3 and rng.random() < 0.3 else (Reduce.SUM,)
         special = special_layouts(rng, spec, mesh)
         steps = steps_among(tuple(layouts_of(spec, mesh, reduces=reduces, special=special)), mesh)
         prices = step_price(cost, placement)(spec, steps)
