@@ -28,6 +28,7 @@ from strategy.lowering.memory import aligned
 from strategy.models.gpt import GptConfig
 from strategy.nn.tracer import Tracer
 from strategy.passes.mixed_precision import Precision
+from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Actor, Program, Stream
 from strategy.sbp.placement import Placement
@@ -196,6 +197,22 @@ def test_products_in_halves_have_a_price_of_their_own() -> None:
     assert cost.seconds(half) - launch_s == pytest.approx((cost.seconds(single) - launch_s) / 2)
     fitted = CostModel(cost.cluster, {CostKey("matmul"): Coefficients(1.0, 0.0, 0.0)})
     assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
+
+
+def test_ops_cost_under_all_signatures_at_once_what_they_cost_under_each() -> None:
+    """Where a kind was measured, and where the data sheet says what it takes."""
+    training = Training(global_batch=8, precision=Precision.BF16)
+    graph = planned_graph(request(1, training).model, training, config_of(training))
+    measured = {CostKey("add"): Coefficients(1e-6, 0.0, 1e-12)}
+    costs, mesh = [], (2, 2)
+    for name, coefficients in (("dgx-a100", {}), ("v100-ib100", measured)):
+        cost = CostModel(find_cluster(name), coefficients, 1e-7)
+        for op in graph.ops:
+            signatures = op_signatures(graph, op, mesh)
+            each = [cost.seconds(op_features(graph, op, signature, mesh)) for signature in signatures]
+            assert cost.all_op_seconds(graph, op, signatures, mesh) == each, op.name
+            costs += each
+    assert len(set(costs)) > 20
 
 
 def test_a_plan_in_halves_is_faster_where_the_data_sheet_says_so() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
 from strategy.closed_form.calibration import shipped
 from strategy.cost.cost import CostModel
-from strategy.cost.data_sheet import data_sheet, unpublished
+from strategy.cost.data_sheet import data_sheet, data_sheets, unpublished
 from strategy.cost.measurement import Features
 from strategy.hardware.cluster import Cluster, Link
 from strategy.hardware.presets import PRESETS, find_cluster
@@ -49,6 +50,19 @@ def test_a_gpu_reaches_what_runs_of_its_generation_reached() -> None:
         assert share(found, product(LARGE, "batch_matmul")) < large
         assert share(found, product(LARGE, "grouped_matmul")) < large
         assert share(found, replace(product(LARGE), product=None)) >= large, "a bound where no shape is known"
+
+
+def test_products_cost_at_once_what_each_costs() -> None:
+    """Bit for bit, whatever their dtypes, with other acts among them."""
+    rng = random.Random(0)
+    for name in ("dgx-a100", "dgx-1", "dgx-h100", "dgx-1p"):
+        found = find_cluster(name)
+        acts = [Features("add", 0, 1), Features("attention", 10**9, 0, half="float16")]
+        for _ in range(300):
+            m, n, k = (rng.choice((1, 64, 96, 333, 12288, rng.randrange(1, 1 << 16))) for _ in range(3))
+            half = rng.choice(("", "float16", "bfloat16"))
+            acts.append(product((m, n, k, rng.choice((1, 12, 300))), rng.choice(("matmul", "batch_matmul")), half))
+        assert data_sheets(found, acts) == [data_sheet(found, one) for one in acts]
 
 
 def test_a_causal_mask_halves_fused_attention() -> None:

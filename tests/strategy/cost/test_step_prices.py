@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from strategy.hardware.cluster import Cluster
 from strategy.hardware.presets import find_cluster
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
-from strategy.sbp.sbp import Owner, Reduce, Sbp, Split
+from strategy.sbp.sbp import B, Owner, Reduce, Sbp, Split
 from strategy.sbp.tensor import DType, Ragged, Shape, TensorSpec
 from tests.support.step_prices import counted_features
 
@@ -108,6 +109,24 @@ def test_all_prices_are_those_of_each_step(seed: int) -> None:
             assert float(prices[i]) == cost.seconds(wanted), (mesh, spec, source, step)
             kinds[step.kind, bool(wanted.parts)] += 1
     assert len(kinds) >= 4
+
+
+@pytest.mark.parametrize("mesh", [(2048, 8), (256, 64)])
+def test_thousands_of_ranks_are_priced_without_lists_of_their_pairs(mesh: Shape) -> None:
+    ranks = int(np.prod(mesh))
+    here, there = (Placement(tuple(range(first, first + ranks)), mesh, ("a", "b")) for first in (0, ranks))
+    cost = CostModel(replace(find_cluster("dgx-a100"), nodes=2 * ranks // 8), {})
+    price = step_price(cost, here)
+    tracemalloc.start()
+    try:
+        for shape in ((12288, 49152), (50257, 12288), (ranks, 2048, 12288)):
+            spec = TensorSpec(shape, DType.BFLOAT16)
+            steps = steps_among(tuple(layouts_of(spec, mesh)), mesh)
+            assert (price(spec, steps) > 0).all()
+        assert cost.transfer_seconds(spec, (Split(0), Split(2)), here, (Split(0), B), there) > 0
+        assert tracemalloc.get_traced_memory()[1] < 48 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_tensor_beyond_64_bits_is_priced() -> None:
