@@ -30,19 +30,23 @@ from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
 from strategy.search.configurations import MeshGroup, mesh_groups
 from strategy.search.least_work import LeastWork
 from strategy.search.search_result import SearchResult, Watch
-from strategy.search.template.layer_template import LayerTemplate
+from strategy.search.template.layer_template import LayerTemplate, Weights
 from strategy.search.template.parts import parts_of
 from strategy.search.template.short_model import expanded
 from strategy.search.template.stages import Pipelined, messages_ns, pipelined
 
 GAP = 0.01
 """Part of the objective that it is not worth refining groups for."""
+TIE = 0.01
+"""What filling the memory counts, as a part of the step."""
+HARDER = (5.0, 40.0, 300.0)
+"""By these factors bytes count more where what was found does not fit."""
 PROMISING = 3
 """Groups that are refined first, since they promise to be good."""
 REFINING_SHARE = 0.6
 """Share of the time that is left after which no further group is refined."""
-MARGIN = 1.02
-"""By this factor memory is taken to be more than its parts, until a plan has been placed."""
+MARGIN = 0.92
+"""Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,35 +150,56 @@ def _refine_all(
 
 
 def _refine(request: Request, short: Model, group: MeshGroup, known: _Known, budget: Budget) -> None:
-    """Solve the layout problem of a group, and make up its configurations."""
+    """Solve the layout problem of a group, and make up its configurations; hold less where that does not fit."""
     config = group.config
-    micro_weight, step_weight = _weights(config)
-    template = LayerTemplate.of(request, short, config, micro_weight, step_weight, budget)
+    weights = _weights(request, group)
+    least = _propose(request, short, group, weights, known, budget)
+    slack = weights.byte * request.memory_limit_bytes * config.pp
+    for one, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
+        known.bounds_ns.append(max(bound_ns, _template_bound(one, least - slack, weights)))
+    for harder in HARDER:
+        best = known.fitting(request)
+        if budget.is_over() or (best and group.bound_ns >= (1 - GAP) * best[0].found.step_ns):
+            return
+        if any(one.found.config in group.configs for one in best):
+            return
+        _propose(request, short, group, replace(weights, byte=harder * weights.byte, copies=True), known, budget)
+
+
+def _propose(request: Request, short: Model, group: MeshGroup, weights: Weights, known: _Known, budget: Budget) -> int:
+    """Add the configurations of a group under the layouts that cost least; returns what these cost."""
+    template = LayerTemplate.of(request, short, group.config, weights, budget)
     least, signatures = template.solve(budget)
-    if signatures is None:
-        raise InternalError("a layout problem without a cutoff has no choice")
     layout, arrangement = template.laid_out(signatures)
     parts = parts_of(template.space.graph, layout, arrangement, request.cost)
-    converter = Converter(request.cost, placements_of(config)[:2])
-    messages = messages_ns(template.space, signatures, converter)
+    converter = Converter(request.cost, placements_of(group.config)[:2])
+    between = messages_ns(template.space, signatures, converter)
     overlaps = request.cost.cluster.overlaps
-    for one, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
-        found = pipelined(parts, one, request.model.layers, messages, overlaps=overlaps)
+    for one in group.configs:
+        found = pipelined(parts, one, request.model.layers, between, overlaps=overlaps)
         known.proposals.append(_Proposal(found, template, signatures))
-        known.bounds_ns.append(max(bound_ns, _template_bound(one, least, micro_weight, step_weight)))
+    return least
 
 
-def _weights(config: PlanConfig) -> tuple[int, int]:
-    """Of a micro-batch and of a step: ((m + (p - 1) / 2) T + U) / p bounds 1F1B (see `makespan_bound`)."""
+def _weights(request: Request, group: MeshGroup) -> Weights:
+    """Of a micro-batch and of a step: ((m + (p - 1) / 2) T + U) / p bounds 1F1B (see `makespan_bound`).
+
+    All of the memory counts as much as a small part of the step, so that of alike layouts the one is taken that holds
+    less.
+    """
+    config = group.config
     p, m = config.pp, config.num_micro_batches
-    return (2 * m + p - 1, 2) if m > 2 * p else (2 * m, 2)
+    in_flight = min(p, m)
+    micro = 2 * m + p - 1 if m > 2 * p else 2 * m
+    byte = TIE * 2 * group.bound_ns / request.memory_limit_bytes
+    return Weights(micro, 2, byte, in_flight)
 
 
-def _template_bound(config: PlanConfig, least: int, micro_weight: int, step_weight: int) -> int:
+def _template_bound(config: PlanConfig, least: float, weights: Weights) -> int:
     """What a step takes at least where the weighted sum of all work is at least so much."""
-    bound = least / (step_weight * config.pp)
+    bound = least / (weights.step * config.pp)
     if config.schedule not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):  # m T + U alone
-        bound *= step_weight * config.num_micro_batches / micro_weight
+        bound *= weights.step * config.num_micro_batches / weights.micro_batch
     return int(bound * (1 - 1e-12))
 
 
@@ -205,14 +230,14 @@ def _promise(request: Request, work: LeastWork, group: MeshGroup) -> float:
     config, cluster = group.config, request.cost.cluster
     inside = cluster.devices_per_node
     parameters = request.model.parameters / (config.tp * config.pp)
-    static = parameters * (6 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
+    static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
     in_flight = min(config.pp, config.num_micro_batches)
     per_stage = work.saved_bytes(config.recompute) / (config.pp * config.tp * config.cp)
-    held = static + 1.2 * per_stage * config.micro_batch * in_flight
+    held = static + 2 * per_stage * config.micro_batch * in_flight
     exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
     gathers = config.num_micro_batches if config.zero_stage == 3 else 1
     gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
-    crowded = 1.0 if held <= 0.9 * request.memory_limit_bytes else 1e3
+    crowded = 1.0 if held <= request.memory_limit_bytes else 1e3
     return crowded * (group.bound_ns * (1 + exposed) + gathered_ns)
 
 

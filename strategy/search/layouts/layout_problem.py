@@ -24,12 +24,13 @@ import numpy.typing as npt
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.base.units import to_ns
+from strategy.cost.cost import largest_nbytes
 from strategy.graph.graph import Graph, act_rate
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, Problem
 from strategy.layout.objective import load_features
 from strategy.sbp.sbp import NdSbp
-from strategy.sbp.tensor import Rate
+from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.search.layouts.bundles import Bundle, bundles
 from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
 from strategy.search.layouts.layout_memory import LayoutMemory
@@ -105,7 +106,7 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     for found in classes.of_ops:
         first = found.ops[0]
         if found.kind not in op_ns:
-            seconds = [space.cost.op_seconds(space.graph, first, option, space.mesh) for option in found.options]
+            seconds = space.cost.all_op_seconds(space.graph, first, found.options, space.mesh)
             op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(
             space.count(op.name) * space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op))
@@ -115,6 +116,11 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
         builder.add_node(name, [weight * ns for ns in op_ns[found.kind]])
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
+    for name, _, writer in classes.homes() if space.home_prices else ():
+        price = space.home_prices.get(name, 0.0)
+        if price:
+            spec = space.graph.values[name].spec
+            builder.add_costs(writer.found.index, [int(price * _nbytes(space, spec, home)) for home in writer.homes])
 
 
 @dataclass(slots=True)
@@ -218,6 +224,10 @@ def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], lay
         way = converter.way(home, stage)
         *_, leaves, arrives = ways.get(way, (0, 0, 0, 0))
         ways[way] = home, stage, leaves + times * weights[home], arrives + times * weights[stage]
+    if space.copy_prices:
+        held = sum(space.copy_prices.get(value, 0.0) for value, _, _ in bundle.instances)
+        price = int(held * _nbytes(space, bundle.spec, layout)) if held else 0
+        totals = [0 if source == layout else price for source in sources]
     for home, stage, leaves, arrives in ways.values():
         for i, (leaving, arriving) in enumerate(converter.all_prices_ns(bundle.spec, home, sources, stage, layout)):
             if totals[i] == FORBIDDEN or leaving + arriving == math.inf:
@@ -225,6 +235,11 @@ def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], lay
             else:
                 totals[i] += leaves * int(leaving) + arrives * int(arriving)
     return totals
+
+
+def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:
+    """What the fullest rank holds of a tensor."""
+    return largest_nbytes(spec, layout, space.mesh)
 
 
 def _needs(wants: BoolArray, width: int) -> IntArray:

@@ -42,6 +42,10 @@ class ProblemBuilder:
         self._usages.append(list(usages))
         return len(self._names) - 1
 
+    def add_costs(self, node: int, costs: Sequence[int]) -> None:
+        """Let the choices of a node cost something more."""
+        self._costs[node] = [known + more for known, more in zip(self._costs[node], costs, strict=True)]
+
     def add_usage(self, node: int, usage: Usage) -> None:
         """Let a node hold something more."""
         self._usages[node].append(usage)

@@ -52,6 +52,10 @@ class SearchSpace:
     """Op -> how many alike ops of a deeper model it stands for, where that is not one."""
     rate_weights: Mapping[Rate, int] = field(default_factory=dict)
     """What an act of a rate counts, where that is not how often a step of the pipeline does it."""
+    home_prices: Mapping[str, float] = field(default_factory=dict)
+    """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
+    copy_prices: Mapping[str, float] = field(default_factory=dict)
+    """Value -> what a byte of each of its copies counts, where that is anything."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
 

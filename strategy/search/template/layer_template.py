@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from strategy.base.budget import Budget
-from strategy.base.errors import OutOfTimeError
+from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.status import Status
+from strategy.graph.graph import Graph, Phase, Role, deciding_op
 from strategy.graph.signature import Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
@@ -24,11 +26,45 @@ from strategy.layout.convert import lay_out
 from strategy.layout.layout import Layout
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
+from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
 from strategy.search.layouts.space import SearchSpace
 from strategy.search.template.short_model import multiplicities
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What counts how much in the cost of a template.
+
+    Attributes:
+        micro_batch, step: a nanosecond of a micro-batch, and of what is done once per step.
+        byte: a byte that is held all the time.
+        in_flight: micro-batches whose activations are held at once.
+        copies: whether what conversions write counts too; a bound may not count it, for some of it may be passing.
+    """
+
+    micro_batch: int
+    step: int
+    byte: float = 0.0
+    in_flight: int = 1
+    copies: bool = False
+
+
+def _held(graph: Graph, counts: Mapping[str, int], weights: Weights) -> dict[str, float]:
+    """Value -> what a byte of it counts: of what is held all the time, or from the forward pass to the backward one."""
+    found = {}
+    for name, value in graph.values.items():
+        decider = deciding_op(graph, name)
+        if decider is None or value.space is not Space.DEVICE:
+            continue
+        price = weights.byte * counts.get(decider.name, 1)
+        if value.role is Role.VARIABLE or value.rate is Rate.STEP:
+            found[name] = price
+        elif decider.phase is Phase.FORWARD and any(op.phase is not Phase.FORWARD for op in graph.consumers[name]):
+            found[name] = price * weights.in_flight
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +75,7 @@ class LayerTemplate:
     problem: LayoutProblem
 
     @staticmethod
-    def of(
-        request: Request, short: Model, config: PlanConfig, micro_weight: int, step_weight: int, budget: Budget
-    ) -> LayerTemplate:
+    def of(request: Request, short: Model, config: PlanConfig, weights: Weights, budget: Budget) -> LayerTemplate:
         """The template of a configuration.
 
         Raises:
@@ -51,22 +85,28 @@ class LayerTemplate:
         alone = on_one_stage(config)
         space = replace(
             space_of(replace(request, model=short), alone, free_rules(alone)),
-            rate_weights={Rate.MICRO_BATCH: micro_weight, Rate.STEP: step_weight},
+            rate_weights={Rate.MICRO_BATCH: weights.micro_batch, Rate.STEP: weights.step},
         )
-        space = replace(space, stands_for=multiplicities(space.graph, request.model.layers))
+        counts = multiplicities(space.graph, request.model.layers)
+        space = replace(space, stands_for=counts)
+        if weights.byte:
+            prices = _held(space.graph, counts, weights)
+            space = replace(space, home_prices=prices, copy_prices=prices if weights.copies else {})
         return LayerTemplate(space, layout_problem(space, budget=budget))
 
-    def solve(self, budget: Budget, cutoff: int | None = None) -> tuple[int, Mapping[str, Signature] | None]:
-        """(bound on the cost, the signatures found); none where no choice is cheaper than the cutoff.
+    def solve(self, budget: Budget) -> tuple[int, Mapping[str, Signature]]:
+        """(bound on the cost, the signatures found).
 
         Raises:
+            InfeasibleError: no choice is legal.
             OutOfTimeError: there was no time to find any.
         """
-        solution = solve(self.problem.problem, budget=budget, cutoff=cutoff)
-        if solution.choice is None and not solution.lower_bound:
+        solution = solve(self.problem.problem, budget=budget)
+        if solution.status is Status.INFEASIBLE:
+            raise InfeasibleError("no conversions lead between the layouts that the pins leave", hint="relax a pin")
+        if solution.choice is None:
             raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
-        chosen = None if solution.choice is None else self.problem.signatures(solution.choice)
-        return solution.lower_bound, chosen
+        return solution.lower_bound, self.problem.signatures(solution.choice)
 
     def laid_out(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
