@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.base.errors import SbpError
+from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.boxing import Boxing, BoxingStep, Floats, Price, Steps
 from strategy.comm.hierarchical import by_node
@@ -228,9 +229,15 @@ class Converter:
 def lay_out(graph: Graph, stages: Stages, signatures: Assignment, converter: Converter) -> Layout:
     """The layout that an assignment of signatures makes, with the cheapest conversions."""
     conversions = []
+    specs: Numbers[TensorSpec] = Numbers()
+    layouts: Numbers[NdSbp] = Numbers()
+    known: dict[object, tuple[BoxingStep, ...]] = {}
     for copy in wanted_copies(graph, stages, signatures):
         home = home_of(graph, stages, signatures, copy.value)
         if home is not None and (home.stage, home.layout) != (copy.stage, copy.layout):
-            steps = converter.steps(graph.values[copy.value].spec, home, copy.stage, copy.layout)
-            conversions.append(Conversion(copy, home, steps))
+            spec = graph.values[copy.value].spec
+            key = specs.of(spec), home.stage, layouts.of(home.layout), copy.stage, layouts.of(copy.layout)
+            if key not in known:
+                known[key] = converter.steps(spec, home, copy.stage, copy.layout)
+            conversions.append(Conversion(copy, home, known[key]))
     return Layout(stages, signatures, tuple(conversions))

@@ -64,6 +64,10 @@ class Copy:
     stage: int
     layout: NdSbp
 
+    def __hash__(self) -> int:
+        """Of what tells most of them apart: they are asked for all the time, and a layout has many parts."""
+        return hash((self.value, self.stage))
+
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
@@ -213,8 +217,9 @@ def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[
     """Every (value, stage, layout) that some op reads, with its readers, in canonical order."""
     found: dict[Copy, list[Op]] = {}
     for op in graph.ops:
+        stage = stages.stage_of[op.name]
         for name, layout in zip(op.inputs, signatures[op.name].inputs, strict=True):
-            readers = found.setdefault(Copy(name, stages.stage_of[op.name], layout), [])
-            if op not in readers:
+            readers = found.setdefault(Copy(name, stage, layout), [])
+            if not readers or readers[-1] is not op:
                 readers.append(op)
     return {copy: tuple(readers) for copy, readers in found.items()}

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel, crossing_features, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph
-from strategy.graph.signature import piece_specs
+from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
 from strategy.layout.layout import Layout
 from strategy.layout.schedule import Schedule
@@ -71,8 +72,41 @@ def action_features(
 
 
 def all_features(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> list[Features]:
-    """What the cost model knows of every action, in order."""
-    return [action_features(graph, layout, arrangement, cost, action) for action in arrangement.actions]
+    """What the cost model knows of every action, in order; actions that are alike have the same object."""
+    alike = _Alike(graph, layout, arrangement)
+    known: dict[object, Features] = {}
+    found = []
+    for action in arrangement.actions:
+        key = alike.key(action)
+        if key not in known:
+            known[key] = action_features(graph, layout, arrangement, cost, action)
+        found.append(known[key])
+    return found
+
+
+class _Alike:
+    """Keys of actions: those of equal ones have equal features."""
+
+    def __init__(self, graph: Graph, layout: Layout, arrangement: Arrangement) -> None:
+        self.graph, self.layout, self.arrangement = graph, layout, arrangement
+        self.specs: Numbers[TensorSpec] = Numbers()
+        self.layouts: Numbers[NdSbp] = Numbers()
+        self.signatures: Numbers[Signature] = Numbers()
+
+    def key(self, action: Action) -> object:
+        """What `action_features` looks at."""
+        values, of = self.graph.values, self.specs.of
+        if action.op:
+            op, mesh = self.graph.by_name[action.op], self.layout.stages.placements[action.stage].mesh
+            specs = tuple([of(values[name].spec) for name in (*op.inputs, *op.outputs, *op.updates)])
+            attrs, signature = tuple(op.attrs.items()), self.signatures.of(self.layout.signatures[op.name])
+            return op.kind, len(op.inputs), len(op.outputs), specs, attrs, signature, mesh, self.graph.on_host(op)
+        written = self.arrangement.tensors[action.writes[0]]
+        spec, target = of(values[written.value].spec), self.layouts.of(written.layout)
+        if action.step is None:
+            return spec, target, action.stage
+        source = self.layouts.of(self.arrangement.tensors[action.reads[0]].layout)
+        return action.kind, action.step.axes, spec, source, target, action.stage, written.stage
 
 
 def stage_times_ns(
@@ -87,8 +121,13 @@ def _stage_times_ns(
     arrangement: Arrangement, features: Sequence[Features], cost: CostModel, pipeline: Pipeline, stages: int
 ) -> tuple[int, ...]:
     totals = [0] * stages
+    known: dict[int, int] = {}
+    """By the identity of features, which all actions that are alike share."""
+    weights = {rate: rate_weight(rate, pipeline, stages) for rate in Rate}
     for action, found in zip(arrangement.actions, features, strict=True):
-        totals[action.stage] += rate_weight(action.rate, pipeline, stages) * to_ns(cost.seconds(found))
+        if id(found) not in known:
+            known[id(found)] = to_ns(cost.seconds(found))
+        totals[action.stage] += weights[action.rate] * known[id(found)]
     return tuple(totals)
 
 

@@ -9,14 +9,19 @@ arena wins. No arena is smaller than what is in use at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import add
 
 import numpy as np
-import numpy.typing as npt
 
 Interval = tuple[int, int]
 """[begin, end)."""
+
+MANY = 300
+"""Spans that are worth a compiler, which takes longer to load than fewer take to be placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,14 @@ def assign_offsets(spans: Sequence[Span]) -> tuple[list[int], int]:
 def _assign_above(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets and size of what is not in use all the time."""
     least = max(usage(spans), default=0)
-    meetings = _Meetings(spans)
+    nbytes = [span.nbytes for span in spans]
+    first = [0, *accumulate(len(span.lives) for span in spans)]
+    begins, ends = ([life[side] for span in spans for life in span.lives] for side in (0, 1))
     best: list[int] = []
     size = math.inf
     for order in _orders(spans):
-        offsets = _first_fit(spans, order, meetings)
-        needed = max((o + s.nbytes for o, s in zip(offsets, spans, strict=True)), default=0)
+        offsets = _offsets(order, nbytes, first, begins, ends)
+        needed = max(map(add, offsets, nbytes), default=0)
         if needed < size:
             best, size = offsets, needed
         if size == least:
@@ -87,52 +94,59 @@ def _orders(spans: Sequence[Span]) -> Iterator[list[int]]:
     yield sorted(numbers, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
 
 
-class _Meetings:
-    """Which spans are in use at once; worked out for a span when it is placed first, and kept as bits."""
-
-    def __init__(self, spans: Sequence[Span]) -> None:
-        self._spans = spans
-        self._horizon = _horizon(spans)
-        self._owners = np.array([i for i, span in enumerate(spans) for _ in span.lives], np.int64)
-        self._begins = np.array([begin for span in spans for begin, _ in span.lives], np.int64)
-        self._ends = np.array([end for span in spans for _, end in span.lives], np.int64)
-        self._bits: dict[int, npt.NDArray[np.uint8]] = {}
-
-    def of(self, index: int) -> npt.NDArray[np.bool_]:
-        """By span: whether it is in use when the one at `index` is."""
-        known = self._bits.get(index)
-        if known is not None:
-            return np.unpackbits(known, count=len(self._spans)).view(np.bool_)
-        used_before = np.zeros(self._horizon + 1, np.int64)
-        for begin, end in self._spans[index].lives:
-            used_before[begin + 1 : end + 1] = 1
-        used_before = used_before.cumsum()
-        found = np.zeros(len(self._spans), np.bool_)
-        found[self._owners[used_before[self._ends] > used_before[self._begins]]] = True
-        self._bits[index] = np.packbits(found)
-        return found
+def _offsets(order: Sequence[int], *spans: Sequence[int]) -> list[int]:
+    """Where `_first_fit` places spans, whose figures it takes as arrays where it is compiled."""
+    offsets, placed = [0] * len(order), [0] * len(order)
+    if len(order) < MANY:
+        _first_fit(order, *spans, offsets, placed)
+        return offsets
+    arrays = [np.array(figures, np.int64) for figures in (order, *spans, offsets, placed)]
+    _compiled_first_fit()(*arrays)
+    found: list[int] = arrays[-2].tolist()
+    return found
 
 
-def _first_fit(spans: Sequence[Span], order: Sequence[int], meetings: _Meetings) -> list[int]:
-    nbytes = np.array([span.nbytes for span in spans], np.int64)
-    offsets = np.zeros(len(spans), np.int64)
-    placed = np.zeros(len(spans), np.bool_)
-    for index in order:
-        (rivals,) = (meetings.of(index) & placed).nonzero()
-        offsets[index] = _lowest_gap(offsets[rivals], nbytes[rivals], spans[index].nbytes)
-        placed[index] = True
-    return [int(offset) for offset in offsets]
+@lru_cache
+def _compiled_first_fit() -> Callable[..., None]:
+    from strategy.base.compiled import in_place
+
+    return in_place(_first_fit)
 
 
-def _lowest_gap(offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64], wanted: int) -> int:
-    """The lowest offset with `wanted` bytes before the next block, or the end of all blocks."""
-    if not len(offsets):
-        return 0
-    order = offsets.argsort(kind="stable")
-    begins = offsets[order]
-    free_from = np.maximum.accumulate(begins + nbytes[order])
-    if begins[0] >= wanted:
-        return 0
-    fits = begins[1:] - free_from[:-1] >= wanted
-    first = int(fits.argmax()) if len(fits) else 0
-    return int(free_from[first] if len(fits) and fits[first] else free_from[-1])
+def _first_fit(
+    order: Sequence[int],
+    nbytes: Sequence[int],
+    first: Sequence[int],
+    begins: Sequence[int],
+    ends: Sequence[int],
+    offsets: list[int],
+    placed: list[int],
+) -> None:
+    """Place spans in turn, each at the lowest offset where it meets none that is there; `placed` is kept by offset.
+
+    Span i is in use from `begins` to `ends` at each of `first[i]` to `first[i + 1]`.
+    """
+    for count in range(len(order)):
+        index = order[count]
+        offset = 0
+        for k in range(count):
+            other = placed[k]
+            if offsets[other] - offset >= nbytes[index]:
+                break
+            if offsets[other] + nbytes[other] <= offset:
+                continue
+            i, j = first[index], first[other]
+            while i < first[index + 1] and j < first[other + 1]:
+                if ends[i] <= begins[j]:
+                    i += 1
+                elif ends[j] <= begins[i]:
+                    j += 1
+                else:
+                    offset = offsets[other] + nbytes[other]
+                    break
+        offsets[index] = offset
+        place = count
+        while place and offsets[placed[place - 1]] > offset:
+            placed[place] = placed[place - 1]
+            place -= 1
+        placed[place] = index

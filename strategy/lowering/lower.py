@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from strategy.base.errors import PlanError, present
+from strategy.base.errors import PlanError
+from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.comm.hierarchical import nodes_of
 from strategy.cost.cost import CostModel, expected, port_rates
@@ -50,8 +51,8 @@ from strategy.program.program import (
     Work,
 )
 from strategy.sbp.placement import Space
-from strategy.sbp.sbp import Partial, local_boxes
-from strategy.sbp.tensor import Box, Rate, box_shape
+from strategy.sbp.sbp import NdSbp, Partial, local_boxes
+from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""
@@ -157,6 +158,14 @@ class _Lowering:
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     staged: dict[int, list[tuple[int, Action]]] = field(default_factory=dict)
     rendezvous: int = 0
+    specs: Numbers[TensorSpec] = field(default_factory=Numbers)
+    layouts: Numbers[NdSbp] = field(default_factory=Numbers)
+    priced: Numbers[Features] = field(default_factory=Numbers)
+    boxed: dict[object, BoxingTask] = field(default_factory=dict)
+    transfers: dict[object, TransferTask] = field(default_factory=dict)
+    """Tasks of acts between ranks: those of layers that are alike are the same."""
+    works: dict[object, Work] = field(default_factory=dict)
+    boxes: dict[tuple[int, int, Shape], tuple[Box, ...]] = field(default_factory=dict)
 
     def program(self, tokens_per_step: int) -> Program:
         """Registers, actors and streams."""
@@ -191,7 +200,7 @@ class _Lowering:
             initial = 1 if value.role is Role.VARIABLE and held.name == held.value else 0
             spec, placement = value.spec, self.layout.stages.placements[held.stage]
             ragged, blocks = spec.ragged, held.lifetime.blocks
-            boxes = local_boxes(spec.shape, held.layout, placement.mesh)
+            boxes = self._boxes(spec, held.layout, placement.mesh)
             for rank, box in zip(self._ranks_of(held.stage), boxes, strict=self.folded is None):
                 self.register_of[index, rank], self.box_of[index, rank] = len(self.registers), box
                 place = () if ragged is None else box
@@ -199,6 +208,13 @@ class _Lowering:
                 self.registers.append(
                     Register(held.name, rank, shape, dtype, blocks, initial, ragged, place, space=space)
                 )
+
+    def _boxes(self, spec: TensorSpec, layout: NdSbp, mesh: Shape) -> tuple[Box, ...]:
+        """The pieces of all ranks of a mesh."""
+        key = self.specs.of(spec), self.layouts.of(layout), mesh
+        if key not in self.boxes:
+            self.boxes[key] = local_boxes(spec.shape, layout, mesh)
+        return self.boxes[key]
 
     def _port(self, tensor: int, rank: int, action: Action) -> Port:
         rate = self.graph.values[self.arrangement.tensors[tensor].value].rate
@@ -210,15 +226,14 @@ class _Lowering:
         if action.kind is ActKind.TRANSFER:
             yield from self._make_transfer(action, features)
             return
-        placement = self.layout.stages.placements[action.stage]
+        placement, name = self.layout.stages.placements[action.stage], self._stream_name(action)
         groups: dict[tuple[int, ...], int] = {}
         for rank in self._ranks_of(action.stage):
             task = self._task(action, features, rank)
             number = None
-            if action.kind.is_communication:
-                axes = present(action.step, "a boxing step").axes
-                number = groups.setdefault(placement.group(rank, *axes), self.rendezvous + len(groups))
-            yield self._stream_name(action), self._add_actor(action, rank, features, task, number)
+            if isinstance(task, BoxingTask) and action.kind.is_communication:
+                number = groups.setdefault(task.group, self.rendezvous + len(groups))
+            yield name, self._add_actor(action, rank, features, task, number)
         self.rendezvous += len(groups)
 
     def _stream_name(self, action: Action) -> str:
@@ -230,19 +245,26 @@ class _Lowering:
         return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
-        tensors = self.arrangement.tensors
-        here = self.layout.stages.placements
-        reads = tuple(self._port(t, rank, action) for t in action.reads if rank in here[tensors[t].stage].devices)
+        held = self.register_of
+        reads = tuple([self._port(t, rank, action) for t in action.reads if (t, rank) in held])
         writes = (*action.writes, *action.updates)
-        ports = tuple(self._port(t, rank, action) for t in writes if rank in here[tensors[t].stage].devices)
+        ports = tuple([self._port(t, rank, action) for t in writes if (t, rank) in held])
         acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
         work = self._work(action, rank, features, task)
         self.actors.append(Actor(action.name, rank, action.kind, reads, ports, acts, number, 0, work, task))
         return len(self.actors) - 1
 
     def _work(self, action: Action, rank: int, features: Features, task: Task) -> Work:
+        """The same for equal features; between ranks, for the same task, which the actors keep."""
         if isinstance(task, OpTask) and task.idle:
             return Work()
+        between = isinstance(task, BoxingTask | TransferTask)
+        key = self.priced.of(features), rank, id(task) if between else 0
+        if key not in self.works:
+            self.works[key] = self._work_anew(action, rank, features, task)
+        return self.works[key]
+
+    def _work_anew(self, action: Action, rank: int, features: Features, task: Task) -> Work:
         if not isinstance(task, BoxingTask | TransferTask):
             return self.cost.work(features, rank, ())
         if isinstance(task, TransferTask) and not task.messages:
@@ -256,22 +278,28 @@ class _Lowering:
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
             written = (*action.writes, *action.updates)
-            operands = action.reads[: len(self.graph.by_name[action.op].inputs)]
+            op = self.graph.by_name[action.op]
+            operands = action.reads[: len(op.inputs)]
             return OpTask(
                 op=action.op,
                 inputs=tuple(range(len(operands))),
                 outputs=tuple(range(len(action.reads), len(action.reads) + len(written))),
-                input_boxes=tuple(self.box_of[t, rank] for t in operands),
-                output_boxes=tuple(self.box_of[t, rank] for t in written),
-                in_place=op_definition(self.graph.by_name[action.op].kind).in_place,
+                input_boxes=tuple([self.box_of[t, rank] for t in operands]),
+                output_boxes=tuple([self.box_of[t, rank] for t in written]),
+                in_place=op_definition(op.kind).in_place,
             )
         target = self.arrangement.tensors[action.writes[0]]
         if action.step is None:
             return self._load_task(target, self.box_of[action.writes[0], rank], rank)
         source = self.arrangement.tensors[action.reads[0]]
-        spec = self.graph.values[target.value].spec
-        task = boxing_task(spec, source.layout, action.step, self.layout.stages.placements[action.stage], rank)
-        return replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
+        spec, placement = self.graph.values[target.value].spec, self.layout.stages.placements[action.stage]
+        layouts = self.layouts.of(source.layout), self.layouts.of(target.layout)
+        key = self.specs.of(spec), layouts, action.step.axes, action.stage, rank, bool(features.parts)
+        if key not in self.boxed:
+            task = boxing_task(spec, source.layout, action.step, placement, rank)
+            task = replace(task, nodes=nodes_of(self.cost.cluster, task.group)) if features.parts else task
+            self.boxed[key] = task
+        return self.boxed[key]
 
     def _load_task(self, target: Held, box: Box, rank: int) -> LoadTask:
         """Of an input that is wanted as terms, the first rank of every partial axis holds the whole."""
@@ -285,7 +313,12 @@ class _Lowering:
         source, written = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
         placements = self.layout.stages.placements
         spec = self.graph.values[written.value].spec
-        whole = transfer_task(spec, source.layout, placements[source.stage], written.layout, placements[written.stage])
+        here, there = placements[source.stage], placements[written.stage]
+        layouts = self.layouts.of(source.layout), self.layouts.of(written.layout)
+        key = self.specs.of(spec), layouts, source.stage, written.stage
+        if key not in self.transfers:
+            self.transfers[key] = transfer_task(spec, source.layout, here, written.layout, there)
+        whole = self.transfers[key]
         shown = {*self._ranks_of(source.stage), *self._ranks_of(written.stage)}
         name = f"{source.stage}>{written.stage}"
         if self.folded is not None:

@@ -1,0 +1,41 @@
+"""Numbers: of values, equal ones the same; the value itself is looked at once, then it is told by its identity.
+
+Layers that are alike share specs and layouts, whose hashes are made of many parts and are asked for all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Known = TypeVar("Known", bound=Hashable)
+
+
+class Numbers(Generic[Known]):
+    """From 0, in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._of_value: dict[Known, int] = {}
+        self._of_identity: dict[int, int] = {}
+        self._values: list[Known] = []
+        self._asked: list[Known] = []
+        """All that were asked for, kept so that no other value gets the identity of one of them."""
+
+    def of(self, value: Known) -> int:
+        """The number of a value, a new one if nothing equal has one."""
+        found = self._of_identity.get(id(value))
+        if found is None:
+            found = self._of_value.setdefault(value, len(self._values))
+            if found == len(self._values):
+                self._values.append(value)
+            self._of_identity[id(value)] = found
+            self._asked.append(value)
+        return found
+
+    def __getitem__(self, number: int) -> Known:
+        """The value of a number."""
+        return self._values[number]
+
+    def __len__(self) -> int:
+        """How many different values there are."""
+        return len(self._values)
