@@ -41,6 +41,7 @@ from strategy.program.program import (
     Actor,
     BoxingTask,
     LoadTask,
+    Message,
     OpTask,
     Port,
     Program,
@@ -50,7 +51,7 @@ from strategy.program.program import (
     TransferTask,
     Work,
 )
-from strategy.sbp.placement import Space
+from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import NdSbp, Partial, local_boxes
 from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
@@ -163,6 +164,7 @@ class _Lowering:
     priced: Numbers[Features] = field(default_factory=Numbers)
     boxed: dict[object, BoxingTask] = field(default_factory=dict)
     transfers: dict[object, TransferTask] = field(default_factory=dict)
+    first_apart: dict[object, tuple[Placement, Placement, TransferTask]] = field(default_factory=dict)
     """Tasks of acts between ranks: those of layers that are alike are the same."""
     works: dict[object, Work] = field(default_factory=dict)
     boxes: dict[tuple[int, int, Shape], tuple[Box, ...]] = field(default_factory=dict)
@@ -317,7 +319,7 @@ class _Lowering:
         layouts = self.layouts.of(source.layout), self.layouts.of(written.layout)
         key = self.specs.of(spec), layouts, source.stage, written.stage
         if key not in self.transfers:
-            self.transfers[key] = transfer_task(spec, source.layout, here, written.layout, there)
+            self.transfers[key] = self._transfer(spec, source, written)
         whole = self.transfers[key]
         shown = {*self._ranks_of(source.stage), *self._ranks_of(written.stage)}
         name = f"{source.stage}>{written.stage}"
@@ -337,6 +339,26 @@ class _Lowering:
                 yield name, self._add_actor(action, rank, features, task, self.rendezvous)
             self.rendezvous += 1
         yield from self._idle_ends(action, features, whole)
+
+    def _transfer(self, spec: TensorSpec, source: Held, target: Held) -> TransferTask:
+        """The task of all ranks of two stages; that of two others that are apart as well, with other ranks."""
+        here, there = (self.layout.stages.placements[held.stage] for held in (source, target))
+        apart = here.devices[-1] < there.devices[0] or there.devices[-1] < here.devices[0]
+        if not apart or any(place.devices != tuple(sorted(place.devices)) for place in (here, there)):
+            return transfer_task(spec, source.layout, here, target.layout, there)
+        layouts = self.layouts.of(source.layout), self.layouts.of(target.layout)
+        key = self.specs.of(spec), layouts, here.mesh, there.mesh
+        if key not in self.first_apart:
+            found = transfer_task(spec, source.layout, here, target.layout, there)
+            self.first_apart[key] = here, there, found
+        first_here, first_there, found = self.first_apart[key]
+        sources = dict(zip(first_here.devices, here.devices, strict=True))
+        targets = dict(zip(first_there.devices, there.devices, strict=True))
+        return TransferTask(
+            tuple([Message(sources[m.source], targets[m.target], m.box) for m in found.messages]),
+            {sources[rank]: box for rank, box in found.source_boxes.items()},
+            {targets[rank]: box for rank, box in found.target_boxes.items()},
+        )
 
     def _idle_ends(self, action: Action, features: Features, whole: TransferTask) -> Iterator[tuple[str, int]]:
         """Senders whose replica nobody asked for still return the piece; receivers of nothing still have their copy."""

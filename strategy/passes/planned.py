@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from strategy.graph.graph import Graph
 from strategy.layout.config import PlanConfig
@@ -19,11 +20,22 @@ from strategy.passes.zero import share_out
 def planned_graph(model: Model, training: Training, config: PlanConfig, watch: Watch | None = None) -> Graph:
     """The graph that a plan lays out; `watch` is told of the graph after every pass.
 
+    The last few are kept where nobody watches: whoever searches, prices and verifies a plan asks for the same one.
+
     Raises:
         InputError: a pattern of `training` or `config` matches nothing, nothing is left to train, or the model has no
             sequences to split.
         GraphError: the model's graph does not compose.
     """
+    return _kept(model, training, config) if watch is None else _planned(model, training, config, watch)
+
+
+@lru_cache(maxsize=4)
+def _kept(model: Model, training: Training, config: PlanConfig) -> Graph:
+    return _planned(model, training, config, None)
+
+
+def _planned(model: Model, training: Training, config: PlanConfig, watch: Watch | None) -> Graph:
     graph = training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
