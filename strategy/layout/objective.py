@@ -17,6 +17,7 @@ from functools import cached_property
 
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
+from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel, crossing_features, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph
@@ -73,7 +74,7 @@ def action_features(
 
 def all_features(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> list[Features]:
     """What the cost model knows of every action, in order; actions that are alike have the same object."""
-    alike = _Alike(graph, layout, arrangement)
+    alike = _Alike(graph, layout, arrangement, cost)
     known: dict[object, Features] = {}
     found = []
     for action in arrangement.actions:
@@ -87,8 +88,10 @@ def all_features(graph: Graph, layout: Layout, arrangement: Arrangement, cost: C
 class _Alike:
     """Keys of actions: those of equal ones have equal features."""
 
-    def __init__(self, graph: Graph, layout: Layout, arrangement: Arrangement) -> None:
-        self.graph, self.layout, self.arrangement = graph, layout, arrangement
+    def __init__(self, graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> None:
+        self.graph, self.layout, self.arrangement, self.cost = graph, layout, arrangement, cost
+        self.places: dict[tuple[int, int], int] = {}
+        self.distances: Numbers[tuple[object, ...]] = Numbers()
         self.specs: Numbers[TensorSpec] = Numbers()
         self.layouts: Numbers[NdSbp] = Numbers()
         self.signatures: Numbers[Signature] = Numbers()
@@ -103,10 +106,22 @@ class _Alike:
             return op.kind, len(op.inputs), len(op.outputs), specs, attrs, signature, mesh, self.graph.on_host(op)
         written = self.arrangement.tensors[action.writes[0]]
         spec, target = of(values[written.value].spec), self.layouts.of(written.layout)
+        place = self.place(action.stage, written.stage)
         if action.step is None:
-            return spec, target, action.stage
+            return spec, target, place
         source = self.layouts.of(self.arrangement.tensors[action.reads[0]].layout)
-        return action.kind, action.step.axes, spec, source, target, action.stage, written.stage
+        return action.kind, action.step.axes, spec, source, target, place
+
+    def place(self, source: int, target: int) -> int:
+        """A number for what features see of two stages, or of one: meshes, and which ranks share a node."""
+        if (source, target) not in self.places:
+            here, there = (self.layout.stages.placements[stage] for stage in (source, target))
+            met = not set(here.devices).isdisjoint(there.devices) and source != target
+            spaces = here.space, there.space
+            nodes = by_node(self.cost.cluster, here, there)
+            key = (here.mesh, there.mesh, spaces, nodes, source == target, (source, target) if met else ())
+            self.places[source, target] = self.distances.of(key)
+        return self.places[source, target]
 
 
 def stage_times_ns(
