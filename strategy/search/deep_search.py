@@ -4,8 +4,8 @@
     level 1   one layout problem per mesh and micro-batch, on a short model             `template`
     level 2   the leading plans in full: laid out, placed in memory, simulated
 
-The group of configurations with the least bound is refined first, but for a few that promise to be good, so that there
-is something to compare with. A group whose bound is not below the best objective by more than the gap is left out.
+Groups of configurations are refined in the order of what they promise, by a rule of thumb. A group whose bound is not
+below the best objective by more than the gap is left out; the bound of the answer is the least of all groups.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ TIE = 0.01
 """What filling the memory counts, as a part of the step."""
 HARDER = (5.0, 40.0, 300.0)
 """By these factors bytes count more where what was found does not fit."""
-PROMISING = 3
-"""Groups that are refined first, since they promise to be good."""
 REFINING_SHARE = 0.6
 """Share of the time that is left after which no further group is refined."""
 MARGIN = 0.92
@@ -118,28 +116,19 @@ def _refine_all(
     budget: Budget,
     watch: Watch | None,
 ) -> None:
-    """Refine what promises much, then what has the least bound, until nothing better by the gap can be left."""
+    """Refine what promises most, as long as something better by the gap can be left."""
     fits = [group for group in groups if _least_bytes(request, work, group.config) <= request.memory_limit_bytes]
-    promising = sorted(fits, key=lambda group: _promise(request, work, group))
-    order = [*promising[:PROMISING], *fits]
-    seen: set[PlanConfig] = set()
-    rest = iter(order)
-    number = 0
-    for number, group in enumerate(rest):
-        fitting = known.fitting(request)
-        if group.config in seen:
-            continue
-        late = number >= PROMISING
-        if late and fitting and group.bound_ns >= (1 - GAP) * fitting[0].found.step_ns:
+    for number, group in enumerate(sorted(fits, key=lambda group: _promise(request, work, group))):
+        best = known.fitting(request)[:1]
+        if best and group.bound_ns >= (1 - GAP) * best[0].found.step_ns:
             known.bounds_ns.append(group.bound_ns)
-            return
-        if budget.is_over():
+            continue
+        if budget.is_over() and (best or not number):
             known.complete = False
-            known.bounds_ns.append(min(one.bound_ns for one in fits if one.config not in seen))
-            return
-        seen.add(group.config)
+            known.bounds_ns.append(group.bound_ns)
+            continue
         if watch is not None:
-            watch(len(seen), len(fits), group.config)
+            watch(number, len(fits), group.config)
         try:
             _refine(request, short, group, known, budget)
         except OutOfTimeError:
@@ -237,8 +226,10 @@ def _promise(request: Request, work: LeastWork, group: MeshGroup) -> float:
     exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
     gathers = config.num_micro_batches if config.zero_stage == 3 else 1
     gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
+    uneven_s = work.outside_s(config.recompute, config.micro_batch, config.tp * config.cp) * (1 - 1 / config.pp)
+    uneven_ns = uneven_s * config.num_micro_batches * 1e9
     crowded = 1.0 if held <= request.memory_limit_bytes else 1e3
-    return crowded * (group.bound_ns * (1 + exposed) + gathered_ns)
+    return crowded * ((group.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
 
 
 def _plans(request: Request, known: _Known, simulate: Simulate, most: int, budget: Budget) -> list[Plan]:

@@ -37,6 +37,7 @@ LOOKED_AT = 16
 """Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
 LARGEST = 2**46
 """Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
+OUTSIDE = "outside"
 NEGLIGIBLE = 1e-9
 """By this part every sum is lowered: far more than its floats err by."""
 
@@ -58,11 +59,12 @@ class LeastSeconds:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Alike ops: what one does with one sample and with two, which pass it is of, and how many there are."""
+    """Alike ops: what one does with one sample and with two, of which pass, whether outside of layers, how many."""
 
     one: Features
     two: Features
     part: str
+    outside: bool
     count: int
 
 
@@ -90,6 +92,10 @@ class LeastWork:
         found, shared = self._sums(recompute, samples, parts), self._sums(recompute, 0, parts * replicas)
         return LeastSeconds(found["forward"], found["backward"], found["weight"], shared["step"])
 
+    def outside_s(self, recompute: Recompute, samples: int, parts: int) -> float:
+        """Seconds of a micro-batch that are no layer's: those of the first and the last stage alone."""
+        return self._sums(recompute, samples, parts)[OUTSIDE]
+
     def saved_bytes(self, recompute: Recompute) -> int:
         """What one sample's forward pass leaves for its backward pass, in all layers and unsplit."""
         if recompute not in self.saved:
@@ -102,10 +108,12 @@ class LeastWork:
         if key not in self.known:
             if recompute not in self.items:
                 self.items[recompute] = _items(self.model, self.training, recompute)
-            sums = dict.fromkeys(("forward", "backward", "weight", "step"), 0.0)
+            sums = dict.fromkeys(("forward", "backward", "weight", "step", OUTSIDE), 0.0)
             for item in self.items[recompute]:
                 if (item.part == "step") is (samples == 0):
-                    sums[item.part] += item.count * self._least(_scaled(item, max(samples, 1)), parts)
+                    seconds = item.count * self._least(_scaled(item, max(samples, 1)), parts)
+                    sums[item.part] += seconds
+                    sums[OUTSIDE] += seconds * item.outside
             self.known[key] = {part: total * (1 - NEGLIGIBLE) for part, total in sums.items()}
         return self.known[key]
 
@@ -133,13 +141,13 @@ def _items(model: Model, training: Training, recompute: Recompute) -> tuple[_Ite
     short = shortened(model)
     counts = multiplicities(graphs[0], model.layers) if short is not None else {}
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
-    found: Counter[tuple[Features, Features, str]] = Counter()
+    found: Counter[tuple[Features, Features, str, bool]] = Counter()
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
         if act_rate(graphs[0], op) is Rate.MICRO_BATCH:
             part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
-        found[one, two, part] += counts.get(op.name, 1)
+        found[one, two, part, op.layer is None] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 

@@ -50,8 +50,8 @@ SINGLE_SHARE = 0.3
 RULE_BASED_SHARE = 0.3
 """Share of the time limit for a first rule-based plan, where memory is so scarce that a search may find none."""
 
-FEW_DEVICES = 16
-"""Devices up to which candidates are few enough to be solved one by one, exactly."""
+FEW_DEVICES = 8
+"""Below so many devices candidates are few enough to be solved one by one, exactly."""
 
 COMPETITORS = 3
 """Plans that are simulated at least, if need be with rule-based ones."""
