@@ -14,6 +14,8 @@ import pytest
 # Ranks and test workers share the cores: BLAS threads that spin on a shared core cost 5-10 times their use.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+# Hundreds of processes are started: each would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent.parent
 Sbplan = Callable[..., "subprocess.CompletedProcess[str]"]

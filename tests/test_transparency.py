@@ -1,6 +1,6 @@
 """Laid out over ranks or not, a model trains alike.
 
-A hundred and twenty plans here, ten thousand by `python -m tests.campaigns transparency --cases 10000`. What one device
+Sixty-four plans here, ten thousand by `python -m tests.campaigns transparency --cases 10000`. What one device
 computes is checked against a GPT written down anew, by finite differences.
 """
 
@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,20 +36,27 @@ from tests.campaigns.transparency import (
     ran,
 )
 from tests.support.plan_features import features_of
-from tests.support.random_plans import random_plan_case, turn
+from tests.support.random_plans import PlanCase, random_plan_case, turn
 from tests.support.reference import Array
 from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, in_float64, plan_by_rules, request, train
 
-CASES = 120
+CASES = 64
 BATCH = 8
 THREADS = [number for number in range(CASES) if number % MPI_EVERY]
 PROCESSES = [number for number in range(CASES) if number % MPI_EVERY == 0]
 
 
+@cache
+def case(number: int) -> PlanCase:
+    """A case of the campaign, made once for all who look at it."""
+    return random_plan_case(number) if number % MPI_EVERY else mpi_case(number)
+
+
 @pytest.mark.parametrize("first", range(0, len(THREADS), BATCH))
 def test_every_rank_holds_what_one_device_computes(first: int) -> None:
     for number in THREADS[first : first + BATCH]:
-        assert list(check(random_plan_case(number).plan)) == [], number
+        made = case(number)
+        assert list(check(made.plan, made.program)) == [], number
 
 
 ONCE_WRONG = (37922,)
@@ -64,17 +72,22 @@ def test_what_was_once_wrong_is_right(number: int) -> None:
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     numbers = [number for number in PROCESSES if mpi_ranks(number) == ranks]
-    assert check_under_mpi(ranks, {number: mpi_case(number).plan for number in numbers}) == {
+    assert check_under_mpi(ranks, {number: case(number).plan for number in numbers}) == {
         number: [] for number in numbers
     }
 
 
 def test_the_plans_differ_enough() -> None:
-    """The campaign counts all of its cases; making them takes a while, so here every seventh."""
-    numbers = range(2, 3 * CASES, 7)
-    seen = Counter(name for number in numbers for name in {*exercised(random_plan_case(number))})
-    least = {name: math.floor(0.5 * share * len(numbers)) for name, share in QUOTAS.items() if name != "mpiexec"}
+    """Half of each quota of the campaign, and one of each at least."""
+    seen = Counter(name for number in range(CASES) for name in {*exercised(case(number))})
+    seen["mpiexec"] = len(PROCESSES)
+    least = {name: max(1, math.floor(0.5 * share * CASES)) for name, share in QUOTAS.items()}
     assert {name: seen[name] for name, count in least.items() if seen[name] < count} == {}
+
+
+def test_a_case_keeps_the_program_of_its_plan() -> None:
+    for number in range(1, 8):
+        assert case(number).program == program_of(case(number).plan)
 
 
 def test_what_is_asked_for_and_moves_nothing_does_not_count() -> None:

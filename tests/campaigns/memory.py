@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from executor.runtime.acts import memory
-from executor.train import Trainer, program_of
+from executor.train import Trainer
 from strategy.lowering.memory import ALIGNMENT, fullest, memory_nbytes
 from strategy.lowering.occupancy import Occupancy
-from strategy.program.program import Program
 from strategy.sbp.sbp import Split
 from tests.campaigns.outcome import Outcome
 from tests.campaigns.transparency import differences, text_of
@@ -45,8 +44,7 @@ def run(cases: int, seed: int) -> Outcome:
     outcome = Outcome(QUOTAS)
     for number in range(seed, seed + cases):
         case = random_case(number)
-        program = program_of(case.plan)
-        outcome.add(f"plan {number}", check(case, program), exercised(case, program))
+        outcome.add(f"plan {number}", check(case), exercised(case))
     return outcome
 
 
@@ -55,8 +53,9 @@ def random_case(number: int) -> PlanCase:
     return random_plan_case(number, pipeline=number % 3 == 0, backend="cupy" if number % 4 == 0 else "numpy")
 
 
-def exercised(case: PlanCase, program: Program) -> Iterator[str]:
+def exercised(case: PlanCase) -> Iterator[str]:
     """What a plan is good for."""
+    program = case.program
     yield from made_of(case)
     yield from ["several blocks"] * any(r.blocks > 1 and not r.initial for r in program.registers)
     occupancy = Occupancy(program)
@@ -66,11 +65,11 @@ def exercised(case: PlanCase, program: Program) -> Iterator[str]:
     yield from ["no gaps"] * (fullest(program, 0).nbytes == memory_nbytes(program)[0])
 
 
-def check(case: PlanCase, program: Program) -> Iterator[str]:
+def check(case: PlanCase) -> Iterator[str]:
     """In what the memory of a plan is not what it claims, or is in use when it should not be."""
-    plan = case.plan
+    plan, program = case.plan, case.program
     poison = [Poison(program) for _ in range(plan.ranks)]
-    trained = train(plan, text_of(plan), steps=STEPS, poison=poison)
+    trained = train(plan, text_of(plan), steps=STEPS, program=program, poison=poison)
     yield from differences(plan, trained, steps=STEPS)
     for trainer, poisoned in zip(trained.trainers, poison, strict=True):
         rank, claimed = trainer.rank, plan.claims.peak_memory_bytes[trainer.rank]

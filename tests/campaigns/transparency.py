@@ -25,7 +25,6 @@ from executor.runtime.initialize import initial_piece
 from executor.train import StepReport, Trainer, program_of
 from strategy.base.errors import SbplanError
 from strategy.graph.graph import Role
-from strategy.layout.arrangement import arrange
 from strategy.layout.layout import home_of
 from strategy.layout.schedule import Schedule
 from strategy.passes.training import REPORT, training_graph
@@ -103,7 +102,7 @@ def run(cases: int, seed: int) -> Outcome:
             under_mpi.setdefault(mpi_ranks(number), []).append(number)
             continue
         case = random_plan_case(number)
-        outcome.add(command(number), check_or_say(case.plan), exercised(case))
+        outcome.add(command(number), check_or_say(case), exercised(case))
     for ranks, numbers in sorted(under_mpi.items()):
         made = {number: mpi_case(number) for number in numbers}
         found = check_under_mpi(ranks, {number: case.plan for number, case in made.items()})
@@ -150,17 +149,20 @@ def check_under_mpi(ranks: int, plans: Mapping[int, Plan]) -> dict[int, list[str
     return found
 
 
-def check_or_say(plan: Plan) -> Iterator[str]:
+def check_or_say(case: PlanCase) -> Iterator[str]:
     """As `check`; that a plan does not train is a problem, too."""
     try:
-        yield from check(plan)
+        yield from check(case.plan, case.program)
     except SbplanError as error:
         yield f"{type(error).__name__}: {error}"
 
 
-def check(plan: Plan, *, steps: int = STEPS) -> Iterator[str]:
-    """Everything in which the training of a plan differs from one device, or from what the plan says."""
-    program = program_of(plan)
+def check(plan: Plan, program: Program | None = None, *, steps: int = STEPS) -> Iterator[str]:
+    """Everything in which the training of a plan differs from one device, or from what the plan says.
+
+    `program` is what the plan is lowered to, where the caller has it already.
+    """
+    program = program_of(plan) if program is None else program
     first: dict[int, dict[str, Array]] = {}
 
     def after_step(trainer: Trainer) -> None:
@@ -320,7 +322,7 @@ def _pieces(plan: Plan, rank: int) -> Iterator[tuple[str, tuple[slice, ...]]]:
 
 def _shapes(plan: Plan, registers: tuple[Register, ...]) -> Iterator[str]:
     """Whether every register is as large as the layout of its tensor says."""
-    held = {(t.name, t.stage): t for t in arrange(plan.graph, plan.layout, plan.pipeline).tensors}
+    held = {(t.name, t.stage): t for t in plan.priced.arrangement.tensors}
     placements = plan.layout.stages.placements
     for register in registers:
         stage = next(i for i, placement in enumerate(placements) if register.rank in placement.devices)

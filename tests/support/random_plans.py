@@ -22,9 +22,11 @@ from strategy.models.mlp import MlpConfig
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.plan.plan import Plan
+from strategy.program.program import Program
 from strategy.sbp.tensor import DType
 from strategy.search.candidate.candidates import Request
-from tests.support.small_plans import config_of, deduced_plan, plan_by_rules, random_plan, request
+from strategy.search.candidate.simulated_plan import SimulatedStep
+from tests.support.small_plans import config_of, deduced_plan, no_simulation, plan_by_rules, random_plan, request
 
 T = TypeVar("T")
 RANKS = range(1, 7)
@@ -44,10 +46,11 @@ TILES = (*[1] * 7, 2, 3)
 
 @dataclass(frozen=True)
 class PlanCase:
-    """A plan, and how it was laid out."""
+    """A plan, how it was laid out, and the program that it was lowered to."""
 
     plan: Plan
     made: str
+    program: Program
 
 
 def turn(number: int, what: str, options: Sequence[T]) -> T:
@@ -107,12 +110,20 @@ def _laid_out(seed: int, rng: random.Random, asked: Request, config: PlanConfig)
         way, rules = "free", FREE
     elif way == "rules" and ranks > 2 and isinstance(asked.model, GptConfig):
         way = "deduced"  # solving larger ones takes a while, and is a campaign of its own
+    programs: list[Program] = []
+
+    def keep(program: Program) -> SimulatedStep:
+        programs.append(program)
+        return no_simulation(program)
+
     if way != "random layout":
         try:
-            return PlanCase((deduced_plan if way == "deduced" else plan_by_rules)(asked, config, rules), way)
+            plan = (deduced_plan if way == "deduced" else plan_by_rules)(asked, config, rules, keep)
+            return PlanCase(plan, way, programs[-1])
         except InfeasibleError:
             pass
-    return PlanCase(random_plan(asked, config, rng), "random layout")
+    plan = random_plan(asked, config, rng, keep)
+    return PlanCase(plan, "random layout", programs[-1])
 
 
 def _random_degrees(

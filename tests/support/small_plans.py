@@ -43,7 +43,7 @@ from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.candidates import Request, space_of
-from strategy.search.candidate.simulated_plan import SimulatedStep, simulated_plan
+from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep, simulated_plan
 from strategy.search.layouts.deduce import deduce
 from strategy.search.layouts.space import SearchSpace
 from tests.support.poison import Poison
@@ -96,7 +96,7 @@ def config_of(
     )
 
 
-def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
+def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str], simulate: Simulate = no_simulation) -> Plan:
     """The best plan under one rule per axis.
 
     Raises:
@@ -105,19 +105,19 @@ def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str]) -> P
     solved = solve_candidate(asked, config, rules=rules)
     if solved is None:
         raise InfeasibleError("no layout fits")
-    return simulated_plan(asked, solved, no_simulation)
+    return simulated_plan(asked, solved, simulate)
 
 
-def random_plan(asked: Request, config: PlanConfig, rng: random.Random) -> Plan:
+def random_plan(asked: Request, config: PlanConfig, rng: random.Random, simulate: Simulate = no_simulation) -> Plan:
     """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
     keys = [CostKey(kind, level="intra") for kind in ActKind if kind.is_communication]
     taste = {key: Coefficients(rng.random(), 0.0, rng.random()) for key in (*keys, CostKey(ActKind.SLICE))}
     moody = replace(asked, cost=CostModel(asked.cost.cluster, taste))
     space = space_of(moody, config, ())
-    return _laid_out(asked, config, space, _random_layout(space, rng))
+    return _laid_out(asked, config, space, _random_layout(space, rng), simulate)
 
 
-def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Plan:
+def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str], simulate: Simulate = no_simulation) -> Plan:
     """Every op under the signature that follows from one rule per axis and what came before; solves nothing.
 
     Raises:
@@ -125,15 +125,15 @@ def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str]) -> Pl
     """
     space = space_of(asked, config, rules)
     signatures = deduce(space.graph, space.stages, space.converter, space.keep, owned=space.owned)
-    return _laid_out(asked, config, space, lay_out(space.graph, space.stages, signatures, space.converter))
+    return _laid_out(asked, config, space, lay_out(space.graph, space.stages, signatures, space.converter), simulate)
 
 
-def _laid_out(asked: Request, config: PlanConfig, space: SearchSpace, layout: Layout) -> Plan:
+def _laid_out(asked: Request, config: PlanConfig, space: SearchSpace, layout: Layout, simulate: Simulate) -> Plan:
     """The plan of a layout chosen in some space, at the prices of the request."""
     arrangement = arrange(space.graph, layout, space.pipeline)
     objective = max(stage_times_ns(space.graph, layout, arrangement, asked.cost, space.pipeline))
     peaks = lifetime_peaks(space.graph, space.stages, arrangement)
-    return simulated_plan(asked, Solved(config, layout, objective, 0, peaks), no_simulation)
+    return simulated_plan(asked, Solved(config, layout, objective, 0, peaks), simulate)
 
 
 def _random_layout(space: SearchSpace, rng: random.Random) -> Layout:
