@@ -12,8 +12,9 @@ from itertools import chain
 
 import numpy as np
 
+from simulator.engine import run
 from simulator.pipelines import pipeline
-from simulator.simulate import simulate
+from simulator.simulate import step_time_ns
 from strategy.base.units import to_ns
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.gemm import Floats
@@ -43,7 +44,7 @@ def simulated_seconds(jobs: Sequence[Job], fitted: FittedConstants) -> Floats:
         )
         message_s = float(stages.message[i]) / (2 * job.virtual) if job.pp > 1 else 0.0
         program = _with_messages(program, message_s, float(terms.reduced[i]), float(terms.update[i]))
-        found[i] = simulate(program, steps=1).step_time_s
+        found[i] = step_time_ns(program, run(program, 1).acts) / 1e9
     return np.asarray(terms.stretch * found + terms.beside)
 
 

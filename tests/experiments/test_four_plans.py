@@ -23,8 +23,8 @@ from tests.experiments.test_experts import experts
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import config_of, plan_by_rules, request
 
-STEPS, RANKS = 20, 4
-TRAINING = Training(global_batch=8, num_micro_batches=2, lr=1e-2, dtype=DType.FLOAT64)
+STEPS, RANKS = 12, 4
+TRAINING = Training(global_batch=8, num_micro_batches=2, lr=2e-2, dtype=DType.FLOAT64)
 BY_SAMPLES = ("samples split", "tensor")
 
 

@@ -22,6 +22,7 @@ from strategy.sbp.tensor import DType
 
 if TYPE_CHECKING:
     from tests.conftest import Sbplan
+    from tests.experiments.conftest import Command
 
 
 def test_settings_are_read_by_the_type_of_their_field() -> None:
@@ -74,12 +75,14 @@ def test_a_setting_is_given_once() -> None:
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_a_training_in_fp16_says_which_steps_it_skipped(sbplan: Sbplan, mpiexec: str, tmp_path: Path) -> None:
+def test_a_training_in_fp16_says_which_steps_it_skipped(
+    command: Command, sbplan: Sbplan, mpiexec: str, tmp_path: Path
+) -> None:
     """A scale that is far too large: steps are skipped until it fits, in a resumed run as in one piece."""
     settings = ["precision=fp16", "loss_scale=1e9", "scale_backoff=0.01"]
-    place = ("--cluster", "local:2", "--json", "--out", "plan.json")
-    searched = sbplan("search", "mlp-tiny", *place, "--training", *settings, cwd=tmp_path)
-    assert searched.returncode == 0, searched.stderr
+    place = ("--cluster", "local:2", "--json", "--out", tmp_path / "plan.json")
+    searched = command("search", "mlp-tiny", *place, "--training", *settings)
+    assert searched.code == 0, searched.err
 
     def trained(steps: int, *more: object) -> list[dict[str, object]]:
         done = sbplan("train", "plan.json", "--launch", "--steps", steps, "--json", *more, cwd=tmp_path)
@@ -98,12 +101,14 @@ def test_a_training_in_fp16_says_which_steps_it_skipped(sbplan: Sbplan, mpiexec:
 
 @pytest.mark.mpi
 @pytest.mark.slow
-def test_a_model_without_tokens_is_searched_trained_and_resumed(sbplan: Sbplan, mpiexec: str, tmp_path: Path) -> None:
+def test_a_model_without_tokens_is_searched_trained_and_resumed(
+    command: Command, sbplan: Sbplan, mpiexec: str, tmp_path: Path
+) -> None:
     """Muon with a schedule: what is learnt in four steps is learnt in two and two."""
     settings = ["optimizer=muon", "lr=0.02", "decay=cosine", "decay_steps=8", "warm_up=1"]
-    place = ("--cluster", "local:2", "--json", "--out", "plan.json")
-    searched = sbplan("search", "mlp-tiny", *place, "--training", *settings, cwd=tmp_path)
-    assert searched.returncode == 0, searched.stderr
+    place = ("--cluster", "local:2", "--json", "--out", tmp_path / "plan.json")
+    searched = command("search", "mlp-tiny", *place, "--training", *settings)
+    assert searched.code == 0, searched.err
     plan = read_plan(tmp_path / "plan.json")
     assert plan.model == MlpConfig(layers=2, features=64, width=128, classes=10)
     assert json.loads((tmp_path / "plan.json").read_text())["model"]["family"] == "mlp"

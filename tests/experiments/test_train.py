@@ -24,7 +24,7 @@ from tests.mpi.jobs import Ended, run, run_well
 from tests.mpi.plans import DEGREES, LAYOUTS, small_plan, write_small_plan
 
 pytestmark = pytest.mark.mpi
-STEPS = 20
+STEPS = 14
 STEP_KEYS = {"step", "loss", "skipped", "step_time_s", "tokens_per_s", "grad_norm"}
 SUMMARY_KEYS = {
     "steps",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ ENDLESS = 5000
 EVERY = 3
 AFTER = 4
 """Steps that a job trains if nobody ends it, that lie between two checkpoints, and that are compared after resuming."""
+WHOLE = 30
+"""Steps of a job without a fault, whose losses are compared with those of many: most faults come sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def check_fault(folder: Path, fault: Fault) -> Iterator[str]:
     resumed = run_well(
         folder, *start, "--resume", *how, "--steps", saved + AFTER, ranks=None if fault.launched else ranks
     )
-    whole = never_killed(folder, fault.layout, saved + AFTER)
+    whole = never_killed(fault.layout, saved + AFTER)
     before, after = losses_of(ended), losses_of(resumed)
     if sorted(after) != list(range(saved + 1, saved + AFTER + 1)):
         yield f"resumed from {saved}, it did steps {sorted(after)}"
@@ -129,7 +133,14 @@ def losses_of(ended: Ended) -> dict[int, float]:
     return {document["step"]: document["loss"] for document in documents if "step" in document}
 
 
-def never_killed(folder: Path, layout: str, steps: int) -> dict[int, float]:
-    """Step -> loss of a run without a fault."""
-    plan = write_small_plan(folder, layout)
-    return losses_of(run_well(folder, "train", plan, "--steps", steps, "--json", ranks=small_plan(layout).ranks))
+def never_killed(layout: str, steps: int) -> Mapping[int, float]:
+    """Step -> loss of so many steps at least, without a fault."""
+    return _never_killed(layout, -(-steps // WHOLE) * WHOLE)
+
+
+@cache
+def _never_killed(layout: str, steps: int) -> Mapping[int, float]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = write_small_plan(folder, layout)
+        return losses_of(run_well(folder, "train", plan, "--steps", steps, "--json", ranks=small_plan(layout).ranks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -26,6 +27,7 @@ EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)
 UNEVEN = GptConfig(layers=2, width=10, heads=2, sequence=5, vocabulary=17)
 
 
+@cache
 def plan_of(dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str = "cupy") -> Plan:
     training = Training(global_batch=8 * dp, num_micro_batches=8)
     asked = request(dp * tp * pp, training, model=model, backend=backend)
@@ -35,8 +37,7 @@ def plan_of(dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str 
 def programs_of(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, Program]:
     """Whole and folded."""
     monkeypatch.setattr(lowering, "FOLDED_FROM", 0)
-    parts = plan.graph, plan.layout, plan.pipeline, plan.cost
-    return lower(*parts), lower_priced(Priced(*parts), folds=True)
+    return lower_priced(plan.priced), lower_priced(plan.priced, folds=True)
 
 
 def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tuple[int, int]]:
