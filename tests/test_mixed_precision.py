@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from executor.train import program_of
 from strategy.graph.graph import Role
 from strategy.layout.config import Recompute
 from strategy.models.gpt import GptConfig
@@ -78,8 +79,9 @@ def differences(plan: Plan, trained: Trained, steps: int) -> tuple[float, float]
 @pytest.mark.parametrize("precision", list(ROUNDING))
 def test_ranks_train_as_one_device_does_in_the_same_precision(precision: Precision, degrees: tuple[int, ...]) -> None:
     plan = plan_of(precision, *degrees)
-    assert verify(plan) == []
-    loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3), 3)
+    program = program_of(plan)
+    assert verify(plan, program) == []
+    loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3, program=program), 3)
     assert loss < 4 * ROUNDING[precision]
     assert worst < 16 * ROUNDING[precision]
 
@@ -134,8 +136,9 @@ def plan_with(technique: str, precision: Precision) -> Plan:
 @pytest.mark.parametrize("precision", list(ROUNDING))
 def test_halves_go_with_every_technique(technique: str, precision: Precision) -> None:
     plan = plan_with(technique, precision)
-    assert verify(plan) == []
-    loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3), 3)
+    program = program_of(plan)
+    assert verify(plan, program) == []
+    loss, worst = differences(plan, train(plan, corpus(plan.model.vocabulary), steps=3, program=program), 3)
     assert loss < 4 * ROUNDING[precision]
     assert worst < 16 * ROUNDING[precision]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ TEXT = corpus(MODEL.vocabulary)
 TRAINING = Training(4, 2, dtype=DType.FLOAT64, decay=Decay.COSINE, decay_steps=6, warm_up=2)
 
 
+@cache
 def plan_of(training: Training, *, dp: int = 1, tp: int = 1, **zero: Any) -> Plan:
     return plan_by_rules(request(dp * tp, training), config_of(training, dp=dp, tp=tp, **zero), ("data", "tensor"))
 
