@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from strategy.program.timeline import Timeline
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_NAP_S = 0.0005
 _NAMED = 4
 """Ranks that a message names at most."""
 
@@ -38,9 +40,9 @@ def broadcast(comm: MPI.Intracomm, document: Any) -> Any:
     """What rank 0 has, on all ranks: JSON values. As JSON, since a pickle could run code where it is read."""
     raw = np.frombuffer(json.dumps(document).encode(), np.uint8)
     count = np.array([raw.size], np.int64)
-    comm.Bcast(count)
+    _await(comm.Ibcast(count))
     text = raw.copy() if comm.rank == 0 else np.empty(int(count[0]), np.uint8)
-    comm.Bcast(text)
+    _await(comm.Ibcast(text))
     return json.loads(text.tobytes())
 
 
@@ -48,20 +50,31 @@ def gather(comm: MPI.Intracomm, document: Any) -> list[Any] | None:
     """What every rank has, by rank, on rank 0: JSON values."""
     raw = np.frombuffer(json.dumps(document).encode(), np.uint8)
     counts = np.empty(comm.size, np.int64) if comm.rank == 0 else None
-    comm.Gather(np.array([raw.size], np.int64), counts)
+    _await(comm.Igather(np.array([raw.size], np.int64), counts))
     if counts is None:
-        comm.Gatherv(raw, None)
+        _await(comm.Igatherv(raw, None))
         return None
     text = np.empty(int(counts.sum()), np.uint8)
-    comm.Gatherv(raw, [text, counts])
+    _await(comm.Igatherv(raw, [text, counts]))
     return [json.loads(part.tobytes()) for part in np.split(text, np.cumsum(counts)[:-1])]
 
 
 def mean(comm: MPI.Intracomm, figure: float) -> float:
     """The mean of all ranks' figures, on all ranks."""
     total = np.empty(1)
-    comm.Allreduce(np.array([figure]), total)
+    _await(comm.Iallreduce(np.array([figure]), total))
     return float(total[0]) / comm.size
+
+
+def barrier(comm: MPI.Intracomm) -> None:
+    """Wait until every rank is here."""
+    _await(comm.Ibarrier())
+
+
+def _await(request: MPI.Request) -> None:
+    """Wait asleep: a library's blocking call keeps a core busy, which the rank that is waited for may need."""
+    while not request.Test():
+        time.sleep(_NAP_S)
 
 
 def agree(comm: MPI.Intracomm, **mine: object) -> None:

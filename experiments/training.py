@@ -20,7 +20,7 @@ from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import write_actors
 from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
 from experiments.console import emit, say
-from experiments.ranks import agree, all_ok, broadcast, gather, gather_timeline, world
+from experiments.ranks import agree, all_ok, barrier, broadcast, gather, gather_timeline, world
 from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.cost.calibrate import write_measurements
@@ -70,7 +70,7 @@ def train(args: argparse.Namespace) -> int:
     if comm.rank == 0:
         write_actors(folder, program)
         run = RunStore(folder.parent).create("train", _inputs(args), name=folder.name)
-    comm.Barrier()
+    barrier(comm)
     heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
     trainer = Trainer(
         plan,
@@ -85,6 +85,7 @@ def train(args: argparse.Namespace) -> int:
     )
     reports = _loop(args, comm, trainer, corpus)
     _finish(args, comm, trainer, reports, run)
+    barrier(comm)
     transport.close()
     return 0
 
