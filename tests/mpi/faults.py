@@ -25,7 +25,7 @@ ENDLESS = 5000
 EVERY = 3
 AFTER = 4
 """Steps that a job trains if nobody ends it, that lie between two checkpoints, and that are compared after resuming."""
-WHOLE = 30
+WHOLE = 15
 """Steps of a job without a fault, whose losses are compared with those of many: most faults come sooner."""
 
 
