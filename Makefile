@@ -15,7 +15,7 @@ demo: $(STAMP)
 	$(VENV)/bin/sbplan demo
 
 quick: $(STAMP)
-	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -q -m "not slow and not mpi" $(QUICK) $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n 2 -q --dist worksteal -m "not slow and not mpi" $(QUICK) $(PYTEST_ARGS)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
