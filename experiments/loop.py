@@ -38,7 +38,8 @@ from strategy.plan.plan import Plan, write_plan
 from strategy.program.timeline import Timeline, read_timeline
 from strategy.search.candidate.candidates import Request, space_log10
 from strategy.search.candidate.rule_based_plans import plan_by_rule
-from strategy.search.search import SearchResult, search
+from strategy.search.search import search
+from strategy.search.search_result import SearchResult
 
 MODEL = "gpt-tiny"
 GLOBAL_BATCH = 16

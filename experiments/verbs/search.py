@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strategy.models import Model
     from strategy.plan.plan import Plan
     from strategy.search.candidate.candidates import Request
-    from strategy.search.search import SearchResult, Watch
+    from strategy.search.search_result import SearchResult, Watch
 
 EXIT_LIMIT = 4
 DEDUCTIONS = ("match-all", "match-most", "least-cost")

@@ -129,7 +129,8 @@ class CostModel:
         fixed = found.fixed_s + self.act_overhead_s
         if self.cluster.device.backend != "numpy" and like.key not in self.coefficients:
             return fixed + product_seconds(self.cluster.device, like.kind, like.half, sizes)
-        return fixed + found.s_per_flop * 2.0 * sizes.astype(float).prod(axis=1)
+        flop: npt.NDArray[np.float64] = 2.0 * sizes.astype(float).prod(axis=1)
+        return fixed + found.s_per_flop * flop
 
     def step_features(self, spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement) -> Features:
         """Features of a boxing step, done on two levels where that may be and is cheaper."""

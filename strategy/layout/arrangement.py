@@ -287,6 +287,7 @@ class _Arranger:
         self.actions: list[Action] = []
         self.held: dict[Copy, int] = {}
         self.homes: dict[str, int] = {}
+        self.home = {name: home_of(graph, layout.stages, layout.signatures, name) for name in graph.values}
         self.wanted = wanted_copies(graph, layout.stages, layout.signatures)
         self.conversion_of = {conversion.copy: conversion for conversion in layout.conversions}
         self.under_way: dict[Copy, tuple[int, int]] = {}
@@ -297,7 +298,7 @@ class _Arranger:
         before: dict[int, list[Copy]] = {}
         after: dict[int, list[Copy]] = {}
         for copy in self.wanted:
-            home = self._home(copy.value)
+            home = self.home[copy.value]
             if home is None:
                 before.setdefault(self.lifetimes.conversion_time(copy.value, copy.stage), []).append(copy)
             elif (home.stage, home.layout) == (copy.stage, copy.layout):
@@ -317,16 +318,12 @@ class _Arranger:
                 self._convert(copy)
         return Arrangement(tuple(self.tensors), tuple(self.actions))
 
-    def _home(self, value: str) -> Home | None:
-        return home_of(self.graph, self.layout.stages, self.layout.signatures, value)
-
     def _hold(self, name: str, value: str, stage: int, layout: NdSbp, lifetime: Lifetime) -> int:
         self.tensors.append(Held(name, value, stage, layout, lifetime))
         return len(self.tensors) - 1
 
     def _declare_homes(self) -> None:
-        for name in self.graph.values:
-            home = self._home(name)
+        for name, home in self.home.items():
             if home is not None:
                 lifetime = self.lifetimes.home(name, home.stage)
                 self.homes[name] = self._hold(name, name, home.stage, home.layout, lifetime)
@@ -356,7 +353,7 @@ class _Arranger:
         """The steps to a copy; of one from another stage those up to the transfer, and when called again the rest."""
         value = self.graph.values[copy.value]
         name = f"{copy.value}>{'.'.join(map(str, copy.layout))}@{copy.stage}"
-        home = self._home(copy.value)
+        home = self.home[copy.value]
         if home is None:
             self._load(copy, name)
             return

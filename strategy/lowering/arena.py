@@ -94,13 +94,15 @@ def _orders(spans: Sequence[Span]) -> Iterator[list[int]]:
     yield sorted(numbers, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
 
 
-def _offsets(order: Sequence[int], *spans: Sequence[int]) -> list[int]:
+def _offsets(
+    order: Sequence[int], nbytes: Sequence[int], first: Sequence[int], begins: Sequence[int], ends: Sequence[int]
+) -> list[int]:
     """Where `_first_fit` places spans, whose figures it takes as arrays where it is compiled."""
     offsets, placed = [0] * len(order), [0] * len(order)
     if len(order) < MANY:
-        _first_fit(order, *spans, offsets, placed)
+        _first_fit(order, nbytes, first, begins, ends, offsets, placed)
         return offsets
-    arrays = [np.array(figures, np.int64) for figures in (order, *spans, offsets, placed)]
+    arrays = [np.array(figures, np.int64) for figures in (order, nbytes, first, begins, ends, offsets, placed)]
     _compiled_first_fit()(*arrays)
     found: list[int] = arrays[-2].tolist()
     return found

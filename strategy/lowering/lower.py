@@ -228,7 +228,7 @@ class _Lowering:
         if action.kind is ActKind.TRANSFER:
             yield from self._make_transfer(action, features)
             return
-        placement, name = self.layout.stages.placements[action.stage], self._stream_name(action)
+        name = self._stream_name(action)
         groups: dict[tuple[int, ...], int] = {}
         for rank in self._ranks_of(action.stage):
             task = self._task(action, features, rank)
@@ -313,9 +313,7 @@ class _Lowering:
     def _make_transfer(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """One rendezvous per set of ranks that must meet; of a folded program, one of the two that stand for all."""
         source, written = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
-        placements = self.layout.stages.placements
         spec = self.graph.values[written.value].spec
-        here, there = placements[source.stage], placements[written.stage]
         layouts = self.layouts.of(source.layout), self.layouts.of(written.layout)
         key = self.specs.of(spec), layouts, source.stage, written.stage
         if key not in self.transfers:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-from strategy.lowering.arena import Span, assign_offsets, usage
+from strategy.lowering.arena import MANY, Span, assign_offsets, usage
 
 
 def span(*lives: tuple[int, int], nbytes: int) -> Span:
@@ -62,3 +63,42 @@ def disjoint(spans: list[Span], offsets: list[int]) -> bool:
             if together and offsets[i] + one.nbytes > offsets[j] and offsets[j] + other.nbytes > offsets[i]:
                 return False
     return True
+
+
+def test_many_blocks_lie_where_the_definition_of_first_fit_puts_them() -> None:
+    """So many that they are placed by compiled code; largest first, each at the lowest offset that is free."""
+    rng = random.Random(1)
+    spans = []
+    for _ in range(MANY):
+        first, gap = rng.randrange(900), rng.randint(1, 20)
+        spans.append(span((first, first + 15), (first + 15 + gap, first + 40), nbytes=rng.randint(1, 50)))
+    offsets, size = assign_offsets(spans)
+    placed = {tuple(lowest_offsets(spans, order)) for order in orders(spans)}
+    assert tuple(offsets) in placed
+    assert size == min(max(o + s.nbytes for o, s in zip(found, spans, strict=True)) for found in placed)
+
+
+def orders(spans: list[Span]) -> list[list[int]]:
+    """The orders that are tried."""
+    keys: list[Callable[[int], tuple[int, ...]]] = [
+        lambda i: (-spans[i].nbytes, -spans[i].length, i),
+        lambda i: (-spans[i].length, -spans[i].nbytes, i),
+        lambda i: (-spans[i].length * spans[i].nbytes, i),
+        lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i),
+    ]
+    return [sorted(range(len(spans)), key=key) for key in keys]
+
+
+def lowest_offsets(spans: list[Span], order: list[int]) -> list[int]:
+    """Each block at the first offset, of 0 and the ends of others, where it overlaps none in use with it."""
+    offsets: dict[int, int] = {}
+    times = [{t for begin, end in s.lives for t in range(begin, end)} for s in spans]
+    for i in order:
+        rivals = [(offsets[j], offsets[j] + spans[j].nbytes) for j in offsets if times[i] & times[j]]
+        free = (
+            at
+            for at in sorted({0, *(end for _, end in rivals)})
+            if all(at + spans[i].nbytes <= begin or end <= at for begin, end in rivals)
+        )
+        offsets[i] = next(free)
+    return [offsets[i] for i in range(len(spans))]
