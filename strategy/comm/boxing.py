@@ -81,7 +81,7 @@ class BoxingStep:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class StepTable:
     """Single steps among layouts on a mesh, as arrays: step i leads from layout `sources[i]` to layout `targets[i]`.
 
     Whatever tensor they are of: those of all tensors with the same legal layouts are one and the same.
@@ -94,7 +94,7 @@ class Steps:
     targets: Ints
 
 
-Price = Callable[[TensorSpec, Steps], Floats]
+Price = Callable[[TensorSpec, StepTable], Floats]
 """(spec, steps) -> seconds of every one of the steps on the placement that the price belongs to."""
 
 _ALONG_ONE: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
@@ -316,7 +316,7 @@ class _Table:
 
 
 @lru_cache(maxsize=256)
-def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> Steps:
+def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> StepTable:
     """Every single step from one layout to another that a table prices."""
     found: list[tuple[int, int, BoxingStep]] = []
     for (i, source), (j, target) in itertools.permutations(enumerate(layouts), 2):
@@ -324,7 +324,7 @@ def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> Steps:
         if step is not None and (len(step.axes) == 1 or _worth_pricing(step, mesh)):
             found.append((i, j, step))
     sources, targets = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
-    return Steps(layouts, mesh, tuple(step for *_, step in found), sources, targets)
+    return StepTable(layouts, mesh, tuple(step for *_, step in found), sources, targets)
 
 
 def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
@@ -332,14 +332,14 @@ def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _places(steps: Steps) -> tuple[Mapping[_Layout, int], Mapping[tuple[int, int], BoxingStep]]:
+def _places(steps: StepTable) -> tuple[Mapping[_Layout, int], Mapping[tuple[int, int], BoxingStep]]:
     """Where every layout stands in a table, and every step."""
     pairs = zip(steps.sources.tolist(), steps.targets.tolist(), strict=True)
     index = {_known(layout): i for i, layout in enumerate(steps.layouts)}
     return index, dict(zip(pairs, steps.steps, strict=True))
 
 
-def _cheapest(spec: TensorSpec, steps: Steps, price: Price) -> _Table:
+def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
     count = len(steps.layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)

@@ -24,7 +24,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.comm.boxing import BoxingStep, Ints, Steps, most_sent_nbytes, replicas
+from strategy.comm.boxing import BoxingStep, Ints, StepTable, most_sent_nbytes, replicas
 from strategy.comm.hierarchical import nodes_of, span_of
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, BoxingTask
@@ -37,9 +37,9 @@ _LARGEST = 1 << 56
 
 
 @lru_cache(maxsize=1 << 12)
-def one_step(source: NdSbp, step: BoxingStep, mesh: Shape) -> Steps:
+def one_step(source: NdSbp, step: BoxingStep, mesh: Shape) -> StepTable:
     """A step by itself."""
-    return Steps((source, step.target), mesh, (step,), np.zeros(1, np.int64), np.ones(1, np.int64))
+    return StepTable((source, step.target), mesh, (step,), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _Formulas:
 
 
 @lru_cache(maxsize=1 << 12)
-def _formulas(steps: Steps, dims: int) -> _Formulas:
+def _formulas(steps: StepTable, dims: int) -> _Formulas:
     mesh, layouts = steps.mesh, steps.layouts
     parts = np.ones((len(mesh), len(layouts), dims), np.int64)
     shifts = np.zeros_like(parts)
@@ -148,7 +148,7 @@ def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
 class StepSizes:
     """What ranks hold and send in some steps on one tensor, in elements, in the group that holds most."""
 
-    def __init__(self, steps: Steps, spec: TensorSpec) -> None:
+    def __init__(self, steps: StepTable, spec: TensorSpec) -> None:
         self._steps = steps
         self._whole = _whole(spec.shape)
         self._formulas = found = _formulas(steps, len(spec.shape))
@@ -219,7 +219,7 @@ class StepSizes:
             return count * (_regrouped(alike, regroup) * math.prod(lengths) // math.prod(alike))
         return count * _regrouped(lengths, regroup)
 
-    def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: TwoLevels) -> list[Ints]:
+    def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: NodeGroups) -> list[Ints]:
         """Elements that the busiest rank sends in each of the `PARTS` of collectives of one kind on two levels.
 
         Of an all-reduce the busiest has the longest parts; else all ranks send alike where their pieces are alike.
@@ -246,7 +246,7 @@ class StepSizes:
             return [own - least_at_place, most_beside]
         return [most * (nodes - 1), most_at_place * (per_node - 1)]
 
-    def _uneven_shares(self, i: int, side: int, levels: TwoLevels) -> list[int]:
+    def _uneven_shares(self, i: int, side: int, levels: NodeGroups) -> list[int]:
         """`_shares` of a step's layout."""
         step, layout = self._steps.steps[i], self._steps.layouts[side]
         regroup = _regroup(layout, BoxingStep(step.kind, step.axes, layout), self._steps.mesh)
@@ -262,7 +262,7 @@ def _part(lengths: Ints, parts: Ints | int, place: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class TwoLevels:
+class NodeGroups:
     """The positions in a group of its ranks by node, where it may take two levels."""
 
     by_node: tuple[tuple[int, ...], ...]
@@ -285,17 +285,17 @@ def busiest_position(source: NdSbp, step: BoxingStep, mesh: Shape) -> int:
 
 
 @lru_cache(maxsize=1024)
-def two_levels(cluster: Cluster, placement: Placement, axes: tuple[int, ...], position: int) -> TwoLevels | None:
+def node_groups(cluster: Cluster, placement: Placement, axes: tuple[int, ...], position: int) -> NodeGroups | None:
     """How the group of the rank at a position lies on nodes, if all groups may take two levels in the same way."""
     if not span_of(cluster, placement, axes).two_level:
         return None
     group = placement.group(placement.devices[position], *axes)
     places = {rank: place for place, rank in enumerate(group)}
-    return TwoLevels(tuple(tuple(places[rank] for rank in node) for node in nodes_of(cluster, group)))
+    return NodeGroups(tuple(tuple(places[rank] for rank in node) for node in nodes_of(cluster, group)))
 
 
 @lru_cache(maxsize=1 << 12)
-def _shares(lengths: Shape, regroup: _Regroup, levels: TwoLevels) -> tuple[int, int, int, int]:
+def _shares(lengths: Shape, regroup: _Regroup, levels: NodeGroups) -> tuple[int, int, int, int]:
     """What ranks hold of a block: most, most and least at one place of all nodes, most at a place beside one rank."""
     _, lengths_held = _pieces(lengths, regroup.source, regroup.mesh)
     sizes = lengths_held.prod(axis=1)
@@ -333,7 +333,7 @@ def most_sent(spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape) ->
 
 @lru_cache(maxsize=1 << 12)
 def most_sent_in_parts(
-    spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: TwoLevels
+    spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: NodeGroups
 ) -> tuple[int, ...]:
     """Bytes that the busiest rank sends in each part of a collective on two levels."""
     sizes = StepSizes(one_step(source, step, mesh), spec)

@@ -51,7 +51,7 @@ def nodes_of(cluster: Cluster, group: tuple[int, ...]) -> tuple[tuple[int, ...],
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class NodeSpan:
     """What the groups along some axes of a placement cross.
 
     `level` is the slowest level that any of them crosses: they all begin a step together and go on together.
@@ -63,19 +63,19 @@ class Span:
 
 
 @lru_cache(maxsize=1024)
-def span_of(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> Span:
+def span_of(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> NodeSpan:
     """What the groups along `axes` cross."""
     node_of = np.array(placement.devices).reshape(placement.mesh) // cluster.devices_per_node
     ranks = math.prod(placement.mesh[axis] for axis in axes)
     groups = np.sort(np.moveaxis(node_of, axes, range(-len(axes), 0)).reshape(-1, ranks), axis=1)
     if (groups[:, 0] == groups[:, -1]).all():
-        return Span("intra")
+        return NodeSpan("intra")
     nodes = 1 + int(np.count_nonzero(np.diff(groups[0])))
     if nodes == 1 or nodes == ranks or ranks % nodes:
-        return Span("inter")
+        return NodeSpan("inter")
     by_node = groups.reshape(-1, nodes, ranks // nodes)
     apart = (by_node[:, 1:, 0] != by_node[:, :-1, 0]).all()
-    return Span("inter", bool(apart and (by_node[..., 0] == by_node[..., -1]).all()))
+    return NodeSpan("inter", bool(apart and (by_node[..., 0] == by_node[..., -1]).all()))
 
 
 def by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:

@@ -23,15 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.errors import present
+from strategy.base.identity import Identity
 from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, transfer_task
 from strategy.comm.busiest_rank import (
-    TwoLevels,
+    NodeGroups,
     busiest_position,
     most_sent,
     most_sent_in_parts,
     most_transferred,
-    two_levels,
+    node_groups,
 )
 from strategy.comm.hierarchical import PARTS, box_size, span_of
 from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, product_seconds
@@ -111,9 +112,9 @@ class CostModel:
         """`op_seconds` under each of several signatures."""
         act = _act_of(graph, op, mesh)
         features = [act.features(signature) for signature in signatures]
-        kinds = list({id(one): one for one in features}.values())
-        seconds = dict(zip(map(id, kinds), self.all_seconds(kinds), strict=True))
-        return [seconds[id(one)] for one in features]
+        kinds = list({Identity(one): one for one in features}.values())
+        seconds = dict(zip(map(Identity, kinds), self.all_seconds(kinds), strict=True))
+        return [seconds[Identity(one)] for one in features]
 
     def all_seconds(self, features: Sequence[Features]) -> list[float]:
         """`seconds` of acts on one level; what the shapes of products lose is found of all at once."""
@@ -138,7 +139,7 @@ class CostModel:
         if flat.level != "inter" or step.kind not in PARTS or spec.ragged is not None:
             return flat
         position = busiest_position(source, step, placement.mesh)
-        levels = two_levels(self.cluster, placement, step.axes, position)
+        levels = node_groups(self.cluster, placement, step.axes, position)
         if levels is None:
             return flat
         return min(flat, two_level_features(spec, source, step, placement.mesh, levels), key=self.seconds)
@@ -302,7 +303,7 @@ def largest_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> int:
     return piece_specs([spec], [layout], mesh)[0].expected.nbytes
 
 
-def two_level_features(spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: TwoLevels) -> Features:
+def two_level_features(spec: TensorSpec, source: NdSbp, step: BoxingStep, mesh: Shape, levels: NodeGroups) -> Features:
     """Features of a collective that goes inside the nodes of its group and between them, by its busiest rank."""
     most = most_sent_in_parts(spec, source, step, mesh, levels)
     parts = tuple(

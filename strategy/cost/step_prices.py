@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from strategy.base.units import LONGEST_ACT_S, to_ns
-from strategy.comm.boxing import BoxingStep, Floats, Ints, Price, Steps
-from strategy.comm.busiest_rank import StepSizes, TwoLevels, busiest_position, two_levels
+from strategy.comm.boxing import BoxingStep, Floats, Ints, Price, StepTable
+from strategy.comm.busiest_rank import NodeGroups, StepSizes, busiest_position, node_groups
 from strategy.comm.hierarchical import PARTS
 from strategy.cost.cost import CostModel, largest_nbytes, step_act
 from strategy.cost.measurement import Features
@@ -39,7 +39,7 @@ class _Parted:
 
     kind: ActKind
     chosen: Ints
-    levels: TwoLevels
+    levels: NodeGroups
     lines: tuple[_Line, ...]
 
 
@@ -54,9 +54,9 @@ class _Constants:
 
 def step_price(cost: CostModel, placement: Placement) -> Price:
     """The price function of boxing steps on `placement`."""
-    known: dict[Steps, _Constants] = {}
+    known: dict[StepTable, _Constants] = {}
 
-    def price(spec: TensorSpec, steps: Steps) -> Floats:
+    def price(spec: TensorSpec, steps: StepTable) -> Floats:
         found = known.get(steps)
         if found is None:
             found = known[steps] = _constants(cost, steps, placement)
@@ -81,7 +81,7 @@ def step_price(cost: CostModel, placement: Placement) -> Price:
     return price
 
 
-def _local_nbytes(spec: TensorSpec, steps: Steps, sizes: StepSizes) -> Ints:
+def _local_nbytes(spec: TensorSpec, steps: StepTable, sizes: StepSizes) -> Ints:
     """Bytes of the largest piece under every layout."""
     if spec.ragged is None:
         return sizes.largest_pieces() * spec.dtype.nbytes
@@ -89,7 +89,7 @@ def _local_nbytes(spec: TensorSpec, steps: Steps, sizes: StepSizes) -> Ints:
 
 
 @lru_cache(maxsize=512)
-def _alike(steps: Steps) -> tuple[tuple[BoxingStep, int, Ints], ...]:
+def _alike(steps: StepTable) -> tuple[tuple[BoxingStep, int, Ints], ...]:
     """Steps of one kind along the same axes: one of them, where its busiest rank stands, and which they are."""
     found: dict[tuple[ActKind, tuple[int, ...], int], list[int]] = {}
     for i, (step, before) in enumerate(zip(steps.steps, steps.sources.tolist(), strict=True)):
@@ -98,7 +98,7 @@ def _alike(steps: Steps) -> tuple[tuple[BoxingStep, int, Ints], ...]:
     return tuple((steps.steps[alike[0]], key[-1], np.array(alike, np.int64)) for key, alike in found.items())
 
 
-def _constants(cost: CostModel, steps: Steps, placement: Placement) -> _Constants:
+def _constants(cost: CostModel, steps: StepTable, placement: Placement) -> _Constants:
     fixed_s, s_per_byte = (np.empty(len(steps.steps)) for _ in range(2))
     slices, parted = [np.zeros(0, np.int64)], list[_Parted]()
     for step, position, chosen in _alike(steps):
@@ -106,7 +106,7 @@ def _constants(cost: CostModel, steps: Steps, placement: Placement) -> _Constant
         fixed_s[chosen], s_per_byte[chosen] = line.fixed_s, line.s_per_byte
         if step.kind is ActKind.SLICE:
             slices.append(chosen)
-        levels = two_levels(cost.cluster, placement, step.axes, position) if step.kind in PARTS else None
+        levels = node_groups(cost.cluster, placement, step.axes, position) if PARTS.get(step.kind) else None
         if levels is not None:
             parts = (Features(part, 0, 0, levels.hops(level), level) for part, level in PARTS[step.kind])
             parted.append(_Parted(step.kind, chosen, levels, tuple(_line(cost, part) for part in parts)))

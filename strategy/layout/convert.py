@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from strategy.base.errors import SbpError
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
-from strategy.comm.boxing import Boxing, BoxingStep, Floats, Price, Steps
+from strategy.comm.boxing import Boxing, BoxingStep, Floats, Price, StepTable
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import all_to_ns, step_price
@@ -151,7 +151,7 @@ class Converter:
     def _step_price(self, placement: Placement) -> Price:
         price = step_price(self.cost, placement)
 
-        def price_ns(spec: TensorSpec, steps: Steps) -> Floats:
+        def price_ns(spec: TensorSpec, steps: StepTable) -> Floats:
             return all_to_ns(price(spec, steps))
 
         return price_ns

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from strategy.base.errors import PlanError
+from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.comm.hierarchical import nodes_of
@@ -261,7 +262,7 @@ class _Lowering:
         if isinstance(task, OpTask) and task.idle:
             return Work()
         between = isinstance(task, BoxingTask | TransferTask)
-        key = self.priced.of(features), rank, id(task) if between else 0
+        key = self.priced.of(features), rank, Identity(task) if between else None
         if key not in self.works:
             self.works[key] = self._work_anew(action, rank, features, task)
         return self.works[key]

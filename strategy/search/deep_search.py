@@ -159,7 +159,7 @@ def _propose(request: Request, short: Model, group: MeshGroup, weights: Weights,
     """Add the configurations of a group under the layouts that cost least; returns what these cost."""
     template = LayerTemplate.of(request, short, group.config, weights, budget)
     least, signatures = template.solve(budget)
-    layout, arrangement = template.laid_out(signatures)
+    layout, arrangement = template.arranged(signatures)
     parts = parts_of(template.space.graph, layout, arrangement, request.cost)
     converter = Converter(request.cost, placements_of(group.config)[:2])
     between = messages_ns(template.space, signatures, converter)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategy.comm.boxing import BoxingStep, Floats, Price, Steps, boxing_task, most_sent_nbytes
+from strategy.comm.boxing import BoxingStep, Floats, Price, StepTable, boxing_task, most_sent_nbytes
 from strategy.comm.hierarchical import PARTS, nodes_of, part_sizes
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Features
@@ -25,7 +25,7 @@ StepPrice = Callable[[TensorSpec, NdSbp, BoxingStep], float]
 def each(price: StepPrice) -> Price:
     """The price of all steps, each asked by itself."""
 
-    def prices(spec: TensorSpec, steps: Steps) -> Floats:
+    def prices(spec: TensorSpec, steps: StepTable) -> Floats:
         pairs = zip(steps.sources.tolist(), steps.steps, strict=True)
         return np.array([price(spec, steps.layouts[source], step) for source, step in pairs])
 

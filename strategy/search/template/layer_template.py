@@ -108,7 +108,7 @@ class LayerTemplate:
             raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
         return solution.lower_bound, self.problem.signatures(solution.choice)
 
-    def laid_out(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
+    def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
         layout = lay_out(self.space.graph, self.space.stages, signatures, self.space.converter)
         return layout, arrange(self.space.graph, layout, self.space.pipeline)

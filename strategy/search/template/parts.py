@@ -1,4 +1,4 @@
-"""Parts: what a layer takes and holds, and what stands before and after all layers; a stage is made up of these.
+"""ModelParts: what a layer takes and holds, and what stands before and after all layers; a stage is made up of these.
 
 Read off a short model under chosen signatures: its middle layer is any layer; what its first and its last layer and the
 rest of the model have beyond that are the *head* and the *tail*, as the first and the last stage have them.
@@ -22,7 +22,7 @@ from strategy.search.template.short_model import LAYERS
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayerPart:
     """Nanoseconds and bytes of a part of a model on a stage's busiest rank.
 
     Attributes:
@@ -44,20 +44,20 @@ class Part:
     passing_bytes: int = 0
     host_bytes: int = 0
 
-    def __sub__(self, other: Part) -> Part:
-        return Part(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(Part)))
+    def __sub__(self, other: LayerPart) -> LayerPart:
+        return LayerPart(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(LayerPart)))
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ModelParts:
     """A layer, and what the first and the last stage have beyond their layers."""
 
-    layer: Part
-    head: Part
-    tail: Part
+    layer: LayerPart
+    head: LayerPart
+    tail: LayerPart
 
 
-def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> Parts:
+def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> ModelParts:
     """The parts of a short model that is laid out on one stage."""
     found = [_Sum() for _ in range(LAYERS)]
     at = _places(graph)
@@ -67,14 +67,14 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
         found[at[op.name]].add_time(action, to_ns(cost.seconds(features)), apart=op.name in apart)
     _hold(graph, layout, arrangement, at, found)
     first, middle, last = (each.freeze() for each in found)
-    return Parts(middle, first - middle, last - middle)
+    return ModelParts(middle, first - middle, last - middle)
 
 
 class _Sum:
     """A part whose times and bytes are added one by one."""
 
     def __init__(self) -> None:
-        self.of = {field.name: 0 for field in fields(Part)}
+        self.of = {field.name: 0 for field in fields(LayerPart)}
 
     def add_time(self, action: Action, ns: int, *, apart: bool) -> None:
         """Add an act to the pass that it belongs to."""
@@ -90,9 +90,9 @@ class _Sum:
         """Add what is held."""
         self.of[name] += nbytes
 
-    def freeze(self) -> Part:
+    def freeze(self) -> LayerPart:
         """The part."""
-        return Part(**self.of)
+        return LayerPart(**self.of)
 
 
 def _places(graph: Graph) -> dict[str, int]:

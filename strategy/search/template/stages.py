@@ -23,7 +23,7 @@ from strategy.layout.schedule import position_of
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.layouts.space import SearchSpace
-from strategy.search.template.parts import Parts
+from strategy.search.template.parts import ModelParts
 from strategy.search.template.short_model import LAYERS, MIDDLE
 
 
@@ -38,7 +38,7 @@ class Pipelined:
 
 
 def pipelined(
-    parts: Parts, config: PlanConfig, layers: int, between_ns: tuple[int, int], *, overlaps: bool
+    parts: ModelParts, config: PlanConfig, layers: int, between_ns: tuple[int, int], *, overlaps: bool
 ) -> Pipelined:
     """The step of a configuration whose layers, head and tail are these parts.
 
