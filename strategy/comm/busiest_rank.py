@@ -18,6 +18,7 @@ are even, once for all tensors: what is sent is the same fraction of them whatev
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -68,7 +69,7 @@ class _Formulas:
     """Step -> its set of axes."""
     ranks: Ints
     """Step -> how many ranks its groups have."""
-    of_kind: dict[ActKind, Ints]
+    of_kind: Mapping[ActKind, Ints]
     """Kind -> its steps that have a formula."""
     joined: Ints
     cut: Ints

@@ -9,16 +9,13 @@ all layouts and all cuts into stages, of memory over all layouts.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from strategy.layout.config import Context, PlanConfig, Recompute
-from strategy.layout.makespan_bound import makespan_bound_ns
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.search.candidate.candidates import Request, divisors, recomputable
-from strategy.search.least_work import LeastWork
+from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
@@ -53,30 +50,6 @@ def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
     bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
     found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
     return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
-
-
-def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
-    """What a step of each configuration takes at least."""
-    least = [work.seconds(c.recompute, c.micro_batch, c.tp * c.cp, c.dp) for c in configs]
-    totals = np.array([(one.forward_s, one.backward_s, one.weight_s, one.step_s) for one in least]).reshape(-1, 4)
-    forward, backward, weight, step = np.floor(totals.T * 1e9).astype(np.int64)
-    shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
-    found = np.zeros(len(configs), np.int64)
-    schedules = np.array([c.schedule for c in configs])
-    for schedule in dict.fromkeys(c.schedule for c in configs):
-        rows = np.flatnonzero(schedules == schedule)
-        stages, count, laps = shapes[rows].T
-        found[rows] = makespan_bound_ns(
-            schedule,
-            stages,
-            count,
-            laps,
-            forward_ns=forward[rows],
-            backward_ns=backward[rows],
-            weight_ns=weight[rows],
-            step_ns=step[rows],
-        )
-    return [int(bound) for bound in found]
 
 
 def _meshes(request: Request) -> Iterator[PlanConfig]:

@@ -26,13 +26,14 @@ from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
+from strategy.search.candidate.least_work import LeastWork
+from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
 from strategy.search.configurations import MeshGroup, mesh_groups
-from strategy.search.least_work import LeastWork
+from strategy.search.layouts.short_model import expanded
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.template.layer_template import LayerTemplate, Weights
 from strategy.search.template.parts import parts_of
-from strategy.search.template.short_model import expanded
 from strategy.search.template.stages import Pipelined, messages_ns, pipelined
 
 GAP = 0.01
@@ -87,7 +88,7 @@ def deep_search(
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
-    work = LeastWork(request.model, request.training, request.cost)
+    work = least_work(request)
     groups = mesh_groups(request, work)
     if not groups:
         hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
@@ -226,8 +227,8 @@ def _promise(request: Request, work: LeastWork, group: MeshGroup) -> float:
     exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
     gathers = config.num_micro_batches if config.zero_stage == 3 else 1
     gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
-    uneven_s = work.outside_s(config.recompute, config.micro_batch, config.tp * config.cp) * (1 - 1 / config.pp)
-    uneven_ns = uneven_s * config.num_micro_batches * 1e9
+    least = work.seconds(config)
+    uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
     crowded = 1.0 if held <= request.memory_limit_bytes else 1e3
     return crowded * ((group.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
 

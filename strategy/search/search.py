@@ -41,8 +41,8 @@ from strategy.search.candidate.quick_bound import quick_bound_ns
 from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.deep_search import deep_search
+from strategy.search.layouts.short_model import shortened
 from strategy.search.search_result import SearchResult, Watch
-from strategy.search.template.short_model import shortened
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""

@@ -93,7 +93,7 @@ def sample_flow(graph: Graph, parts: int) -> AxisRule:
     data parallelism means where layers repeat; it leaves a tenth of the choices of `sample_axis`.
     """
     followed, free = _following_samples(graph, parts), sample_axis(graph)
-    beside = _beside_experts(graph)
+    beside = beside_experts(graph)
     fixed = {
         op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
         for op in graph.ops
@@ -129,7 +129,7 @@ def _following_samples(graph: Graph, parts: int) -> dict[str, tuple[Sbp, ...]]:
     return found
 
 
-def _beside_experts(graph: Graph) -> frozenset[str]:
+def beside_experts(graph: Graph) -> frozenset[str]:
     """Ops that read weights of experts or make their gradients, and those that these exchange activations with."""
     among = [op for op in graph.ops if _is_of_experts(op)]
     found = {op.name for op in among}

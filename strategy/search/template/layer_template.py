@@ -30,8 +30,8 @@ from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
+from strategy.search.layouts.short_model import multiplicities
 from strategy.search.layouts.space import SearchSpace
-from strategy.search.template.short_model import multiplicities
 
 
 @dataclass(frozen=True, slots=True)

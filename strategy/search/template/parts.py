@@ -18,7 +18,7 @@ from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.tensor import Rate
-from strategy.search.template.short_model import LAYERS
+from strategy.search.layouts.short_model import LAYERS
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.schedule import position_of
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
+from strategy.search.layouts.short_model import LAYERS, MIDDLE
 from strategy.search.layouts.space import SearchSpace
 from strategy.search.template.parts import ModelParts
-from strategy.search.template.short_model import LAYERS, MIDDLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -23,7 +23,8 @@ from strategy.cost.cost import CostModel, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, act_rate
 from strategy.graph.signature import op_signatures
-from strategy.layout.config import Context, Offload, PlanConfig, Recompute
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.makespan_bound import makespan_bound_ns
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
@@ -31,15 +32,21 @@ from strategy.passes.training import Training
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
-from strategy.search.template.short_model import multiplicities, shortened
+from strategy.search.layouts.rules import beside_experts
+from strategy.search.layouts.short_model import multiplicities, shortened
 
 LOOKED_AT = 16
 """Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
 LARGEST = 2**46
 """Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
 OUTSIDE = "outside"
+"""Name of the sum over what is no layer's."""
 NEGLIGIBLE = 1e-9
 """By this part every sum is lowered: far more than its floats err by."""
+
+
+_Kind = tuple[Recompute, bool]
+"""What is computed again, and whether gradients of several micro-batches are added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,51 +57,62 @@ class LeastSeconds:
     backward_s: float
     weight_s: float
     step_s: float
-
-    @property
-    def micro_batch_s(self) -> float:
-        """All that a micro-batch takes."""
-        return self.forward_s + self.backward_s + self.weight_s
+    outside_s: float
+    """Of a micro-batch, what is no layer's: it is in the others, and on the first and the last stage alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Item:
-    """Alike ops: what one does with one sample and with two, of which pass, whether outside of layers, how many."""
+    """Alike ops: what one does with one sample and with two, of which pass, where, and how many there are.
+
+    What is outside of layers or beside experts is free to be cut in any way along the data axis, too.
+    """
 
     one: Features
     two: Features
     part: str
     outside: bool
+    free: bool
     count: int
 
 
 @dataclass(slots=True)
 class LeastWork:
-    """What a training takes at least; what was asked for is remembered."""
+    """What a training takes at least; what was asked for is remembered.
+
+    Where layouts or tiles are pinned, data may lie as it never does without pins: then all is `unusual`, and free.
+    """
 
     model: Model
     training: Training
     cost: CostModel
-    known: dict[tuple[Recompute, int, int], Mapping[str, float]] = field(default_factory=dict)
-    items: dict[Recompute, tuple[_Item, ...]] = field(default_factory=dict)
+    unusual: bool = False
+    known: dict[tuple[_Kind, int, int, int], LeastSeconds] = field(default_factory=dict)
+    items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
+    scaled: dict[tuple[_Kind, int], tuple[Features, ...]] = field(default_factory=dict)
     least: dict[tuple[Features, int], float] = field(default_factory=dict)
     saved: dict[Recompute, int] = field(default_factory=dict)
 
-    def seconds(self, recompute: Recompute, samples: int, parts: int, replicas: int) -> LeastSeconds:
-        """The least seconds of the busiest rank.
-
-        Args:
-            recompute: which activations are computed again.
-            samples: of a micro-batch on one rank of the data axis.
-            parts: ranks that share the work on them.
-            replicas: ranks of the data axis, which can share what is done once per step.
-        """
-        found, shared = self._sums(recompute, samples, parts), self._sums(recompute, 0, parts * replicas)
-        return LeastSeconds(found["forward"], found["backward"], found["weight"], shared["step"])
-
-    def outside_s(self, recompute: Recompute, samples: int, parts: int) -> float:
-        """Seconds of a micro-batch that are no layer's: those of the first and the last stage alone."""
-        return self._sums(recompute, samples, parts)[OUTSIDE]
+    def seconds(self, config: PlanConfig) -> LeastSeconds:
+        """The least seconds of the busiest rank of any stage, as if it were all stages."""
+        kind, samples, parts = (
+            (config.recompute, config.num_micro_batches > 1),
+            config.micro_batch,
+            config.tp * config.cp,
+        )
+        key = kind, samples, parts, config.dp
+        if key not in self.known:
+            if kind not in self.items:
+                self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
+            sums = dict.fromkeys(("forward", "backward", "weight", "step", OUTSIDE), 0.0)
+            few, many = self._scaled(kind, samples), self._scaled(kind, samples * config.dp)
+            for item, own, whole in zip(self.items[kind], few, many, strict=True):
+                among_all = item.free or item.part == "step"
+                seconds = item.count * self._least(*((whole, parts * config.dp) if among_all else (own, parts)))
+                sums[item.part] += seconds
+                sums[OUTSIDE] += seconds * (item.outside and item.part != "step")
+            self.known[key] = LeastSeconds(*(total * (1 - NEGLIGIBLE) for total in sums.values()))
+        return self.known[key]
 
     def saved_bytes(self, recompute: Recompute) -> int:
         """What one sample's forward pass leaves for its backward pass, in all layers and unsplit."""
@@ -102,26 +120,19 @@ class LeastWork:
             self.saved[recompute] = _saved_bytes(self.model, self.training, recompute)
         return self.saved[recompute]
 
-    def _sums(self, recompute: Recompute, samples: int, parts: int) -> Mapping[str, float]:
-        """Seconds by pass; without samples, of what is done once per step."""
-        key = recompute, samples, parts
-        if key not in self.known:
-            if recompute not in self.items:
-                self.items[recompute] = _items(self.model, self.training, recompute)
-            sums = dict.fromkeys(("forward", "backward", "weight", "step", OUTSIDE), 0.0)
-            for item in self.items[recompute]:
-                if (item.part == "step") is (samples == 0):
-                    seconds = item.count * self._least(_scaled(item, max(samples, 1)), parts)
-                    sums[item.part] += seconds
-                    sums[OUTSIDE] += seconds * item.outside
-            self.known[key] = {part: total * (1 - NEGLIGIBLE) for part, total in sums.items()}
-        return self.known[key]
+    def _scaled(self, kind: _Kind, samples: int) -> tuple[Features, ...]:
+        """What ops do with so many samples."""
+        key = kind, samples
+        if key not in self.scaled:
+            self.scaled[key] = tuple(_with_samples(item, samples) for item in self.items[kind])
+        return self.scaled[key]
 
     def _least(self, whole: Features, parts: int) -> float:
         """Seconds of the cheapest part of an op that one of so many ranks can be left with."""
         key = whole, parts
         if key not in self.least:
-            if whole.product is not None and parts <= LOOKED_AT and math.prod(whole.product) <= LARGEST:
+            few = parts <= LOOKED_AT and not self.unusual
+            if whole.product is not None and few and math.prod(whole.product) <= LARGEST:
                 pieces = -(-np.array(whole.product) // _ways(parts))
                 self.least[key] = float(self.cost.product_seconds(whole, pieces).min())
             else:
@@ -135,25 +146,26 @@ class LeastWork:
         return found.fixed_s + each + self.cost.act_overhead_s
 
 
-def _items(model: Model, training: Training, recompute: Recompute) -> tuple[_Item, ...]:
+def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:
     """The ops of a model, alike ones together, without parallelism."""
-    graphs = [_alone(model, training, recompute, samples) for samples in (1, 2)]
-    short = shortened(model)
-    counts = multiplicities(graphs[0], model.layers) if short is not None else {}
+    graphs = [_alone(model, training, kind, samples) for samples in (1, 2)]
+    counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
-    found: Counter[tuple[Features, Features, str, bool]] = Counter()
+    beside = beside_experts(graphs[0])
+    found: Counter[tuple[Features, Features, str, bool, bool]] = Counter()
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
         if act_rate(graphs[0], op) is Rate.MICRO_BATCH:
             part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
-        found[one, two, part, op.layer is None] += counts.get(op.name, 1)
+        free = unusual or op.layer is None or op.name in beside
+        found[one, two, part, op.layer is None, free] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 
 def _saved_bytes(model: Model, training: Training, recompute: Recompute) -> int:
     """Of what layers write forth and read back; the rest of a model is left out."""
-    graph = _alone(model, training, recompute, 1)
+    graph = _alone(model, training, (recompute, True), 1)
     counts = multiplicities(graph, model.layers) if shortened(model) is not None else {}
     total = 0
     for op in graph.ops:
@@ -166,10 +178,13 @@ def _saved_bytes(model: Model, training: Training, recompute: Recompute) -> int:
     return total
 
 
-def _alone(model: Model, training: Training, recompute: Recompute, samples: int) -> Graph:
-    config = PlanConfig(1, 1, 1, samples, 2, Schedule.GPIPE, recompute=recompute, offload=Offload.NONE)
-    alone = replace(training, global_batch=2 * samples, num_micro_batches=2)
-    return planned_graph(shortened(model) or model, alone, replace(config, context=Context.RING))
+def _alone(model: Model, training: Training, kind: _Kind, samples: int) -> Graph:
+    """The graph of one rank that trains alone, on micro-batches of so many samples."""
+    recompute, several = kind
+    count = 2 if several else 1
+    config = PlanConfig(1, 1, 1, samples, count, Schedule.GPIPE, recompute=recompute)
+    alone = replace(training, global_batch=count * samples, num_micro_batches=count)
+    return planned_graph(shortened(model) or model, alone, config)
 
 
 def _whole(graph: Graph, op: Op) -> Features:
@@ -178,7 +193,7 @@ def _whole(graph: Graph, op: Op) -> Features:
     return op_features(graph, op, signature, (1, 1))
 
 
-def _scaled(item: _Item, samples: int) -> Features:
+def _with_samples(item: _Item, samples: int) -> Features:
     """An op with so many samples."""
 
     def at(one: int, two: int) -> int:
@@ -202,3 +217,27 @@ def _ways(parts: int) -> npt.NDArray[np.int64]:
     divisors = [d for d in range(1, parts + 1) if parts % d == 0]
     products = (ways for ways in itertools.product(divisors, repeat=4) if parts % math.prod(ways) == 0)
     return np.array(list(products), np.int64)
+
+
+def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
+    """What a step of each configuration takes at least."""
+    least = [work.seconds(config) for config in configs]
+    totals = np.array([(one.forward_s, one.backward_s, one.weight_s, one.step_s) for one in least]).reshape(-1, 4)
+    forward, backward, weight, step = np.floor(totals.T * 1e9).astype(np.int64)
+    shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
+    found = np.zeros(len(configs), np.int64)
+    schedules = np.array([c.schedule for c in configs])
+    for schedule in dict.fromkeys(c.schedule for c in configs):
+        rows = np.flatnonzero(schedules == schedule)
+        stages, count, laps = shapes[rows].T
+        found[rows] = makespan_bound_ns(
+            schedule,
+            stages,
+            count,
+            laps,
+            forward_ns=forward[rows],
+            backward_ns=backward[rows],
+            weight_ns=weight[rows],
+            step_ns=step[rows],
+        )
+    return [int(bound) for bound in found]
