@@ -90,7 +90,7 @@ def layout_graph(
     stages = _at_home(graph, assigned, held)
     keep = _in_place(pinned(graph, wishes.all_layouts(traced.pins), mesh), held)
     converter = world.converter(*placements)
-    space = SearchSpace(graph, stages, traced.pipeline, converter.cost, converter, (1,) * len(placements), keep)
+    space = SearchSpace(graph, stages, traced.pipeline, converter.cost, converter, keep)
     return lay_out(graph, stages, choose(space), converter)
 
 

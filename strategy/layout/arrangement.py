@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strategy.comm.boxing import BoxingStep
-from strategy.graph.graph import Graph, Op, Phase, Role, Value, act_rate
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Movement
 from strategy.layout.in_flight import Leg, UnitRun, unit_run
-from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages, home_of, wanted_copies
+from strategy.layout.layout import Copy, Home, Layout, Stages, home_of, wanted_copies
 from strategy.layout.schedule import Schedule
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
@@ -248,6 +248,21 @@ class Lifetimes:
             return self.time_of[self.graph.producer[name].name]
         return self.time_of[self.readers(name, stage)[0].name]
 
+    def when(self, name: str, home: int, stage: int, *, at: int) -> tuple[Phase, int]:
+        """(phase, lap) in which a conversion from stage `home` to a copy on `stage` runs on `at`, which is one of them.
+
+        What is converted once per step runs before the first chunk or after the last.
+        """
+        producer = self.graph.producer.get(name)
+        if producer is None:
+            return Phase.FORWARD, 0
+        if self.graph.values[name].rate is Rate.STEP:
+            derived = all(self.graph.values[read].rate is Rate.STEP for read in producer.inputs)
+            return (producer.phase if derived else Phase.UPDATE), 0
+        departs = at != stage or (at == home and self.early(name))
+        leg = self.leg(producer if departs else self.readers(name, stage)[0])
+        return leg.phase, leg.lap
+
     def departure_time(self, name: str) -> int:
         """When a value that leaves its stage is sent: after its producer; a variable, at its first use."""
         producer = self.graph.producer.get(name)
@@ -365,7 +380,7 @@ class _Arranger:
             last = position == len(conversion.steps) - 1
             written = self._hold(name if last else f"{name}.{position}", copy.value, stage, target, lifetime)
             sender = self.tensors[here].stage
-            phase, lap = self._when(value, conversion, sender, copy)
+            phase, lap = self.lifetimes.when(copy.value, conversion.source.stage, copy.stage, at=sender)
             self.actions.append(
                 Action(
                     name=f"{name}:{step.kind}.{position}",
@@ -385,18 +400,6 @@ class _Arranger:
                 self.under_way[copy] = position + 1, here
                 return
         self.held[copy] = here
-
-    def _when(self, value: Value, conversion: Conversion, stage: int, copy: Copy) -> tuple[Phase, int]:
-        """(phase, lap) in which a step runs on `stage`; step values run before the first chunk or after the last."""
-        producer = self.graph.producer.get(value.name)
-        if producer is None:
-            return Phase.FORWARD, 0
-        if value.rate is Rate.STEP:
-            derived = all(self.graph.values[name].rate is Rate.STEP for name in producer.inputs)
-            return (producer.phase if derived else Phase.UPDATE), 0
-        departs = stage != copy.stage or (stage == conversion.source.stage and self.lifetimes.early(value.name))
-        leg = self.lifetimes.leg(producer if departs else self.lifetimes.readers(value.name, copy.stage)[0])
-        return leg.phase, leg.lap
 
     def _load(self, copy: Copy, name: str) -> None:
         lifetime = self.lifetimes.copy(copy.value, copy.stage, arrives=True)

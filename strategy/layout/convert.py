@@ -23,14 +23,20 @@ from strategy.sbp.tensor import Shape, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A conversion between placements: its price at home, what moves it included, and away; infinite if there is none.
+    """A conversion between placements: its price at home, on the way and away; infinite if there is none.
 
-    Ranks exchange messages; from one memory of a rank to its other, pieces are copied.
+    Ranks exchange messages, whose price is that of the way; from one memory of a rank to its other, pieces are copied.
     """
 
     leaving: float
+    moving: float
     arriving: float
     steps: tuple[BoxingStep, ...]
+
+    @property
+    def price(self) -> float:
+        """All of it."""
+        return self.leaving + self.moving + self.arriving
 
 
 def cross(
@@ -56,18 +62,25 @@ def cross(
         moving: price of the messages from one layout without terms to another.
         copying: price of a copy to the other memory of every rank of a placement, of the pieces of a layout.
     """
-    best = Crossing(float("inf"), 0.0, ())
+    best = Crossing(float("inf"), 0.0, 0.0, ())
     here, there = home.placement, away.placement
     for left, right in _meetings(spec, source, here, target, there):
         before, after = home.seconds(spec, source, left), away.seconds(spec, right, target)
-        if before + after >= best.leaving + best.arriving:
+        if before + after >= best.price:
             continue
-        moves = _moves(left, here, right, there, copying)
-        leaving = before + sum(moving(left, right) if seconds is None else seconds for _, seconds in moves)
-        if leaving + after < best.leaving + best.arriving:
-            between = (step for step, _ in moves)
-            steps = (*home.chain(spec, source, left), *between, *away.chain(spec, right, target))
-            best = Crossing(leaving, after, steps)
+        steps = _moves(left, here, right, there, copying)
+        leaving, way, arriving = before, 0.0, after
+        for step, copied in steps:
+            if copied is None:
+                way = moving(left, right)
+            elif step is steps[0][0]:
+                leaving += copied
+            else:
+                arriving += copied
+        if leaving + way + arriving < best.price:
+            between = (step for step, _ in steps)
+            chain = (*home.chain(spec, source, left), *between, *away.chain(spec, right, target))
+            best = Crossing(leaving, way, arriving, chain)
     return best
 
 
@@ -156,15 +169,15 @@ class Converter:
 
         return price_ns
 
-    def prices_ns(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[float, float]:
-        """Nanoseconds that the cheapest conversion takes at home and, after a transfer, on `stage`.
+    def prices_ns(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[float, float, float]:
+        """Nanoseconds that the cheapest conversion takes at home, on the way to `stage`, and there.
 
         Infinite where there is no conversion.
         """
         if home.stage == stage:
-            return self.boxings[stage].seconds(spec, home.layout, layout), 0.0
+            return self.boxings[stage].seconds(spec, home.layout, layout), 0.0, 0.0
         crossing = self._across(spec, home, stage, layout)
-        return crossing.leaving, crossing.arriving
+        return crossing.leaving, crossing.moving, crossing.arriving
 
     def way(self, home: int, stage: int) -> tuple[int, int]:
         """What all conversions from one stage to another cost alike: the first such stage, or the number of a pair."""
@@ -174,10 +187,10 @@ class Converter:
 
     def all_prices_ns(
         self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layout: NdSbp
-    ) -> list[tuple[float, float]]:
+    ) -> list[tuple[float, float, float]]:
         """`prices_ns` from several layouts on one stage."""
         if home == stage:
-            return [(seconds, 0.0) for seconds in self.boxings[stage].all_seconds(spec, sources, layout)]
+            return [(seconds, 0.0, 0.0) for seconds in self.boxings[stage].all_seconds(spec, sources, layout)]
         return [self.prices_ns(spec, Home(home, source), stage, layout) for source in sources]
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:

@@ -118,7 +118,7 @@ def _makespans_ns(schedule: Schedule, m: int, times: PipelineTimes) -> IntArray:
     if schedule is Schedule.GPIPE:
         return _gpipe(m, times)
     order = merged_order(schedule, times.stages, m, times.laps)
-    lasts, messages = _by_leg(order, schedule, times)
+    lasts, messages = by_leg(order, schedule, times)
     before, after = (np.array(each, order="C").reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
     found = np.empty(len(before), np.int64)
     _run(order, lasts, messages, times.overlaps, before, after, found)
@@ -148,7 +148,7 @@ def _check_length(m: int, times: PipelineTimes) -> None:
         raise InputError("a step is too long to be counted", where="times", got=most, expected=f"< {LONGEST_NS} ns")
 
 
-def _by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tuple[IntArray, IntArray]:
+def by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tuple[IntArray, IntArray]:
     """(cases, legs): how long a chunk of each leg lasts, and the message that it sends."""
     places = times.stages * times.laps
     at = order.stage[:places], order.lap[:places]

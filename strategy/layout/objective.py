@@ -1,12 +1,11 @@
-"""Objective: the linear estimate of a step that the search minimises.
+"""Objective: the estimate of a step that the search minimises, by the schedule's own recurrence over the stages.
 
-    stage_ns = (micro-batches + bubble) * (its micro-batch acts) + (its step acts)
-    objective_ns = the largest stage_ns
+    objective_ns = makespan_ns(schedule, micro-batches, the times of every stage)
 
-The bubble is stages - 1 under GPipe and 1F1B, and a part of that under others (`BUBBLE_PARTS`), rounded up.
-
-An act is priced on the rank with the largest pieces; a transfer counts on the stage that sends. What runs beside
-other work counts in full: the simulator knows about overlap, the objective does not.
+An act is priced on the rank with the largest pieces, and counts in full where it is (`account_of`): in every chunk of
+its stage, lap and phase, or once, before the first chunk of a step or after the last. A transfer of a micro-batch is
+the message from its place along the pipeline to the next. What runs beside other work counts in full, but for messages
+where these overlap: the simulator knows about overlap, the objective does not.
 """
 
 from __future__ import annotations
@@ -14,20 +13,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel, crossing_features, op_features
 from strategy.cost.measurement import Features
-from strategy.graph.graph import Graph
+from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
 from strategy.layout.layout import Layout
-from strategy.layout.schedule import Schedule
+from strategy.layout.schedule import Schedule, at_position, position_of
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate, TensorSpec
+
+if TYPE_CHECKING:  # what runs a plan needs no compiler
+    from strategy.layout.makespan import IntArray, PipelineTimes
+
+Account = tuple[str, tuple[int, ...]]
+"""Where an act counts: the name of a field of `PipelineTimes`, and its place in that array."""
+
+CHUNKS = {Phase.FORWARD: "forward_ns", Phase.BACKWARD: "backward_ns", Phase.WEIGHT: "weight_ns"}
+"""Phase -> the field of its chunks."""
+ONCE = ("before_ns", "after_ns")
+"""The fields of what is done once per step."""
 
 BUBBLE_PARTS = {Schedule.ZB_H1: 3, Schedule.ZBV: 6}
 """Into how many parts a schedule cuts 1F1B's bubble; interleaved, as many as there are laps.
@@ -37,15 +50,34 @@ where the three passes take equally long.
 """
 
 
-def rate_weight(rate: Rate, pipeline: Pipeline, stages: int) -> int:
-    """How many times an act counts: once per step, or once per micro-batch slot of the pipeline."""
-    return 1 if rate is Rate.STEP else slots(pipeline, stages)
-
-
 def slots(pipeline: Pipeline, stages: int) -> int:
-    """Micro-batches that the time of a step would do for, the bubble counted as such."""
+    """Micro-batches that the time of a step would do for where all stages are equal, the bubble counted as such."""
     parts = BUBBLE_PARTS.get(pipeline.schedule, pipeline.laps)
     return pipeline.num_micro_batches + -(-(stages - 1) // parts)
+
+
+def account_of(rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
+    """Where an act counts that is no transfer.
+
+    As lowering has it: what updates need comes after all chunks, and what else is done once per step before them.
+    """
+    if phase is Phase.UPDATE:
+        return "after_ns", (stage,)
+    return ("before_ns", (stage,)) if rate is Rate.STEP else (CHUNKS[phase], (stage, lap))
+
+
+def message_account(pipeline: Pipeline, stages: int, rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
+    """Where a transfer counts: as the message to the next place of its pass; where there is none, with its sender.
+
+    One that skips places counts where it leaves.
+    """
+    place = position_of(pipeline.schedule, stages, stage, lap)
+    ahead = phase is Phase.FORWARD
+    target = place + 1 if ahead else place - 1
+    passes = rate is Rate.MICRO_BATCH and phase in (Phase.FORWARD, Phase.BACKWARD)
+    if passes and 0 <= target < stages * pipeline.laps and at_position(pipeline.schedule, stages, target)[0] != stage:
+        return ("forward_message_ns" if ahead else "backward_message_ns"), (min(place, target),)
+    return account_of(rate, phase, stage, lap)
 
 
 def load_features(spec: TensorSpec, layout: NdSbp, mesh: tuple[int, ...]) -> Features:
@@ -124,26 +156,52 @@ class _Alike:
         return self.places[source, target]
 
 
-def stage_times_ns(
+def pipeline_times(
     graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
-) -> tuple[int, ...]:
-    """The objective's time of every stage."""
+) -> PipelineTimes:
+    """What the stages of a laid-out graph do, and for how long."""
     features = all_features(graph, layout, arrangement, cost)
-    return _stage_times_ns(arrangement, features, cost, pipeline, len(layout.stages.placements))
+    return _pipeline_times(arrangement, features, cost, pipeline, len(layout.stages.placements))
 
 
-def _stage_times_ns(
+def objective_ns(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline) -> int:
+    """The objective of a laid-out graph."""
+    return _makespan_ns(pipeline, pipeline_times(graph, layout, arrangement, cost, pipeline))
+
+
+def no_times(pipeline: Pipeline, stages: int) -> dict[str, IntArray]:
+    """The arrays of `PipelineTimes`, all zero."""
+    chunks, messages = (stages, pipeline.laps), (stages * pipeline.laps - 1,)
+    shapes = {
+        **dict.fromkeys(CHUNKS.values(), chunks),
+        **dict.fromkeys(("forward_message_ns", "backward_message_ns"), messages),
+        **dict.fromkeys(ONCE, (stages,)),
+    }
+    return {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+
+
+def _pipeline_times(
     arrangement: Arrangement, features: Sequence[Features], cost: CostModel, pipeline: Pipeline, stages: int
-) -> tuple[int, ...]:
-    totals = [0] * stages
+) -> PipelineTimes:
+    from strategy.layout.makespan import PipelineTimes
+
+    found = no_times(pipeline, stages)
     known: dict[int, int] = {}
     """By the identity of features, which all actions that are alike share."""
-    weights = {rate: rate_weight(rate, pipeline, stages) for rate in Rate}
-    for action, found in zip(arrangement.actions, features, strict=True):
-        if id(found) not in known:
-            known[id(found)] = to_ns(cost.seconds(found))
-        totals[action.stage] += weights[action.rate] * known[id(found)]
-    return tuple(totals)
+    for action, seen in zip(arrangement.actions, features, strict=True):
+        if id(seen) not in known:
+            known[id(seen)] = to_ns(cost.seconds(seen))
+        at = action.rate, action.phase, action.stage, action.lap
+        sent = action.kind is ActKind.TRANSFER
+        name, place = message_account(pipeline, stages, *at) if sent else account_of(*at)
+        found[name][place] += known[id(seen)]
+    return PipelineTimes(**found, overlaps=pipeline.overlaps)
+
+
+def _makespan_ns(pipeline: Pipeline, times: PipelineTimes) -> int:
+    from strategy.layout.makespan import makespan_ns
+
+    return makespan_ns(pipeline.schedule, pipeline.num_micro_batches, times)
 
 
 @dataclass(frozen=True)
@@ -165,8 +223,13 @@ class Priced:
         """What the cost model knows of every action, in order."""
         return all_features(self.graph, self.layout, self.arrangement, self.cost)
 
-    @property
-    def stage_times_ns(self) -> tuple[int, ...]:
-        """The objective's time of every stage."""
+    @cached_property
+    def times(self) -> PipelineTimes:
+        """What its stages do, and for how long."""
         count = len(self.layout.stages.placements)
-        return _stage_times_ns(self.arrangement, self.features, self.cost, self.pipeline, count)
+        return _pipeline_times(self.arrangement, self.features, self.cost, self.pipeline, count)
+
+    @property
+    def objective_ns(self) -> int:
+        """The objective."""
+        return _makespan_ns(self.pipeline, self.times)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from strategy.layout.critical_path import critical_path
 from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
 from strategy.layout.schedule import Schedule
 
@@ -15,6 +16,8 @@ def warm() -> None:
         times = PipelineTimes(chunks, chunks, chunks, messages, messages, step, step)
         for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
             (makespans_ns if cases else makespan_ns)(schedule, 40, times)
+            if not cases:
+                critical_path(schedule, 40, times)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,9 @@ def check(case: GraphCase, seed: int, exercised: list[str]) -> Iterator[str]:
     if not layouts:
         exercised.append("no layout")
         return
+    for layout in layouts:
+        if layout.cost_ns > case.paths.number * layout.objective_ns:
+            yield f"{case.paths.number} paths are {layout.cost_ns} long, the objective is {layout.objective_ns}"
     best = min(layout.cost_ns for layout in layouts)
     roomy = min(layout.peak for layout in layouts if layout.cost_ns == best)
     least = min(layout.peak for layout in layouts)

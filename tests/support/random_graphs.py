@@ -11,8 +11,10 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from strategy.base.errors import SbpError
 from strategy.cost.cost import CostModel
@@ -22,8 +24,10 @@ from strategy.graph.signature import Signature, op_signatures, piece_specs
 from strategy.hardware.cluster import Cluster, Device, Link
 from strategy.layout.arrangement import Pipeline, arrange
 from strategy.layout.convert import Converter, lay_out
+from strategy.layout.critical_path import Paths, critical_path, length_ns
 from strategy.layout.layout import Layout, Stages
-from strategy.layout.objective import stage_times_ns
+from strategy.layout.makespan import PipelineTimes, makespan_ns
+from strategy.layout.objective import no_times, pipeline_times
 from strategy.layout.schedule import Schedule
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.sbp.placement import Placement
@@ -42,7 +46,7 @@ class GraphCase:
     stages: Stages
     pipeline: Pipeline
     cost: CostModel
-    weights: tuple[int, ...]
+    paths: Paths
     options: dict[str, tuple[Signature, ...]]
 
     @cached_property
@@ -54,8 +58,8 @@ class GraphCase:
             self.pipeline,
             self.cost,
             Converter(self.cost, self.stages.placements),
-            self.weights,
             lambda op, signature: signature in self.options[op.name],
+            self.paths,
         )
 
     @property
@@ -84,9 +88,10 @@ class GraphCase:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """One combination: its weighted time, its largest peak, and its layout."""
+    """One combination: the length of the case's paths, its objective, its largest peak, and its layout."""
 
     cost_ns: int
+    objective_ns: int
     peak: int
     layout: Layout
 
@@ -107,9 +112,10 @@ def every_layout(case: GraphCase) -> Iterator[Priced]:
 def price(case: GraphCase, layout: Layout) -> Priced:
     """What a layout costs and holds, by the arrangement alone."""
     arrangement = arrange(case.graph, layout, case.pipeline)
-    times = stage_times_ns(case.graph, layout, arrangement, case.cost, case.pipeline)
+    times = pipeline_times(case.graph, layout, arrangement, case.cost, case.pipeline)
     peaks = lifetime_peaks(case.graph, case.stages, arrangement)
-    return Priced(sum(w * t for w, t in zip(case.weights, times, strict=True)), max(peaks), layout)
+    objective = makespan_ns(case.pipeline.schedule, case.pipeline.num_micro_batches, times)
+    return Priced(length_ns(case.space.paths.counts, times), objective, max(peaks), layout)
 
 
 def ties(graph: Graph, options: dict[str, tuple[Signature, ...]]) -> list[list[Op]]:
@@ -145,7 +151,7 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
         Stages(placements, _random_stages(rng, graph, stages)),
         pipeline,
         _random_cost(rng, size * stages),
-        (*(rng.choice((0, 1, 1, 3)) for _ in range(stages - 1)), 1),
+        random_paths(rng, pipeline, stages),
         _random_options(rng, graph, mesh, most),
     )
 
@@ -351,6 +357,15 @@ def _random_options(rng: random.Random, graph: Graph, mesh: Shape, most: int) ->
     return options
 
 
-def with_weights(case: GraphCase, weights: tuple[int, ...]) -> GraphCase:
-    """The same case under another weighing of the stages."""
-    return replace(case, weights=weights)
+def random_paths(rng: random.Random, pipeline: Pipeline, stages: int) -> Paths:
+    """The critical path of random times, or its mean with others."""
+
+    def one() -> Paths:
+        arrays = {
+            name: np.array([rng.randrange(9) for _ in zeros.flat], np.int64).reshape(zeros.shape)
+            for name, zeros in no_times(pipeline, stages).items()
+        }
+        times = PipelineTimes(**arrays, overlaps=pipeline.overlaps)
+        return critical_path(pipeline.schedule, pipeline.num_micro_batches, times)
+
+    return one() if rng.random() < 0.5 else one().and_also(one())

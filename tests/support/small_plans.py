@@ -24,13 +24,11 @@ from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey
 from strategy.graph.signature import op_signatures
 from strategy.hardware.cluster import Cluster, Device, Host, Link
-from strategy.layout.arrangement import arrange
 from strategy.layout.config import Context, PlanConfig
 from strategy.layout.convert import lay_out
 from strategy.layout.layout import Layout
-from strategy.layout.objective import stage_times_ns
+from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
-from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.lowering.lower import lower
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
@@ -41,7 +39,7 @@ from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, Program
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
-from strategy.search.candidate.candidate_solve import Solved, solve_candidate
+from strategy.search.candidate.candidate_solve import solve_candidate, solved_as
 from strategy.search.candidate.candidates import Request, space_of
 from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep, simulated_plan
 from strategy.search.layouts.deduce import deduce
@@ -130,10 +128,8 @@ def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str], simul
 
 def _laid_out(asked: Request, config: PlanConfig, space: SearchSpace, layout: Layout, simulate: Simulate) -> Plan:
     """The plan of a layout chosen in some space, at the prices of the request."""
-    arrangement = arrange(space.graph, layout, space.pipeline)
-    objective = max(stage_times_ns(space.graph, layout, arrangement, asked.cost, space.pipeline))
-    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
-    return simulated_plan(asked, Solved(config, layout, objective, 0, peaks), simulate)
+    solved = solved_as(config, Priced(space.graph, layout, space.pipeline, asked.cost), 0)
+    return simulated_plan(asked, solved, simulate)
 
 
 def _random_layout(space: SearchSpace, rng: random.Random) -> Layout:
@@ -153,8 +149,7 @@ def _random_layout(space: SearchSpace, rng: random.Random) -> Layout:
 def reclaimed(plan: Plan) -> Plan:
     """The plan with the claims that follow from its layout, as far as an illegal one can be followed."""
     try:
-        arrangement = arrange(plan.graph, plan.layout, plan.pipeline)
-        objective_s = max(stage_times_ns(plan.graph, plan.layout, arrangement, plan.cost, plan.pipeline)) / 1e9
+        objective_s = plan.priced.objective_ns / 1e9
         program = lower(plan.graph, plan.layout, plan.pipeline, plan.cost, tokens_per_step=plan.tokens_per_step)
         claims = replace(
             plan.claims,

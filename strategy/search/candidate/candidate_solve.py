@@ -2,11 +2,12 @@
 
 Bounds are statements about the objective, for a candidate's layouts x:
 
-    a candidate's objective   max over stages of stage_ns(x)
-    its bound                 max over weights w >= 0 of  min over x of sum_s w_s stage_ns(x) / sum_s w_s
+    a candidate's objective   max over paths through the schedule of the path's length under the times of x
+    its bound                 max over means of paths of  min over x of  the mean of their lengths under the times of x
 
-with w all ones, and w the slowest stage alone. Where memory is scarce, the slowest stage counts as much as all others
-together, so that its time is small and theirs stay so.
+with the mean of paths that pass all stages about alike, and with the critical path of the layout found, alone. So a
+layout that is best along its own critical path is proved best. Where memory is scarce, the mean of both counts, so that
+the critical path is short and others stay so.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass, replace
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.graph.signature import Signature
-from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
+from strategy.layout.critical_path import Paths, critical_path
 from strategy.layout.layout import Layout
-from strategy.layout.objective import stage_times_ns
+from strategy.layout.makespan import PipelineTimes
+from strategy.layout.objective import Priced
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.search.candidate.candidates import Request, space_of
 from strategy.search.candidate.quick_bound import quick_bound_ns
@@ -37,8 +39,7 @@ NEGLIGIBLE = 1e-3
 class Solved:
     """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
 
-    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`); `slowest`
-    is the stage whose time the objective is.
+    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`).
     """
 
     config: PlanConfig
@@ -46,7 +47,7 @@ class Solved:
     objective_ns: int
     bound_ns: int
     peaks: tuple[int, ...]
-    slowest: int = 0
+    times: PipelineTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def solve_candidate(
 def examine(
     request: Request, config: PlanConfig, rules: Sequence[str], budget: Budget, cutoff_ns: int | None
 ) -> CandidateBound:
-    """Solve without the memory limit; with it if that does not fit; then see what the slowest stage alone says.
+    """Solve without the memory limit; with it if that does not fit; then see what the critical path alone says.
 
     Raises:
         InfeasibleError: the pins leave some op without signature.
@@ -118,7 +119,7 @@ class _Examination:
         bound, signatures = free.solve(*([] if rule_based is None else [rule_based]))
         found = None if signatures is None else self._evaluated(signatures, bound)
         if found is not None and self.config.pp > 1 and not self._is_beaten(bound):
-            found = self._focus_on_slowest(found, None)
+            found = self._focus_on_critical(found, None)
             bound = found.bound_ns
         if found is not None and self._fits(found):
             return CandidateBound(bound, found.bound_ns, self._no_worse_than_deduced(found))
@@ -128,7 +129,7 @@ class _Examination:
         if best is None:
             return CandidateBound(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
         if self.config.pp > 1 and not self._is_beaten(best.bound_ns):
-            best = best if _is_close(best) else self._focus_on_slowest(best, self.memory_limit_bytes, found)
+            best = best if _is_close(best) else self._focus_on_critical(best, self.memory_limit_bytes, found)
         best = self._no_worse_than_deduced(best)
         return CandidateBound(bound, best.bound_ns, best)
 
@@ -141,9 +142,13 @@ class _Examination:
     def _fits(self, found: Solved) -> bool:
         return max(found.peaks) <= self.memory_limit_bytes
 
-    def _focus_on_slowest(self, found: Solved, limit: int | None, *others: Solved | None) -> Solved:
-        """Weigh the slowest stage alone: a second bound, and perhaps a better layout that holds no more than may be."""
-        alone = replace(self.space, weights=tuple(int(stage == found.slowest) for stage in range(self.config.pp)))
+    def _critical(self, found: Solved) -> Paths:
+        """The critical path of a layout."""
+        return critical_path(self.config.schedule, self.config.num_micro_batches, found.times)
+
+    def _focus_on_critical(self, found: Solved, limit: int | None, *others: Solved | None) -> Solved:
+        """Count the critical path alone: a second bound, and perhaps a better layout that holds no more than may be."""
+        alone = replace(self.space, along=self._critical(found))
         known = [one.layout.signatures for one in (found, *others) if one is not None]
         try:
             bound, signatures = WeightedProblem.of(alone, limit, self.budget, self.cutoff_ns).solve(*known)
@@ -171,8 +176,8 @@ class _Examination:
         known = [] if rule_based is None else [rule_based]
         if found is not None:
             known.append(found.layout.signatures)
-            weights = (self.config.pp if stage == found.slowest else 1 for stage in range(self.config.pp))
-            space = replace(space, weights=tuple(weights))
+            if self.config.pp > 1:
+                space = replace(space, along=space.paths.and_also(self._critical(found)))
         try:
             limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns)
             bound, signatures = limited.solve(*known)
@@ -186,7 +191,7 @@ class _Examination:
         return bound, best if best is not None and self._fits(best) else None
 
     def _no_worse_than_deduced(self, found: Solved) -> Solved:
-        """Several stages are weighed against one another, which is no proof; so look at what no search would give.
+        """Paths are weighed against one another, which is no proof; so look at what no search would give.
 
         Not where it could gain next to nothing, nor when the time is up.
         """
@@ -223,8 +228,11 @@ def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_lim
 def evaluated(config: PlanConfig, space: SearchSpace, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
     """A candidate with these signatures."""
     layout = lay_out(space.graph, space.stages, signatures, space.converter)
-    arrangement = arrange(space.graph, layout, space.pipeline)
-    times = stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline)
-    objective = max(times)
-    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
-    return Solved(config, layout, objective, min(bound_ns, objective), peaks, times.index(objective))
+    return solved_as(config, Priced(space.graph, layout, space.pipeline, space.cost), bound_ns)
+
+
+def solved_as(config: PlanConfig, priced: Priced, bound_ns: int) -> Solved:
+    """What a layout of a candidate takes and holds, next to a bound on all layouts."""
+    peaks = lifetime_peaks(priced.graph, priced.layout.stages, priced.arrangement)
+    objective_ns = priced.objective_ns
+    return Solved(config, priced.layout, objective_ns, min(bound_ns, objective_ns), peaks, priced.times)

@@ -278,7 +278,6 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),
-        weights=(1,) * config.pp,
         keep=_keep(graph, stages, config, rules, pins),
         owned=config.zero_owner,
         folded=folded,

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.ilp.solve.memory_feasibility import least_peak
-from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
-from strategy.layout.objective import stage_times_ns
-from strategy.lowering.lifetime_peak import lifetime_peaks
-from strategy.lowering.lower import lower
+from strategy.layout.objective import Priced
+from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.program.program import Program
-from strategy.search.candidate.candidate_solve import Solved
+from strategy.search.candidate.candidate_solve import Solved, solved_as
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.candidate.quick_bound import quick_bound_ns
 from strategy.search.layouts.layout_problem import layout_problem
@@ -89,9 +87,7 @@ def _of_candidate(
     if answer.choice is None:
         return None, answer.infeasible
     layout = lay_out(space.graph, space.stages, limited.signatures(answer.choice), space.converter)
-    arrangement = arrange(space.graph, layout, space.pipeline)
-    objective = max(stage_times_ns(space.graph, layout, arrangement, space.cost, space.pipeline))
-    peaks = lifetime_peaks(space.graph, space.stages, arrangement)
-    solved = Solved(config, layout, objective, min(quick_bound_ns(request, config), objective), peaks)
-    program = lower(space.graph, layout, space.pipeline, space.cost)
-    return Tightest(solved, program, max(memory_nbytes(program))), answer.peak_bound >= max(peaks)
+    priced = Priced(space.graph, layout, space.pipeline, space.cost)
+    solved = solved_as(config, priced, quick_bound_ns(request, config))
+    program = lower_priced(priced)
+    return Tightest(solved, program, max(memory_nbytes(program))), answer.peak_bound >= max(solved.peaks)

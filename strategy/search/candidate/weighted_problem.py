@@ -1,4 +1,4 @@
-"""Weighted problem: one layout problem whose stages' times are weighted and added up, solved from what is known.
+"""Weighted problem: one layout problem, in which choices cost the length of some paths, solved from what is known.
 
 Far from any good choice, a bound says little about which choices are worse; near one, it rules nearly all of them out.
 So solving begins with the best of what a person would choose from, and with what was found for other weights or limits.
@@ -42,7 +42,7 @@ class WeightedProblem:
         if budget.is_over():
             raise OutOfTimeError("the time is up; raise the time limit")
         problem = layout_problem(space, limit=limit, budget=budget)
-        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * sum(space.weights) + 1
+        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * space.paths.number + 1
         return WeightedProblem(space, problem, budget, cutoff)
 
     def rule_based(self) -> dict[str, Signature] | None:
@@ -79,7 +79,7 @@ class WeightedProblem:
             rule_based = self.rule_based()
             starts += [] if rule_based is None else [self.problem.choice_of(rule_based)]
         solution = solve(self.problem.problem, budget=self.budget, cutoff=self.cutoff, starts=starts)
-        bound = -(-solution.lower_bound // sum(self.space.weights))
+        bound = -(-solution.lower_bound // self.space.paths.number)
         if solution.choice is not None:
             return bound, self.problem.signatures(solution.choice)
         if solution.status in (Status.INFEASIBLE, Status.CUTOFF):

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from strategy.graph.graph import deciding_op
-from strategy.sbp.tensor import TensorSpec
+from strategy.graph.graph import Phase, deciding_op
+from strategy.layout.arrangement import Lifetimes
+from strategy.layout.objective import account_of, message_account
+from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.search.layouts.classes import Classes, OpClass, Writer
+from strategy.search.layouts.space import SearchSpace
 
 Instance = tuple[str, int, int]
 """(value, the stage that it lives on or -1 where it is loaded, the stage of its readers)."""
+Weights = tuple[int, int, int]
+"""What a nanosecond of a conversion costs: at home, on the way, and where it arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +28,8 @@ class Bundle:
     """(class, at which of its inputs it reads the value)."""
     spec: TensorSpec
     instances: tuple[Instance, ...]
-    moves: Mapping[tuple[int, int], int]
-    """(home stage, readers' stage) -> how often a step of the pipeline makes that conversion."""
+    moves: Mapping[tuple[int, int], Weights]
+    """(home stage, readers' stage) -> what that conversion of all instances costs."""
 
 
 @dataclass(slots=True)
@@ -35,12 +40,13 @@ class _BundleBuilder:
     readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
     spec: TensorSpec
     instances: list[Instance] = field(default_factory=list)
-    moves: dict[tuple[int, int], int] = field(default_factory=dict)
+    moves: dict[tuple[int, int], Weights] = field(default_factory=dict)
 
-    def add(self, value: str, home: int, stage: int, times: int) -> None:
-        """Add a value that `times` conversions a step bring from its home to its readers."""
+    def add(self, value: str, home: int, stage: int, weights: Weights) -> None:
+        """Add a value whose conversion from its home to its readers has some weights."""
         self.instances.append((value, home, stage))
-        self.moves[home, stage] = self.moves.get((home, stage), 0) + times
+        leaving, moving, arriving = self.moves.get((home, stage), (0, 0, 0))
+        self.moves[home, stage] = leaving + weights[0], moving + weights[1], arriving + weights[2]
 
     def freeze(self) -> Bundle:
         """The bundle."""
@@ -51,15 +57,30 @@ def bundles(classes: Classes) -> list[Bundle]:
     """All values that are read, by the stage of their readers."""
     found: dict[object, _BundleBuilder] = {}
     space = classes.space
+    lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
     for name, value in space.graph.values.items():
-        writer, home, decider = classes.writer(name), _home_stage(classes, name), deciding_op(space.graph, name)
-        times = space.times(value.rate) * (1 if decider is None else space.count(decider.name))
+        writer, home = classes.writer(name), _home_stage(classes, name)
         for stage, readers in _readers(classes, name).items():
             wanted = tuple((reader.index, positions) for reader, positions in readers)
             source = None if writer is None else writer.identity
             key = (source, wanted, home == stage, value.spec, value.role)
-            found.setdefault(key, _BundleBuilder(writer, readers, value.spec)).add(name, home, stage, times)
+            found.setdefault(key, _BundleBuilder(writer, readers, value.spec)).add(
+                name, home, stage, _weights(lifetimes, space, name, home, stage)
+            )
     return [builder.freeze() for builder in found.values()]
+
+
+def _weights(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, stage: int) -> Weights:
+    """Of the conversion of one value; where it is loaded, of the load, which is where it arrives."""
+    rate, decider = space.graph.values[name].rate, deciding_op(space.graph, name)
+    if decider is None:
+        lap = lifetimes.leg(lifetimes.readers(name, stage)[0]).lap
+        return 0, 0, space.weight(account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap))
+    (phase, lap), (later, other) = (lifetimes.when(name, home, stage, at=at) for at in (home, stage))
+    leaves, arrives = account_of(rate, phase, home, lap), account_of(rate, later, stage, other)
+    moves = message_account(space.pipeline, len(space.stages.placements), rate, phase, home, lap)
+    leaving, moving, arriving = (space.count(decider.name) * space.weight(one) for one in (leaves, moves, arrives))
+    return leaving, moving, arriving
 
 
 def _home_stage(classes: Classes, value: str) -> int:

@@ -8,8 +8,8 @@ paid once however many readers share the copy, so a copy is a node of its own:
 Without a memory limit a copy is `unused` or `used`, at a price on the edge to the writer; a copy that one class alone
 can want needs no node, only an edge from writer to reader. With a limit, the copy's choices name the layout that it
 comes from, so that its own choice says which tensors its conversion holds. All of this is exact: the cost of a choice
-is the weighted sum of `objective.stage_times_ns`, its peak that of `lifetime_peak`, but for what owners hold
-(`layout_memory`).
+is the length of the space's paths under `objective.pipeline_times`, its peak that of `lifetime_peak`, but for what
+owners hold (`layout_memory`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from strategy.cost.cost import largest_nbytes
 from strategy.graph.graph import Graph, act_rate
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, Problem
-from strategy.layout.objective import load_features
+from strategy.layout.objective import account_of, load_features
 from strategy.sbp.sbp import NdSbp
-from strategy.sbp.tensor import Rate, TensorSpec
-from strategy.search.layouts.bundles import Bundle, bundles
+from strategy.sbp.tensor import TensorSpec
+from strategy.search.layouts.bundles import Bundle, Weights, bundles
 from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
 from strategy.search.layouts.layout_memory import LayoutMemory
 from strategy.search.layouts.problem_builder import IntArray, ProblemBuilder, Table
@@ -109,7 +109,12 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
             seconds = space.cost.all_op_seconds(space.graph, first, found.options, space.mesh)
             op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(
-            space.count(op.name) * space.weight(space.stages.stage_of[op.name], act_rate(space.graph, op))
+            space.count(op.name)
+            * space.weight(
+                account_of(
+                    act_rate(space.graph, op), op.phase, space.stages.stage_of[op.name], space.stages.lap_of(op.name)
+                )
+            )
             for op in found.ops
         )
         name = first.template if first.template and len(found.ops) > 1 else first.name
@@ -186,7 +191,7 @@ class _Copies:
     def _loaded(self, bundle: Bundle, layout: NdSbp, name: str) -> int:
         """A copy that nobody writes: it is loaded where it is used."""
         ns = to_ns(self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh)))
-        cost = ns * sum(self.space.weight(stage, Rate.MICRO_BATCH) for _, _, stage in bundle.instances)
+        cost = ns * sum(arriving for _, _, arriving in bundle.moves.values())
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
         return self.builder.add_node(name, [0, cost], usages)
 
@@ -218,22 +223,22 @@ class _Copies:
 
 def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> list[int]:
     """What copies cost by the layout that they come from: the weighted times of their conversions."""
-    totals, weights, converter = [0] * len(sources), space.weights, space.converter
-    ways: dict[tuple[int, int], tuple[int, int, int, int]] = {}
-    for (home, stage), times in bundle.moves.items():
+    totals, converter = [0] * len(sources), space.converter
+    ways: dict[tuple[int, int], tuple[int, int, Weights]] = {}
+    for (home, stage), (leaves, moves, arrives) in bundle.moves.items():
         way = converter.way(home, stage)
-        *_, leaves, arrives = ways.get(way, (0, 0, 0, 0))
-        ways[way] = home, stage, leaves + times * weights[home], arrives + times * weights[stage]
+        *_, known = ways.get(way, (home, stage, (0, 0, 0)))
+        ways[way] = home, stage, (known[0] + leaves, known[1] + moves, known[2] + arrives)
     if space.copy_prices:
         held = sum(space.copy_prices.get(value, 0.0) for value, _, _ in bundle.instances)
         price = int(held * _nbytes(space, bundle.spec, layout)) if held else 0
         totals = [0 if source == layout else price for source in sources]
-    for home, stage, leaves, arrives in ways.values():
-        for i, (leaving, arriving) in enumerate(converter.all_prices_ns(bundle.spec, home, sources, stage, layout)):
-            if totals[i] == FORBIDDEN or leaving + arriving == math.inf:
+    for home, stage, weights in ways.values():
+        for i, prices in enumerate(converter.all_prices_ns(bundle.spec, home, sources, stage, layout)):
+            if totals[i] == FORBIDDEN or math.inf in prices:
                 totals[i] = FORBIDDEN
             else:
-                totals[i] += leaves * int(leaving) + arrives * int(arriving)
+                totals[i] += sum(weight * int(price) for weight, price in zip(weights, prices, strict=True))
     return totals
 
 

@@ -1,17 +1,23 @@
-"""Search space: one graph on one pipeline of equal meshes, and the signatures that each of its ops may have."""
+"""Search space: one graph on one pipeline of equal meshes, and the signatures that each of its ops may have.
+
+What a choice costs is the length of some paths through the schedule, all together (`critical_path`): linear, and, over
+the number of paths, no more than the objective.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
+from strategy.layout.critical_path import Paths, even_paths
 from strategy.layout.layout import Stages
-from strategy.layout.objective import rate_weight
+from strategy.layout.objective import ONCE, Account
 from strategy.sbp.tensor import Rate
 
 Keep = Callable[[Op, Signature], bool]
@@ -28,20 +34,18 @@ def all_of(rules: Mapping[str, Keep]) -> Keep:
     return lambda op, signature: all(rule(op, signature) for rule in rules.values())
 
 
-@dataclass(slots=True)
+@dataclass
 class SearchSpace:
-    """One graph on one pipeline of equal meshes; `weights` say how much each stage's time counts.
-
-    The options of ops are remembered.
-    """
+    """One graph on one pipeline of equal meshes; the options of ops are remembered."""
 
     graph: Graph
     stages: Stages
     pipeline: Pipeline
     cost: CostModel
     converter: Converter
-    weights: tuple[int, ...]
     keep: Keep
+    along: Paths | None = None
+    """The paths whose length a choice costs; else those that pass all stages about alike."""
     owned: bool = False
     """Whether tensors may be with one rank of the data axis."""
     folded: bool = True
@@ -71,16 +75,20 @@ class SearchSpace:
         """The mesh of every stage."""
         return self.stages.placements[0].mesh
 
-    def times(self, rate: Rate) -> int:
-        """How often a step acts at a rate, or what that counts."""
-        if rate in self.rate_weights:
-            return self.rate_weights[rate]
-        return rate_weight(rate, self.pipeline, len(self.stages.placements))
+    @cached_property
+    def paths(self) -> Paths:
+        """The paths whose length a choice costs."""
+        pipeline, count = self.pipeline, len(self.stages.placements)
+        if self.along is not None:
+            return self.along
+        return even_paths(pipeline.schedule, count, pipeline.laps, pipeline.num_micro_batches, pipeline.overlaps)
 
     def count(self, op: str) -> int:
         """How many alike ops an op stands for."""
         return self.stands_for.get(op, 1)
 
-    def weight(self, stage: int, rate: Rate) -> int:
-        """What one act of a stage counts in the weighted objective."""
-        return self.weights[stage] * self.times(rate)
+    def weight(self, account: Account) -> int:
+        """How often the paths pass an act: what a nanosecond of it costs."""
+        name, place = account
+        rate = Rate.STEP if name in ONCE else Rate.MICRO_BATCH
+        return self.rate_weights[rate] if rate in self.rate_weights else int(getattr(self.paths.counts, name)[place])

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import OutOfTimeError
+from strategy.base.errors import OutOfTimeError, SbpError
 from strategy.layout.config import PlanConfig
+from strategy.layout.convert import lay_out
+from strategy.layout.critical_path import critical_path, length_ns
+from strategy.layout.objective import Priced
+from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
-from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate
-from strategy.search.candidate.candidates import Request, free_rules
+from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate, solved_as
+from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.candidate.weighted_problem import WeightedProblem
+from strategy.search.layouts.layout_problem import layout_problem
 from strategy.search.layouts.space import SearchSpace
-from tests.support.small_plans import config_of, request
+from tests.support.small_plans import MODEL, config_of, request
 
 STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)
 RANKS = config_of(Training(global_batch=4, num_micro_batches=2), tp=2)
@@ -64,8 +70,12 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
     config = config_of(training, pp=2, tp=2)
     roomy = request(4, training)
     free = examine(roomy, config, free_rules(config), UNLIMITED, None).solved
-    rule_based = solved(roomy, config)
+    space = space_of(roomy, config, free_rules(config))
+    by_rule = WeightedProblem.of(space, None, UNLIMITED, None).rule_based()
     assert free is not None
+    assert by_rule is not None
+    layout = lay_out(space.graph, space.stages, by_rule, space.converter)
+    rule_based = solved_as(config, Priced(space.graph, layout, space.pipeline, space.cost), 0)
     asked = replace(roomy, memory_limit_bytes=max(rule_based.peaks))
     of = WeightedProblem.of
 
@@ -85,3 +95,37 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
 def test_no_time_no_verdict(asked: Request) -> None:
     with pytest.raises(OutOfTimeError):
         solve_candidate(asked, RANKS, rules=RANKS.axes, budget=Budget.of(0))
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_no_bound_is_above_any_choice_of_a_pipeline(schedule: Schedule) -> None:
+    """Random choices in which layers are alike; of the paths that all stages count in, and of the best layout's own."""
+    training, rng = Training(global_batch=8, num_micro_batches=4), random.Random(schedule)
+    config = config_of(training, pp=2, tp=2, schedule=schedule)
+    asked = request(4, training, model=replace(MODEL, layers=4), backend=rng.choice(("numpy", "cupy")))
+    space = space_of(asked, config, free_rules(config))
+    verdict = examine(asked, config, free_rules(config), UNLIMITED, None)
+    assert verdict.solved is not None
+    best = verdict.solved
+    assert verdict.free_bound_ns == best.bound_ns <= best.objective_ns <= 1.1 * best.bound_ns
+    problem = layout_problem(space)
+    paths = [space.paths, critical_path(schedule, 4, best.times)]
+    assert length_ns(paths[1].counts, best.times) == best.objective_ns
+    tried = 0
+    while tried < 40:
+        found = best.layout.signatures
+        drawn = {names[0]: rng.choice(options) for names, options in problem.classes}
+        signatures = {
+            name: drawn[names[0]] if rng.random() < 0.1 else found[name]
+            for names, options in problem.classes
+            for name in names
+        }
+        try:
+            layout = lay_out(space.graph, space.stages, signatures, space.converter)
+        except SbpError:
+            continue
+        tried += 1
+        priced = Priced(space.graph, layout, space.pipeline, space.cost)
+        assert best.bound_ns <= priced.objective_ns
+        for one in paths:
+            assert length_ns(one.counts, priced.times) <= one.number * priced.objective_ns

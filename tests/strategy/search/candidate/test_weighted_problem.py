@@ -64,6 +64,6 @@ def test_the_time_is_kept_to(space: SearchSpace) -> None:
         WeightedProblem.of(space, None, Budget.of(-1), None)
 
 
-def test_weights_share_what_is_known_of_the_ops(space: SearchSpace) -> None:
+def test_paths_share_what_is_known_of_the_ops(space: SearchSpace) -> None:
     op = space.graph.ops[0]
-    assert replace(space, weights=(2,)).options(op) is space.options(op)
+    assert replace(space, along=space.paths.and_also(space.paths)).options(op) is space.options(op)

@@ -1,4 +1,4 @@
-"""Bundles: every value that is read is in one per stage of readers, and its moves are counted as often as it moves."""
+"""Bundles: every value that is read is in one per stage of readers, and its moves cost what their acts do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.passes.training import Training
+from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import free_rules, space_of
 from strategy.search.layouts.bundles import bundles
 from strategy.search.layouts.classes import classify
@@ -34,11 +35,28 @@ def test_every_value_is_in_one_bundle_per_stage_of_readers(folded: bool) -> None
 
 
 def test_moves_are_counted_as_often_as_values_move() -> None:
-    searched = space()
+    """Acts of a micro-batch count 5, those of a step 2; a load is what arrives."""
+    searched = replace(space(), rate_weights={Rate.MICRO_BATCH: 5, Rate.STEP: 2})
+    ways = set()
     for one in bundles(classify(searched)):
-        times = [searched.times(searched.graph.values[value].rate) for value, *_ in one.instances]
-        assert sum(one.moves.values()) == sum(times)
+        for (home, stage), weights in one.moves.items():
+            values = [value for value, *way in one.instances if way == [home, stage]]
+            often = sum(2 if searched.graph.values[value].rate is Rate.STEP else 5 for value in values)
+            assert weights == (often * (home >= 0), often * (home >= 0), often)
+            ways.add((home, stage))
         assert {(home, stage) for _, home, stage in one.instances} == set(one.moves)
+    assert {(-1, 0), (0, 0), (0, 1), (1, 0), (1, 1)} <= ways
+
+
+def test_moves_count_on_both_sides_and_on_the_way_where_their_acts_do() -> None:
+    """The stream between the layers of two stages: sent forward, and its gradient backward."""
+    searched = space()
+    counts = searched.paths.counts
+    crossing = [one for one in bundles(classify(searched)) if {(0, 1), (1, 0)} & set(one.moves)]
+    micro = {way: weights for one in crossing for way, weights in one.moves.items() if len(one.spec.shape) == 3}
+    ahead, back = counts.forward_message_ns[0], counts.backward_message_ns[0]
+    assert micro[0, 1] == (counts.forward_ns[0, 0], ahead, counts.forward_ns[1, 0])
+    assert micro[1, 0] == (counts.backward_ns[1, 0], back, counts.backward_ns[0, 0])
 
 
 def test_a_loaded_value_lives_nowhere() -> None:

@@ -67,7 +67,7 @@ def test_layers_that_differ_in_their_masks_are_solved_once(count: int) -> None:
     cost = CostModel(cluster(2), {})
     pipeline = Pipeline(1, Schedule.ONE_F_ONE_B, False)
     stages, converter = assign_stages(graph, placements), Converter(cost, placements)
-    classes = classify(SearchSpace(graph, stages, pipeline, cost, converter, (1,), free))
+    classes = classify(SearchSpace(graph, stages, pipeline, cost, converter, free))
     masks = [len(one.ops) for one in classes.of_ops if "dropout" in one.ops[0].name]
     assert masks == [count, count], "one decision forth and one back"
 

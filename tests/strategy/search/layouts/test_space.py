@@ -17,12 +17,12 @@ def test_rules_combine() -> None:
     assert not both(op, second)
 
 
-def test_options_are_found_once_for_all_weights() -> None:
+def test_options_are_found_once_for_all_paths() -> None:
     space = random_case(4).space
     op = space.graph.ops[0]
     asked: list[str] = []
     space = replace(space, keep=lambda op, _: not asked.append(op.name), known={})
-    other = replace(space, weights=tuple(2 * weight for weight in space.weights))
+    other = replace(space, along=space.paths.and_also(space.paths))
     options = space.options(op)
     assert len(asked) == len(options) > 1
     assert other.options(op) is options

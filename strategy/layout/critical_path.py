@@ -1,0 +1,215 @@
+"""Critical path: a longest path through the chunks of a step, as how often it passes what takes time.
+
+A makespan is the length of the longest path. So the length of any path, a linear function of the times, is a lower
+bound of the makespan under all times, and so is the mean of several; that of the critical path is the makespan itself
+under its own times. Counts are held in the arrays that the times are in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from strategy.base.compiled import compiled
+from strategy.layout.makespan import IntArray, PipelineTimes, by_leg
+from strategy.layout.merged_order import MergedOrder, merged_order
+from strategy.layout.schedule import Schedule, at_position
+
+MOST_CHUNKS = 2**21
+"""Through longer steps no path is followed chunk by chunk; what one stage does in a row stands in for it."""
+ARRAYS = tuple(field.name for field in fields(PipelineTimes) if field.name != "overlaps")
+"""The arrays of `PipelineTimes`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """The mean of some paths: how often all together pass everything, and how many they are."""
+
+    counts: PipelineTimes
+    number: int
+
+    def and_also(self, others: Paths) -> Paths:
+        """The mean of both means."""
+        ours, theirs = ({n: getattr(one.counts, n) for n in ARRAYS} for one in (self, others))
+        both = {name: ours[name] * others.number + theirs[name] * self.number for name in ARRAYS}
+        return Paths(replace(self.counts, **both), 2 * self.number * others.number)
+
+
+def length_ns(path: PipelineTimes, times: PipelineTimes) -> int:
+    """Of a path, or of some together, under times."""
+    return sum(int((getattr(path, name) * getattr(times, name)).sum()) for name in ARRAYS)
+
+
+def critical_path(schedule: Schedule, num_micro_batches: int, times: PipelineTimes) -> Paths:
+    """The longest path; of steps of very many chunks, the longest of those that stay on one stage."""
+    m, p = num_micro_batches, times.stages
+    if schedule is Schedule.GPIPE:
+        found = _through_gpipe(m, times)
+    elif _chunks(schedule, m, times) <= MOST_CHUNKS:
+        found = _followed(schedule, m, times)
+    else:
+        alone = (_on_one_stage(schedule, m, times, stage) for stage in range(p))
+        found = max(alone, key=lambda path: length_ns(path, times))
+    return Paths(found, 1)
+
+
+@lru_cache(maxsize=64)
+def even_paths(schedule: Schedule, stages: int, laps: int, num_micro_batches: int, overlaps: bool) -> Paths:
+    """Paths that together pass all stages about alike: from the begin of each to its end where it is twice as slow."""
+    chunks, step = np.ones((stages, laps), np.int64), np.zeros(stages, np.int64)
+    messages = np.zeros(stages * laps - 1, np.int64)
+    times = PipelineTimes(chunks, chunks, chunks, messages, messages, step, step, overlaps)
+    total = _chunks(schedule, num_micro_batches, times)
+    found = []
+    for stage in range(stages):
+        if total * stages > MOST_CHUNKS and schedule is not Schedule.GPIPE:
+            found.append(_on_one_stage(schedule, num_micro_batches, times, stage))
+            continue
+        slower, ends = chunks.copy(), step.copy()
+        slower[stage] = 2
+        ends[stage] = 6 * total  # no path from elsewhere, or to elsewhere, is as long
+        one = PipelineTimes(slower, slower, slower, messages, messages, ends, ends, overlaps)
+        found.append(critical_path(schedule, num_micro_batches, one).counts)
+    together = {name: sum(getattr(path, name) for path in found) for name in ARRAYS}
+    return Paths(replace(times, **together), stages)
+
+
+def _chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
+    return m * times.stages * times.laps * (3 if schedule.splits_backward else 2)
+
+
+def _on_one_stage(schedule: Schedule, m: int, times: PipelineTimes, stage: int) -> PipelineTimes:
+    """All that one stage does, in a row."""
+    places = times.stages * times.laps
+    own = np.array([m * (at_position(schedule, times.stages, place)[0] == stage) for place in range(places)])
+    return _path(schedule, times, (own, own, own), {}, stage, stage)
+
+
+def _followed(schedule: Schedule, m: int, times: PipelineTimes) -> PipelineTimes:
+    """Back from the last chunk to end, from each chunk to the one that it waited for."""
+    order = merged_order(schedule, times.stages, m, times.laps)
+    lasts, messages = by_leg(order, schedule, times)
+    begin, end = order.section_at[1:3]
+    legs = np.concatenate([order.legs[:begin], np.tile(order.legs[begin:end], order.turns[1]), order.legs[end:]])
+    passed, sent, ends = np.zeros_like(order.stage), np.zeros_like(order.stage), np.zeros(2, np.int64)
+    _follow(order, legs, lasts[0], messages[0], times.overlaps, times.before_ns, times.after_ns, passed, sent, ends)
+    by_phase = passed.reshape(-1, times.stages * times.laps)
+    forward, backward = sent.reshape(by_phase.shape)[:2]
+    moves = {"forward_message_ns": forward[:-1], "backward_message_ns": backward[1:]}
+    return _path(schedule, times, (by_phase[0], by_phase[1], by_phase[-1]), moves, *ends)
+
+
+def _path(
+    schedule: Schedule,
+    times: PipelineTimes,
+    chunks: tuple[IntArray, IntArray, IntArray],
+    moves: Mapping[str, IntArray],
+    first: int,
+    last: int,
+) -> PipelineTimes:
+    """A path by its chunks of each phase, by place, the messages that it follows, and the stages of its ends.
+
+    A message that keeps its sender busy is passed with the chunk that sends it.
+    """
+    stages, laps = times.stages, times.laps
+    found = {name: np.zeros_like(getattr(times, name)) for name in ARRAYS}
+    at = [at_position(schedule, stages, place) for place in range(stages * laps)]
+    for name, counts in zip(("forward_ns", "backward_ns", "weight_ns"), chunks, strict=True):
+        found[name][tuple(np.transpose(at))] = counts
+    if times.overlaps:
+        found.update(moves)
+    else:
+        crosses = np.array([here[0] != there[0] for here, there in pairwise(at)], np.int64)
+        found["forward_message_ns"] = chunks[0][:-1] * crosses
+        found["backward_message_ns"] = chunks[1][1:] * crosses
+    found["before_ns"][first] = 1
+    found["after_ns"][last] = 1
+    return PipelineTimes(**found, overlaps=times.overlaps)
+
+
+def _through_gpipe(m: int, times: PipelineTimes) -> PipelineTimes:
+    """Both passes are tandems, the second one of which begins on every stage when the first one has ended there."""
+    stages = times.stages
+    forward, backward = times.forward_ns[:, 0], (times.backward_ns + times.weight_ns)[:, 0]
+    ahead = _tandem(m, times.before_ns, forward, times.forward_message_ns, times.overlaps)
+    turned = np.array([end for end, _, _ in ahead[::-1]])
+    back = _tandem(m, turned, backward[::-1], times.backward_message_ns[::-1], times.overlaps)
+    last = max(range(stages), key=lambda stage: back[stages - 1 - stage][0] + int(times.after_ns[stage]))
+    _, turn, slow_back = back[stages - 1 - last]
+    _, first, slow_ahead = ahead[stages - 1 - turn]
+    turn, slow_back = stages - 1 - turn, stages - 1 - slow_back
+    counts = np.zeros((2, stages), np.int64)
+    counts[0, first : turn + 1] = counts[1, last : turn + 1] = 1
+    moves = {"forward_message_ns": counts[0, :-1].copy(), "backward_message_ns": counts[1, 1:].copy()}
+    moves["forward_message_ns"][turn:] = 0
+    moves["backward_message_ns"][:last] = 0
+    counts[0, slow_ahead] += m - 1
+    counts[1, slow_back] += m - 1
+    return _path(Schedule.GPIPE, times, (counts[0], counts[1], counts[1]), moves, first, last)
+
+
+def _tandem(
+    m: int, begins: IntArray, lasts: IntArray, messages: IntArray, overlaps: bool
+) -> Sequence[tuple[int, int, int]]:
+    """(when it ends, on which stage the longest path to there begins, where it stays) of every stage."""
+    ways = [0, *np.cumsum(lasts[:-1] + messages).tolist()]
+    busy = (lasts + (0 if overlaps else np.append(messages, 0))).tolist()
+    found = [(-1, 0, 0)] * len(busy)
+    for first, begin in enumerate(begins.tolist()):
+        slowest = first
+        for stage in range(first, len(busy)):
+            slowest = max(slowest, stage, key=busy.__getitem__)
+            end = begin + ways[stage] - ways[first] + busy[stage] + (m - 1) * busy[slowest]
+            found[stage] = max(found[stage], (end, first, slowest), key=lambda path: path[0])
+    return found
+
+
+@compiled
+def _follow(
+    order: MergedOrder,
+    legs: IntArray,
+    last: IntArray,
+    message: IntArray,
+    overlaps: bool,
+    before: IntArray,
+    after: IntArray,
+    passed: IntArray,
+    sent: IntArray,
+    ends: IntArray,
+) -> None:
+    """Writes how many chunks of every leg the longest path passes, whose messages it follows, and where it ends."""
+    stage, source = order.stage, order.source
+    mask = order.width - 1
+    free = before.copy()
+    latest = np.full(free.size, -1, np.int64)
+    arrives = np.zeros((stage.size + 1, order.width), np.int64)  # the last row is that of no message
+    sender = np.full((stage.size + 1, order.width), -1, np.int64)
+    counts = np.zeros(stage.size, np.int64)
+    waited_for = np.empty(legs.size, np.int64)
+    waits = np.empty(legs.size, np.bool_)
+    for entry in range(legs.size):
+        leg = legs[entry]
+        s, slot = stage[leg], counts[leg] & mask
+        counts[leg] += 1
+        arrived = arrives[source[leg], slot]
+        waits[entry] = arrived > free[s]
+        waited_for[entry] = sender[source[leg], slot] if waits[entry] else latest[s]
+        ended = max(free[s], arrived) + last[leg]
+        arrives[leg, slot] = ended + message[leg]
+        sender[leg, slot] = entry
+        latest[s] = entry
+        free[s] = ended if overlaps else ended + message[leg]
+    for s in range(free.size):
+        if free[s] + after[s] > free[ends[1]] + after[ends[1]]:
+            ends[1] = s
+    entry = latest[ends[1]]
+    while entry >= 0:
+        passed[legs[entry]] += 1
+        ends[0] = stage[legs[entry]]
+        if waits[entry]:
+            sent[legs[waited_for[entry]]] += 1
+        entry = waited_for[entry]
