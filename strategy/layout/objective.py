@@ -26,7 +26,7 @@ from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
 from strategy.layout.layout import Layout
-from strategy.layout.schedule import Schedule, at_position, position_of
+from strategy.layout.schedule import at_position, position_of
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate, TensorSpec
@@ -41,19 +41,6 @@ CHUNKS = {Phase.FORWARD: "forward_ns", Phase.BACKWARD: "backward_ns", Phase.WEIG
 """Phase -> the field of its chunks."""
 ONCE = ("before_ns", "after_ns")
 """The fields of what is done once per step."""
-
-BUBBLE_PARTS = {Schedule.ZB_H1: 3, Schedule.ZBV: 6}
-"""Into how many parts a schedule cuts 1F1B's bubble; interleaved, as many as there are laps.
-
-ZB-H1's is (p - 1)(F + B - W) (Qi et al. 2024, table 2) and ZBV's the start alone, (p - 1) F / 2, which are these parts
-where the three passes take equally long.
-"""
-
-
-def slots(pipeline: Pipeline, stages: int) -> int:
-    """Micro-batches that the time of a step would do for where all stages are equal, the bubble counted as such."""
-    parts = BUBBLE_PARTS.get(pipeline.schedule, pipeline.laps)
-    return pipeline.num_micro_batches + -(-(stages - 1) // parts)
 
 
 def account_of(rate: Rate, phase: Phase, stage: int, lap: int) -> Account:

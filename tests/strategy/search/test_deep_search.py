@@ -1,0 +1,107 @@
+"""Deep search: every configuration listed, plans that fit and verify, the same bytes for the same question."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError, InputError
+from strategy.cost.cost import CostModel
+from strategy.hardware.presets import find_cluster
+from strategy.layout.config import Recompute
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.models.gpt import GptConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.plan.plan import plan_text
+from strategy.plan.verify import verify
+from strategy.search.candidate.candidates import Pins, Request
+from strategy.search.candidate.quick_bound import least_work
+from strategy.search.configurations import SCHEDULES, mesh_groups
+from strategy.search.search import search
+from strategy.search.search_result import SearchResult
+from tests.support.small_plans import simulated
+
+DEEP = GptConfig(layers=8, width=512, heads=8, sequence=256, vocabulary=1024)
+
+
+def asked(*, nodes: int = 2, batch: int = 16, limit: int | None = None, pins: Pins | None = None) -> Request:
+    cluster = replace(find_cluster("dgx-a100"), nodes=nodes)
+    training = Training(global_batch=batch, precision=Precision.BF16)
+    limit = cluster.device.memory_bytes if limit is None else limit
+    return Request("deep", DEEP, training, CostModel(cluster, {}), limit, pins or Pins())
+
+
+def found_with(request: Request) -> SearchResult:
+    return search(request, simulate=simulated, budget=Budget.of(600), simulated=2)
+
+
+@pytest.fixture(scope="module")
+def answer() -> SearchResult:
+    return found_with(asked(pins=Pins(num_micro_batches=4, recompute=Recompute.NONE)))
+
+
+def test_the_answer_is_a_legal_plan_and_says_so(answer: SearchResult) -> None:
+    assert verify(answer.plan) == []
+    claims = answer.plan.claims
+    assert 0 < claims.lower_bound_s <= claims.objective_s
+    assert max(claims.peak_memory_bytes) <= claims.memory_limit_bytes
+    assert all(time_s >= claims.step_time_s for _, time_s in answer.runners_up)
+
+
+def test_same_question_same_bytes(answer: SearchResult) -> None:
+    again = found_with(asked(pins=Pins(num_micro_batches=4, recompute=Recompute.NONE)))
+    assert plan_text(again.plan) == plan_text(answer.plan)
+
+
+def test_every_configuration_is_listed_once() -> None:
+    """Against a count by its own loops: degrees, micro-batches, schedules with their laps, recomputing, ZeRO."""
+    request = asked()
+    listed = [config for group in mesh_groups(request, least_work(request)) for config in group.configs]
+    wanted = 0
+    for dp, tp, pp, micro in itertools.product(range(1, 17), repeat=4):
+        if dp * tp * pp != 16 or pp > 8 or 16 % (dp * micro):
+            continue
+        count, depth = 16 // dp // micro, 8 // pp
+        schedules = 1
+        if pp > 1:
+            pairs = [(s, 2 if s is Schedule.ZBV else 1) for s in SCHEDULES if s is not Schedule.INTERLEAVED]
+            pairs += [(Schedule.INTERLEAVED, laps) for laps in range(2, depth + 1) if depth % laps == 0]
+            schedules = sum(schedule_problem(s, pp, laps, count) is None and laps <= depth for s, laps in pairs)
+        wanted += schedules * 3 * (2 if dp > 1 else 1)
+    assert len(listed) == len(set(listed)) == wanted
+
+
+def test_bounds_are_below_what_is_found(answer: SearchResult) -> None:
+    request = asked(pins=Pins(num_micro_batches=4, recompute=Recompute.NONE))
+    groups = mesh_groups(request, least_work(request))
+    (bound,) = (
+        bound
+        for group in groups
+        for config, bound in zip(group.configs, group.bounds_ns, strict=True)
+        if config == answer.plan.config
+    )
+    assert bound <= answer.plan.claims.objective_s * 1e9
+
+
+def test_pins_hold() -> None:
+    pins = Pins(dp=2, tp=4, pp=2, micro_batch=1, schedule=Schedule.ZB_H1, recompute=Recompute.SELECTIVE, zero_stage=0)
+    config = found_with(asked(pins=pins)).plan.config
+    assert (config.dp, config.tp, config.pp, config.micro_batch) == (2, 4, 2, 1)
+    assert (config.schedule, config.recompute, config.zero_stage) == (Schedule.ZB_H1, Recompute.SELECTIVE, 0)
+    with pytest.raises(InputError, match="no plan has these degrees"):
+        found_with(asked(pins=Pins(dp=3)))
+
+
+def test_less_memory_is_held_where_there_is_less() -> None:
+    pins = Pins(dp=2, tp=4, pp=2, micro_batch=1, schedule=Schedule.ONE_F_ONE_B)
+    plenty = found_with(asked(pins=pins)).plan
+    limit = int(0.8 * max(plenty.claims.peak_memory_bytes))
+    scarce = found_with(asked(limit=limit, pins=pins)).plan
+    assert max(scarce.claims.peak_memory_bytes) <= limit
+    assert scarce.claims.objective_s >= plenty.claims.objective_s
+    with pytest.raises(InfeasibleError, match="no plan fits"):
+        found_with(asked(limit=2**20, pins=pins))
