@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from strategy.base.errors import InputError, PlanError
+from strategy.base.files import LARGEST, LONGEST_S
 from strategy.passes.training import Training
 from strategy.plan.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
 from strategy.plan.verify import verify
@@ -177,3 +178,32 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     path.write_text(plan_text(real_plan()).replace('"format":', '"format": 3, "format":', 1))
     with pytest.raises(InputError, match="key 'format' is given 2 times in one object"):
         read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("place", "legal", "illegal"),
+    [
+        (("cluster", "device", "memory_bytes_per_s"), (1.0, 9e18), (0.99, 1e19)),
+        (("cluster", "device", "launch_s"), (0.0, LONGEST_S), (-1e-9, 1.01 * LONGEST_S)),
+        (("cluster", "device", "bf16_speedup"), (1 / LARGEST, 9e18), (0.0, -1.0, 1e19)),
+        (("cluster", "device", "slowdown"), (0.0, 0.99), (-0.01, 1.0)),
+        (("cluster", "host", "link_latency_s"), (0.0, LONGEST_S), (-1e-9, 1.01 * LONGEST_S)),
+        (("calibration", "act_overhead_s"), (0.0, LONGEST_S), (-1e-9, 1.01 * LONGEST_S)),
+        (("memory_limit_bytes",), (LARGEST,), (LARGEST + 1, 0.5, True)),
+    ],
+    ids=lambda value: ".".join(value) if value and isinstance(value[0], str) else "",
+)
+def test_a_figure_has_a_range(
+    tmp_path: Path, place: tuple[str, ...], legal: tuple[float, ...], illegal: tuple[float, ...]
+) -> None:
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan()))
+    for value in legal:
+        put(content, place, value)
+        path.write_text(stamped(content))
+        assert json.loads(plan_text(read_plan(path))) == json.loads(path.read_text())
+    for value in illegal:
+        put(content, place, value)
+        path.write_text(stamped(content))
+        with pytest.raises(PlanError, match=place[-1]):
+            read_plan(path)
