@@ -11,7 +11,7 @@ import pytest
 from simulator.engine import run
 from strategy.base.errors import DeadlockError, PlanError
 from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
-from strategy.program.protocol import admit
+from strategy.program.protocol import Protocol, admit
 from strategy.program.timeline import by_stream
 from strategy.sbp.tensor import DType
 
@@ -144,3 +144,46 @@ def faulty(change: str) -> Program:
 def test_inconsistent_programs_are_refused(change: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         admit(faulty(change))
+
+
+def test_pieces_go_round_the_blocks_after_those_that_are_there_from_the_start() -> None:
+    program = replace(chain([1, 1], blocks=3), registers=(register("r0", blocks=3, initial=1),))
+    protocol = Protocol(program, steps=4)
+    written, read = [], []
+    for _ in range(4):
+        made = protocol.issue(0, 0)
+        protocol.done(made)
+        taken = protocol.issue(1, 1)
+        protocol.done(taken)
+        written += made.write_blocks
+        read += taken.read_blocks
+    assert (written, read) == ([1, 2, 0, 1], [0, 1, 2, 0])
+    assert (protocol.head(0), protocol.head(1)) == (None, None), "no act is left of these steps"
+    protocol.extend(1)
+    assert (protocol.head(0), protocol.remaining) == (0, 2)
+
+
+def test_what_was_there_from_the_start_takes_blocks() -> None:
+    program = replace(chain([1, 1], blocks=3), registers=(register("r0", blocks=3, initial=1),))
+    protocol = Protocol(program, steps=4)
+    for _ in range(2):
+        assert protocol.head(0) == 0
+        protocol.done(protocol.issue(0, 0))
+    assert protocol.head(0) is None, "three pieces, and none returned"
+    assert list(protocol.waits_for(0)) == [(1, "needs a free block of r0 (has 3)")]
+
+
+def test_a_dynamic_stream_takes_the_most_urgent_act_and_then_the_first() -> None:
+    actors = tuple(
+        Actor(f"a{i}", 0, ActKind.COMPUTE, priority=priority, acts_per_step=1)
+        for i, priority in enumerate((0, 2, 1, 2))
+    )
+    protocol = Protocol(Program(1, (), actors, (Stream(0, "any", (0, 1, 2, 3), dynamic=True),)), steps=1)
+    order = []
+    while (actor := protocol.head(0)) is not None:
+        order.append(actor)
+        act = protocol.issue(0, actor)
+        assert protocol.head(0) is None, "the stream is busy"
+        protocol.done(act)
+    assert order == [1, 3, 2, 0]
+    assert protocol.remaining == 0
