@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -54,3 +55,16 @@ def test_only_the_steps_asked_for_are_counted() -> None:
 def test_an_ideal_timeline_has_no_overhead() -> None:
     program = program_of(small_plan())
     assert act_overhead_s(simulate(program, steps=2).timeline) == 0.0
+
+
+def test_acts_of_several_parts_give_no_row() -> None:
+    plan = small_plan()
+    program = program_of(plan)
+    timeline, features = simulate(program, steps=2).timeline, features_by_action(plan)
+    name, whole = next(iter(features.items()))
+    parted = {**features, name: replace(whole, parts=(whole, whole))}
+    rows, fewer = (observe(timeline, program, found, source="", steps=range(2)) for found in (features, parted))
+    alike = sum(found == whole for found in features.values())
+    lost = sum(row.samples for row in rows) - sum(row.samples for row in fewer)
+    assert 0 < lost < sum(row.samples for row in rows)
+    assert alike > 1 or {row.features for row in rows} - {row.features for row in fewer} == {whole}

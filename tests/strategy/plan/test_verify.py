@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from strategy.base.errors import InputError
+from strategy.base.errors import DeadlockError, InputError
 from strategy.graph.signature import op_signatures
+from strategy.layout.config import Offload
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, plan_text, read_plan
-from strategy.plan.verify import verify
+from strategy.plan.verify import admitted, verify
+from strategy.program.program import Program
 from strategy.sbp.sbp import format_nd
 from tests.strategy.plan.test_plan import stamped
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request
@@ -182,3 +184,31 @@ def test_a_conversion_that_nobody_wants_is_superfluous(tmp_path: Path) -> None:
     assert value in refusal({**base, "boxing": [*base["boxing"], stray]}, tmp_path / "plan.json")
     stray["value"] = "nothing"
     assert "nothing" in refusal({**base, "boxing": [*base["boxing"], stray]}, tmp_path / "plan.json")
+
+
+def test_a_copy_of_what_is_there_already_is_superfluous(tmp_path: Path) -> None:
+    base = content("tensor")
+    value = "layers.0.mlp.fc1.weight"
+    home = base["ops"][f"{value}:adamw"]["updates"][0]
+    end = {"stage": 0, "layout": home}
+    stray = {"value": value, "from": end, "to": end, "steps": []}
+    found = refusal({**base, "boxing": [*base["boxing"], stray]}, tmp_path / "plan.json")
+    assert "where it is already; its boxing is superfluous" in found
+
+
+def test_a_program_that_would_hang_is_a_problem_of_its_plan() -> None:
+    def hangs(program: Program) -> None:
+        raise DeadlockError(["a waits for b", "b waits for a"])
+
+    found = admitted(real_plan("tensor"), hangs)
+    assert isinstance(found, list)
+    assert "a waits for b" in found[0]
+
+
+def test_hosts_hold_no_more_than_they_have(tmp_path: Path) -> None:
+    training = Training(global_batch=4, num_micro_batches=2)
+    plan = plan_by_rules(request(2, training), config_of(training, dp=2, offload=Offload.ALL), ("data",))
+    assert verify(plan) == []
+    found: Document = json.loads(plan_text(plan))
+    found["cluster"]["host"]["memory_bytes"] = 1000
+    assert "host memory: " in refusal(found, tmp_path / "plan.json")

@@ -159,8 +159,12 @@ def test_pieces_go_round_the_blocks_after_those_that_are_there_from_the_start() 
         read += taken.read_blocks
     assert (written, read) == ([1, 2, 0, 1], [0, 1, 2, 0])
     assert (protocol.head(0), protocol.head(1)) == (None, None), "no act is left of these steps"
-    protocol.extend(1)
-    assert (protocol.head(0), protocol.remaining) == (0, 2)
+    protocol.extend(2)
+    for left in (4, 2):
+        assert (protocol.head(0), protocol.remaining) == (0, left)
+        protocol.done(protocol.issue(0, 0))
+        protocol.done(protocol.issue(1, 1))
+    assert protocol.finished
 
 
 def test_what_was_there_from_the_start_takes_blocks() -> None:
@@ -187,3 +191,12 @@ def test_a_dynamic_stream_takes_the_most_urgent_act_and_then_the_first() -> None
         protocol.done(act)
     assert order == [1, 3, 2, 0]
     assert protocol.remaining == 0
+
+
+def test_what_nobody_writes_is_there_for_ever_or_never() -> None:
+    reader = Program(
+        1, (register("w", initial=1),), (Actor("a", 0, ActKind.COMPUTE, reads=(Port(0),)),), (Stream(0, "s", (0,)),)
+    )
+    admit(reader, steps=3)
+    with pytest.raises(DeadlockError, match=r"a \(rank 0\) waits for a \(rank 0\): can never act"):
+        admit(replace(reader, registers=(register("w"),)))

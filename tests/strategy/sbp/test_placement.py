@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from strategy.base.errors import InputError
-from strategy.sbp.placement import Placement
+from strategy.sbp.placement import Placement, Space
 from strategy.sbp.tensor import Shape
 
 MESHES: tuple[Shape, ...] = ((1,), (4,), (2, 3), (3, 1, 2), (2, 2, 2))
@@ -57,3 +58,9 @@ def test_groups_run_along_one_axis(mesh: Shape) -> None:
 def test_meshes_that_cannot_be(devices: tuple[int, ...], mesh: Shape, axes: tuple[str, ...], problem: str) -> None:
     with pytest.raises(InputError, match=rf"{problem}.*got"):
         Placement(devices, mesh, axes)
+
+
+def test_a_placement_is_written_as_its_devices_and_where_they_are() -> None:
+    placement = Placement((0, 1), (2,), ("a",))
+    assert str(placement) == "[0, 1]"
+    assert str(replace(placement, space=Space.HOST)) == "[0, 1] (hosts)"

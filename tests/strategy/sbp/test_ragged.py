@@ -138,3 +138,24 @@ def test_box_shape_of_a_piece() -> None:
     rows = held(EVEN, ((1, 3), (0, 2), (1, 3), (0, 4)))
     assert rows.shape == box_shape(rows.box) == (2, 2, 2, 4)
     assert rows.nbytes == len(rows.raw) == 8 + 8 * (8 + 32)
+
+
+def test_rows_inside_a_box_are_those_of_its_cells() -> None:
+    rows = held(EVEN)
+    box = ((1, 3), (0, 1), (0, 3), (0, 4))
+    found = rows.inside(box)
+    within = routed([[[1], [1, 2], []], [[], [], []]])
+    np.testing.assert_array_equal(rows.rows[found], held(within).rows)
+    assert len(rows.inside(((4, 5), (0, 1), (0, 2), (0, 4)))) == 0
+
+
+def test_a_piece_lies_in_the_memory_that_it_is_given() -> None:
+    spec = TensorSpec((4, 6), DType.FLOAT64)
+    raw = np.arange(12, dtype=np.float64).view("uint8")
+    piece = piece_of(np, spec, ((1, 3), (0, 6)), raw)
+    assert piece.shape == (2, 6)
+    assert np.shares_memory(piece, raw)
+    np.testing.assert_array_equal(piece, np.arange(12.0).reshape(2, 6))
+    kept = np.zeros(SPEC.nbytes, "uint8")
+    piece_of(np, SPEC, WHOLE, kept).hold_dense(EVEN)
+    assert kept.any()

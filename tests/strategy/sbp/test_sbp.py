@@ -32,6 +32,7 @@ from strategy.sbp.sbp import (
     local_box,
     local_boxes,
     local_shape,
+    owners,
     parse_nd,
     parse_sbp,
 )
@@ -250,3 +251,8 @@ def test_a_negative_owner_is_refused() -> None:
         Owner(-1)
     with pytest.raises(SbpError, match="not an SBP"):
         parse_sbp("O(-1)")
+
+
+def test_owners_are_named_each_once() -> None:
+    assert owners((Owner(1), B, Owner(1), Split(0))) == {Owner(1)}
+    assert owners((B, Split(0))) == frozenset()

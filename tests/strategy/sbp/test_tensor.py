@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategy.base.errors import InputError
-from strategy.sbp.tensor import Box, DType, TensorSpec, box_shape, intersect, within
+from strategy.base.errors import InputError, InternalError
+from strategy.sbp.tensor import Box, DType, Ragged, TensorSpec, box_shape, intersect, within
 
 SPANS = st.tuples(st.integers(0, 6), st.integers(1, 6)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
@@ -52,3 +52,10 @@ def test_within_cuts_a_box_out_of_its_frame() -> None:
     np.testing.assert_array_equal(held[within(box, frame)], whole[3:5, 2:3])
     assert box_shape(box) == (2, 1)
     assert np.asarray(3.0)[within((), ())] == 3
+
+
+def test_rows_are_those_of_a_ragged_tensor_alone() -> None:
+    ragged = Ragged(2, (3, 4))
+    assert TensorSpec((3, 4, 5), ragged=ragged).rows == ragged
+    with pytest.raises(InternalError, match=r"float32\(3, 4\) is not ragged"):
+        _ = TensorSpec((3, 4)).rows
