@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.mutants import ROOMS, ROOT, Reach, Tree, caught, copied, exercised, quick_files, twin
+from tests.campaigns.mutants import EQUIVALENT, ROOMS, ROOT, Reach, Tree, caught, copied, exercised, quick_files, twin
 from tests.support.source_mutants import Mutant, drawn, mutants_of
 
 PLACEMENT = "strategy/sbp/placement.py"
@@ -68,6 +68,12 @@ def test_what_becomes_of_an_expression(before: str, kind: str, after: str) -> No
 )
 def test_what_is_left_alone(text: str) -> None:
     assert mutants_of("f.py", f"def f(a, c):\n    {text}\n") == ()
+
+
+def test_what_is_named_equivalent_is_there() -> None:
+    for named in EQUIVALENT:
+        path = named.split()[0]
+        assert named in {mutant.change for mutant in mutants_of(path, (ROOT / path).read_text(encoding="utf-8"))}
 
 
 def test_a_mutant_of_another_text_is_refused() -> None:

@@ -56,7 +56,16 @@ class Mutant:
     compiled: bool
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line} {self.function}: {self.kind}: {self.before} -> {self.after}"
+        return f"{self.path}:{self.line} {self._what}"
+
+    @property
+    def change(self) -> str:
+        """What it changes, wherever in the file that stands."""
+        return f"{self.path} {self._what}"
+
+    @property
+    def _what(self) -> str:
+        return f"{self.function}: {self.kind}: {self.before} -> {self.after}"
 
     def applied(self, source: str) -> str:
         """The text of the file with the change."""
