@@ -33,8 +33,28 @@ REFERENCE = ROOT / "experiments" / "reference"
 TIMES = frozenset({"search_time_s", "solve_time_s", "simulate_time_s", "first_feasible_s", "peak_rss_bytes", "seconds"})
 """Keys of JSON documents that say how long a command took, or how much memory it had."""
 
-DIFFERENCES: Mapping[tuple[str, str, str], str] = {}
-"""(case, file, path of the key) -> why it is not what it was."""
+DRAWN = "graphs draw ops in the order of the registry: by module, some of which have other names (skip: skipped_steps)"
+DIFFERENCES: Mapping[tuple[str, str, str], str] = {
+    ("campaign/layouts", "said0", "$[0].coverage.boxing B>P(max)"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.boxing B>P(min)"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.boxing P(max)>B"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.boxing P(max)>S"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.boxing S>P(max)"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.family linear"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.family skip"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.family skipped_steps"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind adjust_scale"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind count_step"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind div"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind full_like"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind mul"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind neg"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind rsqrt"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind rsqrt_grad"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.kind scale"): DRAWN,
+    ("campaign/layouts", "said0", "$[0].coverage.scaled loss"): DRAWN,
+}
+"""(case, file, path of the key) -> why it is not what it was; the base is 05620b9."""
 
 CLUSTER = """
 name = "golden"
