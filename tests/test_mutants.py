@@ -26,13 +26,15 @@ def reach(tree: Tree) -> Reach:
     return tree.record([TESTS])
 
 
-def test_mutants_are_drawn_by_seed_from_every_room_and_are_python() -> None:
-    found = [drawn(ROOT, ROOMS, seed) for seed in range(40)]
-    assert found == [drawn(ROOT, ROOMS, seed) for seed in range(40)]
-    for seed, mutant in enumerate(found):
-        assert any(Path(mutant.path).match(pattern.replace("**/", "")) for pattern in ROOMS[seed % len(ROOMS)]) or (
-            "strategy/ilp" in mutant.path
-        )
+SEEDS = [seed for seed in range(30) if "strategy/ilp/**/*.py" not in ROOMS[seed % len(ROOMS)]]
+"""Of every room but the solver's, which holds as much as all the others."""
+
+
+def test_mutants_are_drawn_by_seed_from_their_room_and_are_python() -> None:
+    found = [drawn(ROOT, ROOMS, seed) for seed in SEEDS]
+    assert found == [drawn(ROOT, ROOMS, seed) for seed in SEEDS]
+    for seed, mutant in zip(SEEDS, found, strict=True):
+        assert any(Path(mutant.path).match(pattern) for pattern in ROOMS[seed % len(ROOMS)])
         source = (ROOT / mutant.path).read_text(encoding="utf-8")
         changed = mutant.applied(source)
         assert changed != source
