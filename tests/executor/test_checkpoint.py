@@ -391,3 +391,29 @@ def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
     assert caught.value.exit_code == 6
     assert_holds(tmp_path, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_a_manifest_of_unlikely_size_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = save_alone(tmp_path, 1)
+    monkeypatch.setattr("executor.checkpoint.reading._MANIFEST_LIMIT", 100)
+    with pytest.raises(InputError, match="too large for a manifest"):
+        open_checkpoint(made)
+
+
+def test_a_part_that_is_not_of_its_box_is_not_saved(tmp_path: Path) -> None:
+    part = TensorPart("weight", (4, 4), ((0, 2), (0, 4)), np.zeros((4, 4), np.float32))
+    with pytest.raises(InputError, match="not of its box's shape"):
+        save(tmp_path, 1, [part], {})
+    assert latest(tmp_path) is None
+
+
+def test_ranks_that_disagree_on_a_tensor_save_nothing(tmp_path: Path) -> None:
+    boxes: tuple[Box, Box] = ((0, 2),), ((2, 4),)
+    parts = [
+        [TensorPart("weight", (4,), box, np.zeros(2, dtype))]
+        for box, dtype in zip(boxes, (np.float32, np.float64), strict=True)
+    ]
+    raised = save_on_all(tmp_path, 1, parts)
+    assert any(isinstance(error, InputError) and "ranks disagree" in str(error) for error in raised)
+    assert all(error is not None for error in raised)
+    assert latest(tmp_path) is None

@@ -6,7 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ import pytest
 
 from strategy.base.errors import InputError, PlanError
 from strategy.base.files import LARGEST, LONGEST_S
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
 from strategy.plan.verify import verify
+from strategy.sbp.tensor import DType
 from tests.support.small_plans import config_of, plan_by_rules, request
 
 JUNK: list[Any] = [None, True, "x", "", -1, 0, 0.5, 10**9, 10**400, 1e308, [], [[]], {}, {"x": 1}, [None], ["B", 1]]
@@ -207,3 +209,56 @@ def test_a_figure_has_a_range(
         path.write_text(stamped(content))
         with pytest.raises(PlanError, match=place[-1]):
             read_plan(path)
+
+
+MEASURED = {"half": "", "level": "", "space": "device", "fixed_s": 1e-6, "s_per_flop": 1e-12, "s_per_byte": 1e-10}
+
+
+def test_measured_constants_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan()))
+    content["calibration"]["coefficients"] = {
+        "all_reduce": [{**MEASURED, "level": "inter"}, {**MEASURED, "level": "intra"}],
+        "matmul": [MEASURED, {**MEASURED, "half": "bfloat16", "fixed_s": 2e-6}],
+    }
+    path.write_text(stamped(content))
+    found = read_plan(path)
+    assert len(found.cost.coefficients) == 4
+    assert json.loads(plan_text(found)) == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("calibration", "coefficients"), {"matmul": MEASURED}, "not a list of constants"),
+        (("calibration", "coefficients"), {"matmul": [MEASURED, MEASURED]}, "given twice"),
+        (("calibration", "coefficients"), {"matmul": [{**MEASURED, "half": 16}]}, "not a list of texts"),
+        (("calibration", "coefficients"), {"matmul": [{**MEASURED, "s_per_flop": -1.0}]}, "out of range"),
+        (("model", "layers"), 10**6, "more layers than ops"),
+        (("cluster", "gpu_direct"), False, "no host to pass through"),
+    ],
+    ids=["no list", "twice", "no text", "negative", "layers", "no host"],
+)
+def test_what_contradicts_itself_is_refused(
+    tmp_path: Path, place: tuple[str, ...], value: object, message: str
+) -> None:
+    path = tmp_path / "plan.json"
+    content = json.loads(plan_text(real_plan()))
+    put(content, place, value)
+    if place[-1] == "gpu_direct":
+        content["cluster"]["host"] = None
+    path.write_text(stamped(content))
+    with pytest.raises(PlanError, match=message):
+        read_plan(path)
+
+
+def test_the_peak_is_that_of_products_in_the_precision_of_the_training() -> None:
+    plan = real_plan()
+    device = replace(plan.cluster.device, bf16_speedup=8.0)
+    halved = replace(
+        plan,
+        cluster=replace(plan.cluster, device=device),
+        training=replace(plan.training, dtype=DType.FLOAT32, precision=Precision.BF16),
+    )
+    assert plan.peak_flop_per_s == plan.cluster.device.flop_per_s
+    assert halved.peak_flop_per_s == 8.0 * device.flop_per_s
