@@ -414,8 +414,6 @@ STARTS = (
 """The command and the front end."""
 RUN = ("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks")
 """With `python -m`, by `make` and by the demo."""
-AHEAD = ("strategy.layout.makespan_bound",)
-"""What the search will prune by."""
 PROOF = ("simulator.reference",)
 """What a compiled engine is proved equal to; its tests run it."""
 TIMED = ("experiments.simulator_bench",)
@@ -445,7 +443,7 @@ def test_every_module_is_reached_by_a_user() -> None:
     """What only tests and benches import is a promise that nobody can call in."""
     modules = {module_of(path): path for path in SOURCES}
     uses = {name: imported_by(path, set(modules)) for name, path in modules.items()}
-    starts = [*STARTS, *RUN, *AHEAD, *PROOF]
+    starts = [*STARTS, *RUN, *PROOF]
     reached = {name for name in modules if name in starts or name.startswith(tuple(f"{r}." for r in ROOMS_OF_USERS))}
     waiting = [*reached, *(name for name in modules if name in PACKAGES or name.startswith("experiments.notebooks"))]
     reached.update(waiting)

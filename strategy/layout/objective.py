@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.hierarchical import by_node
@@ -125,13 +126,13 @@ class _Alike:
             return op.kind, len(op.inputs), len(op.outputs), specs, attrs, signature, mesh, self.graph.on_host(op)
         written = self.arrangement.tensors[action.writes[0]]
         spec, target = of(values[written.value].spec), self.layouts.of(written.layout)
-        place = self.place(action.stage, written.stage)
+        place = self.distance(action.stage, written.stage)
         if action.step is None:
             return spec, target, place
         source = self.layouts.of(self.arrangement.tensors[action.reads[0]].layout)
         return action.kind, action.step.axes, spec, source, target, place
 
-    def place(self, source: int, target: int) -> int:
+    def distance(self, source: int, target: int) -> int:
         """A number for what features see of two stages, or of one: meshes, and which ranks share a node."""
         if (source, target) not in self.places:
             here, there = (self.layout.stages.placements[stage] for stage in (source, target))
@@ -173,15 +174,15 @@ def _pipeline_times(
     from strategy.layout.makespan import PipelineTimes
 
     found = no_times(pipeline, stages)
-    known: dict[int, int] = {}
+    known: dict[Identity, int] = {}
     """By the identity of features, which all actions that are alike share."""
     for action, seen in zip(arrangement.actions, features, strict=True):
-        if id(seen) not in known:
-            known[id(seen)] = to_ns(cost.seconds(seen))
+        if Identity(seen) not in known:
+            known[Identity(seen)] = to_ns(cost.seconds(seen))
         at = action.rate, action.phase, action.stage, action.lap
         sent = action.kind is ActKind.TRANSFER
         name, place = message_account(pipeline, stages, *at) if sent else account_of(*at)
-        found[name][place] += known[id(seen)]
+        found[name][place] += known[Identity(seen)]
     return PipelineTimes(**found, overlaps=pipeline.overlaps)
 
 

@@ -15,7 +15,7 @@ from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey
 from strategy.graph.graph import Phase
 from strategy.layout.arrangement import Pipeline
-from strategy.layout.objective import account_of, message_account, no_times, slots
+from strategy.layout.objective import account_of, message_account, no_times
 from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
@@ -69,11 +69,6 @@ def test_where_messages_count() -> None:
     assert message_account(plain, 4, MICRO, B, 0, 0) == ("backward_ns", (0, 0))
     assert message_account(turned, 4, MICRO, F, 3, 0) == ("forward_ns", (3, 0))
     assert message_account(turned, 4, MICRO, W, 1, 0) == ("weight_ns", (1, 0))
-
-
-def test_slots() -> None:
-    assert slots(Pipeline(8), 4) == 11
-    assert slots(Pipeline(8, Schedule.INTERLEAVED, laps=2), 4) == 10
 
 
 @pytest.mark.parametrize("degrees", [{"dp": 2}, {"tp": 2}, {"pp": 2}])
