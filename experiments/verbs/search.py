@@ -88,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
     from experiments.prices import simulated_step
+    from experiments.stopping import exit_code, stopping
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     make_folder(args.dump_passes, "--dump-passes")
     request, calibration = request_of(args)
     try:
-        with progress() as watch, clean_stdout():
+        with progress() as watch, clean_stdout(), stopping() as stopped_by:
             result = search(request, simulate=simulated_step, budget=budget, watch=watch)
     except InfeasibleError as error:
         if args.json:
@@ -112,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit(found)
     say(summary(result, args.out))
+    if result.interrupted:
+        return exit_code(stopped_by)
     return EXIT_LIMIT if result.status == Status.LIMIT else 0
 
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 import argparse
 import math
 import resource
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
-from experiments.cli import EXIT_INTERRUPTED, EXIT_TERMINATED
 from experiments.console import emit, say, write_out
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
@@ -58,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
     """
     started, budget = time.perf_counter(), Budget.of(args.time_limit, args.work_limit)
     from experiments.outputs import check_output_path, clean_stdout
+    from experiments.stopping import exit_code, stopping
     from strategy.ilp.certificate.digest import problem_digest
     from strategy.ilp.problem_file import read_problem
     from strategy.ilp.solve import solve
@@ -93,24 +90,8 @@ def run(args: argparse.Namespace) -> int:
     said = f"{problem.name}: {solution.status}, {answer}, lower bound {bound}, {solve_time_s:.1f} s"
     say(f"{said}: {solution.status.message}")
     if solution.status == Status.INTERRUPTED:
-        return EXIT_TERMINATED if signal.SIGTERM in stopped_by else EXIT_INTERRUPTED
+        return exit_code(stopped_by)
     return EXIT_LIMIT if solution.status == Status.LIMIT else 0
-
-
-@contextmanager
-def stopping() -> Iterator[list[int]]:
-    """SIGTERM ends the work like Ctrl-C, with the best so far; yields the signals that came."""
-    came: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> NoReturn:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield came
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def reporter(*, already_s: float) -> Callable[[float, int | None, int | None], None]:

@@ -66,6 +66,11 @@ class _Known:
     margin: float = MARGIN
     complete: bool = True
 
+    def leave_out(self, bound_ns: int) -> None:
+        """Take note of something that there was no time for."""
+        self.complete = False
+        self.bounds_ns.append(bound_ns)
+
     def fitting(self, request: Request) -> list[_Proposal]:
         """Those that are likely to fit, fastest first."""
         limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
@@ -94,7 +99,14 @@ def deep_search(
         hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
         raise InputError("no plan has these degrees", got=request.pins, hint=hint)
     known = _Known()
-    _refine_all(request, short, work, groups, known, budget.share(REFINING_SHARE), watch)
+    interrupted = False
+    try:
+        _refine_all(request, short, work, groups, known, budget.share(REFINING_SHARE), watch)
+    except KeyboardInterrupt:
+        if not known.fitting(request):
+            raise
+        interrupted, simulated = True, 1
+        known.leave_out(groups[0].bound_ns)
     plans = _plans(request, known, simulate, simulated, budget)
     if not plans:
         raise _nothing_found(request, known, groups)
@@ -105,7 +117,7 @@ def deep_search(
     others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in others)
     count = sum(len(group.configs) for group in groups)
-    return SearchResult(chosen, status, runners_up, count, time.monotonic() - start)
+    return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)
 
 
 def _refine_all(
@@ -125,16 +137,14 @@ def _refine_all(
             known.bounds_ns.append(group.bound_ns)
             continue
         if budget.is_over() and (best or not number):
-            known.complete = False
-            known.bounds_ns.append(group.bound_ns)
+            known.leave_out(group.bound_ns)
             continue
         if watch is not None:
             watch(number, len(fits), group.config)
         try:
             _refine(request, short, group, known, budget)
         except OutOfTimeError:
-            known.complete = False
-            known.bounds_ns.append(group.bound_ns)
+            known.leave_out(group.bound_ns)
         except InfeasibleError:
             continue
 

@@ -50,6 +50,9 @@ SINGLE_SHARE = 0.3
 RULE_BASED_SHARE = 0.3
 """Share of the time limit for a first rule-based plan, where memory is so scarce that a search may find none."""
 
+MOST_DEVICES = 2**20
+"""A plan lists every device."""
+
 FEW_DEVICES = 8
 """Below so many devices candidates are few enough to be solved one by one, exactly."""
 
@@ -83,6 +86,9 @@ def search(
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
+    if request.devices > MOST_DEVICES:
+        where, expected = f"cluster {request.cost.cluster.name}", f"at most {MOST_DEVICES}"
+        raise InputError("more devices than a plan can list", where=where, got=request.devices, expected=expected)
     short = _short_model(request)
     if short is not None:
         return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
@@ -95,18 +101,31 @@ def search(
     looked_at = known is not None
     known = known or _Known(solved=_first_by_rule(request, candidates, rule_based))
     plans: list[Plan] = []
+    interrupted = False
     while not plans:
-        if not looked_at or known.refused:
-            _solve_all(request, [c for c in candidates if c not in known.refused], known, solving, watch)
-        _solve_lighter(request, candidates, known, solving, watch)
-        if not known.solved:
-            known.solved = [_last_resort(request, candidates, known, solving, time_limit_s)]
-        known.solved += solved_by_rule(request, known.beaten_best_first, COMPETITORS - len(known.solved), solving)
+        try:
+            if not looked_at or known.refused:
+                _solve_all(request, [c for c in candidates if c not in known.refused], known, solving, watch)
+            _solve_lighter(request, candidates, known, solving, watch)
+            if not known.solved:
+                known.solved = [_last_resort(request, candidates, known, solving, time_limit_s)]
+            known.solved += solved_by_rule(request, known.beaten_best_first, COMPETITORS - len(known.solved), solving)
+        except KeyboardInterrupt:
+            if interrupted or not _have_something(request, candidates, known):
+                raise
+            interrupted, simulated = True, 1
         plans = _simulated(request, known, simulate, most=simulated, budget=budget)
     status = _status(plans[0], known)
     chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
-    return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start)
+    return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start, interrupted)
+
+
+def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _Known) -> bool:
+    """Whether there is a layout to end with at once, if need be a rule-based one; the bound is the quick one then."""
+    known.leave_out(min(quick_bound_ns(request, config) for config in candidates))
+    known.solved = known.solved or solved_by_rule(request, likely_first(request, candidates), 1, UNLIMITED)
+    return bool(known.solved)
 
 
 def _short_model(request: Request) -> Model | None:

@@ -22,3 +22,5 @@ class SearchResult:
     runners_up: tuple[tuple[PlanConfig, float], ...]
     num_candidates: int
     search_time_s: float
+    interrupted: bool = False
+    """Whether a signal ended it (Ctrl-C), with the best so far."""

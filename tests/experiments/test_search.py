@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -416,3 +417,28 @@ def test_passes_are_dumped_into_a_folder(command: Command, tmp_path: Path, clust
     said = command("search", *SMALL, "--cluster", cluster_file, "--dump-passes", tmp_path / place)
     assert said.code == 2
     assert "--dump-passes" in said.err
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_with_the_best_plan(tmp_path: Path) -> None:
+    """What had no time has no bound of its own; the plan is whole."""
+    out = tmp_path / "plan.json"
+    command = [
+        sys.executable,
+        "-m",
+        "experiments",
+        "search",
+        "gpt2-small",
+        "--cluster",
+        "dgx-a100:2",
+        "--out",
+        str(out),
+    ]
+    job = subprocess.Popen([*command, "--time-limit", "300"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    time.sleep(15)
+    job.send_signal(signal.SIGTERM)
+    _, said = job.communicate(timeout=120)
+    assert job.returncode == 143, said
+    plan = read_plan(out)
+    assert verify(plan) == []
+    assert plan.claims.status == "limit"

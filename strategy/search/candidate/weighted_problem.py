@@ -15,6 +15,7 @@ from strategy.base.status import Status
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, evaluate
 from strategy.ilp.solve import solve
+from strategy.ilp.solve.solution import Solution
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
 from strategy.search.layouts.restriction import restrict
 from strategy.search.layouts.space import SearchSpace
@@ -60,6 +61,7 @@ class WeightedProblem:
         """The best choice among few of every class, if one is found in a part of the time."""
         restricted = restrict(self.problem.problem, few)
         found = solve(restricted.problem, budget=self.budget.share(START_SHARE), cutoff=self.cutoff)
+        _go_on(found)
         return None if found.choice is None else restricted.choice(found.choice)
 
     def solve(self, *known: Mapping[str, Signature]) -> tuple[int, dict[str, Signature] | None]:
@@ -79,9 +81,16 @@ class WeightedProblem:
             rule_based = self.rule_based()
             starts += [] if rule_based is None else [self.problem.choice_of(rule_based)]
         solution = solve(self.problem.problem, budget=self.budget, cutoff=self.cutoff, starts=starts)
+        _go_on(solution)
         bound = -(-solution.lower_bound // self.space.paths.number)
         if solution.choice is not None:
             return bound, self.problem.signatures(solution.choice)
         if solution.status in (Status.INFEASIBLE, Status.CUTOFF):
             return bound, None
         raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
+
+
+def _go_on(solution: Solution) -> None:
+    """Let an interruption, which the solver answers with the best so far, end more than the solver's work."""
+    if solution.status is Status.INTERRUPTED:
+        raise KeyboardInterrupt

@@ -102,6 +102,8 @@ class LayerTemplate:
             OutOfTimeError: there was no time to find any.
         """
         solution = solve(self.problem.problem, budget=budget)
+        if solution.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
         if solution.status is Status.INFEASIBLE:
             raise InfeasibleError("no conversions lead between the layouts that the pins leave", hint="relax a pin")
         if solution.choice is None:

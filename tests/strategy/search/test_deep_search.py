@@ -105,3 +105,24 @@ def test_less_memory_is_held_where_there_is_less() -> None:
     assert scarce.claims.objective_s >= plenty.claims.objective_s
     with pytest.raises(InfeasibleError, match="no plan fits"):
         found_with(asked(limit=2**20, pins=pins))
+
+
+def test_interrupted_it_ends_with_the_best_so_far() -> None:
+    def stop(number: int, _count: int, _config: object) -> None:
+        if number:
+            raise KeyboardInterrupt
+
+    request = asked(pins=Pins(num_micro_batches=4))
+    found = search(request, simulate=simulated, budget=Budget.of(600), watch=stop)
+    assert found.interrupted
+    assert found.status == "limit"
+    assert verify(found.plan) == []
+    with pytest.raises(KeyboardInterrupt):
+        search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1, 1, None))
+
+
+def test_more_devices_than_a_plan_can_list_are_refused() -> None:
+    with pytest.raises(InputError, match="more devices than a plan can list"):
+        found_with(asked(nodes=10**9))
+    request = replace(asked(), training=Training(global_batch=10**9, precision=Precision.BF16))
+    assert len(mesh_groups(request, least_work(request))) > 100

@@ -99,3 +99,18 @@ def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
     assert verify(plan) == []
     with pytest.raises(InputError, match="degrees"):
         found_with(replace(asked, pins=Pins(dp=1, zero_stage=1)))
+
+
+def test_interrupted_it_ends_with_the_best_so_far(asked: Request) -> None:
+    seen: list[int] = []
+
+    def stop(number: int, _count: int, _config: object) -> None:
+        seen.append(number)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    found = search(asked, simulate=simulated, budget=Budget.of(120), watch=stop)
+    assert found.interrupted
+    assert found.status == "limit"
+    assert verify(found.plan) == []
+    assert found.plan.claims.lower_bound_s > 0
