@@ -4,9 +4,6 @@ For every candidate, the layout problem is solved exactly; candidates are taken 
 no better than the best objective found is left out. The leading candidates are then simulated, by a function that is
 passed in, and the fastest is the answer.
 
-More micro-batches on a single stage add acts and save nothing, so there a candidate's bound holds for all multiples of
-its number of micro-batches, and only memory asks for more of them.
-
 Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
 activations that are computed again, and if nothing fits then, with some or all of its state on the host; the space that
 bounds speak of is what has been listed so.
@@ -142,18 +139,16 @@ def _short_model(request: Request) -> Model | None:
 class _Known:
     """What a search has found out so far.
 
-    `bounds_ns` has one bound per candidate that may have a layout; `settled` holds, by all but the micro-batches, their
-    number and the bound, memory aside, of all its multiples; `free_bounds_ns` the bounds, memory aside, of candidates
-    without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `cramped` are candidates
-    that would have a better layout, or any at all, if there were more memory; `refused` those that have layouts by
-    their lifetimes, but none was found whose memory fits as it is laid out.
+    `bounds_ns` has one bound per candidate that may have a layout; `free_bounds_ns` the bounds, memory aside, of
+    candidates without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `cramped` are
+    candidates that would have a better layout, or any at all, if there were more memory; `refused` those that have
+    layouts by their lifetimes, but none was found whose memory fits as it is laid out.
     """
 
     solved: list[Solved] = field(default_factory=list)
     beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
     cramped: list[tuple[int, PlanConfig]] = field(default_factory=list)
     bounds_ns: list[int] = field(default_factory=list)
-    settled: dict[PlanConfig, tuple[int, int]] = field(default_factory=dict)
     refused: list[PlanConfig] = field(default_factory=list)
     free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
@@ -174,11 +169,9 @@ class _Known:
         """Candidates that memory stood in the way of, in the order of their bounds without it."""
         return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
 
-    def settled_bound_ns(self, config: PlanConfig) -> int:
-        """What candidates with fewer micro-batches or without ZeRO say of this one; 0 where nothing is settled."""
-        count, bound_ns = self.settled.get(_but_for_micro_batches(config), (1, 0))
-        without = self.free_bounds_ns.get(replace(config, zero_stage=0), 0)
-        return max(without, 0 if config.num_micro_batches % count else bound_ns)
+    def bound_without_zero_ns(self, config: PlanConfig) -> int:
+        """What the candidate without ZeRO says of this one; 0 where nothing is known."""
+        return self.free_bounds_ns.get(replace(config, zero_stage=0, zero_owner=False), 0)
 
     def refuse(self) -> None:
         """None of the solved candidates fits: go on without them; others may have been beaten by them alone."""
@@ -193,9 +186,6 @@ class _Known:
 
     def learn(self, config: PlanConfig, examined: CandidateBound, quick_ns: int) -> None:
         """Take note of a solved candidate that had the bound `quick_ns` before."""
-        if config.pp == 1:
-            settled = config.num_micro_batches, examined.free_bound_ns
-            self.settled.setdefault(_but_for_micro_batches(config), settled)
         if config.zero_stage == 0:
             self.free_bounds_ns[config] = examined.free_bound_ns
         if examined.bound_ns is None or examined.bound_ns > examined.free_bound_ns:
@@ -207,11 +197,6 @@ class _Known:
             self.solved.append(examined.solved)
         else:
             self.beaten.append((examined.bound_ns, config))
-
-
-def _but_for_micro_batches(config: PlanConfig) -> PlanConfig:
-    """What candidates share that differ in nothing but their micro-batches."""
-    return replace(config, micro_batch=1, num_micro_batches=1)
 
 
 def _best_bound_first(request: Request) -> list[PlanConfig]:
@@ -246,7 +231,7 @@ def _solve_all(
 ) -> None:
     """Solve every candidate that may be better than the best so far, while there is time."""
     for number, config in enumerate(candidates):
-        quick_ns = max(quick_bound_ns(request, config), known.settled_bound_ns(config))
+        quick_ns = max(quick_bound_ns(request, config), known.bound_without_zero_ns(config))
         best_ns = known.best_ns
         if best_ns is not None and quick_ns >= best_ns:
             known.bounds_ns.append(quick_ns)

@@ -114,3 +114,9 @@ def test_interrupted_it_ends_with_the_best_so_far(asked: Request) -> None:
     assert found.status == "limit"
     assert verify(found.plan) == []
     assert found.plan.claims.lower_bound_s > 0
+
+
+def test_owners_are_searched_with_every_degree_pinned(asked: Request) -> None:
+    pins = Pins(dp=2, tp=1, pp=1, micro_batch=1, zero_stage=1, zero_owner=True, zero_min_size=9)
+    config = found_with(replace(asked, pins=pins)).plan.config
+    assert (config.zero_stage, config.zero_owner) == (1, True)
