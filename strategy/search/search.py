@@ -50,7 +50,7 @@ RULE_BASED_SHARE = 0.3
 MOST_DEVICES = 2**20
 """A plan lists every device."""
 
-FEW_DEVICES = 8
+FEW_DEVICES = 16
 """Below so many devices candidates are few enough to be solved one by one, exactly."""
 
 COMPETITORS = 3
