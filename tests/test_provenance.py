@@ -22,6 +22,7 @@ from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.convert import lay_out
 from strategy.lowering.lower import lower
 from strategy.models import PRESETS, Model
+from strategy.passes import planned
 from strategy.passes import training as training_pass
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -170,7 +171,9 @@ def _compared(model: Model, name: str, monkeypatch: pytest.MonkeyPatch, *, progr
 
     with monkeypatch.context() as patch:
         patch.setattr(training_pass, "_trace", traced_otherwise)
+        planned._kept.cache_clear()
         before = _space(model, training, config)
+    planned._kept.cache_clear()
     seen += _alike(plain, before, config, programs=programs)
     graph, _, _ = renamed(plain.graph, 2)
     with monkeypatch.context() as patch:

@@ -156,7 +156,7 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
-        if act_rate(graphs[0], op) is Rate.MICRO_BATCH:
+        if act_rate(graphs[0], op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE:
             part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
         free = unusual or op.layer is None or op.name in beside
         found[one, two, part, op.layer is None, free] += counts.get(op.name, 1)

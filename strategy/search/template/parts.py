@@ -78,8 +78,10 @@ class _Sum:
 
     def add_time(self, action: Action, ns: int, *, apart: bool) -> None:
         """Add an act to the pass that it belongs to."""
-        if action.rate is Rate.STEP:
-            name = "after_ns" if action.phase is Phase.UPDATE else "before_ns"
+        if action.phase is Phase.UPDATE:
+            name = "after_ns"
+        elif action.rate is Rate.STEP:
+            name = "before_ns"
         elif action.phase is Phase.FORWARD:
             name = "forward_ns"
         else:

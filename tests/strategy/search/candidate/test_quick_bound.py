@@ -35,7 +35,7 @@ def test_it_is_below_what_is_solved(asked: Request) -> None:
     for config in candidates_of(asked):
         solved = solve_candidate(asked, config, rules=config.axes)
         assert solved is not None
-        assert 0 < quick_bound_ns(asked, config) <= solved.bound_ns
+        assert 0 < quick_bound_ns(asked, config) <= solved.objective_ns
 
 
 def test_it_knows_what_shapes_lose() -> None:
