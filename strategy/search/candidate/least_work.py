@@ -19,6 +19,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, act_rate
@@ -222,8 +223,10 @@ def _ways(parts: int) -> npt.NDArray[np.int64]:
 def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
     """What a step of each configuration takes at least."""
     least = [work.seconds(config) for config in configs]
-    totals = np.array([(one.forward_s, one.backward_s, one.weight_s, one.step_s) for one in least]).reshape(-1, 4)
-    forward, backward, weight, step = np.floor(totals.T * 1e9).astype(np.int64)
+    totals = [
+        [max(to_ns(s) - 1, 0) for s in (one.forward_s, one.backward_s, one.weight_s, one.step_s)] for one in least
+    ]
+    forward, backward, weight, step = np.array(totals, np.int64).reshape(-1, 4).T
     shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
     found = np.zeros(len(configs), np.int64)
     schedules = np.array([c.schedule for c in configs])

@@ -155,11 +155,17 @@ def laid_out(kind: Recompute, *, backend: str = "numpy", model: Model = MEGATRON
 
 @pytest.mark.parametrize("degrees", [{}, {"pp": 2}], ids=["tensor", "pipeline"])
 def test_memory_falls_and_losses_do_not_change(degrees: dict[str, int]) -> None:
-    plans = [laid_out(kind, **degrees) for kind in Recompute]
+    """All three laid out by one rule: what costs least would be laid out otherwise each time."""
+    training = Training(4, 2 if degrees else 1, dtype=DType.FLOAT64)
+    asked = request(degrees.get("pp", 1) * 2, training, model=MEGATRON)
+    plans = [
+        deduced_plan(asked, config_of(training, tp=2, recompute=kind, **degrees), ("data", "tensor"))
+        for kind in Recompute
+    ]
     assert [problem for plan in plans for problem in verify(plan)] == []
     peaks = [plan.claims.peak_memory_bytes[0] for plan in plans]
     assert peaks == sorted(peaks, reverse=True)
-    assert len(set(peaks)) == 3
+    assert len(set(peaks)) == (2 if degrees else 3), "of two stages the first peaks where no layer is at work"
     losses = [[report.loss for report in train(plan, corpus(16), steps=2).reports] for plan in plans]
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     assert losses[2] == pytest.approx(losses[0], rel=1e-12)
