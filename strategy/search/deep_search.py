@@ -136,7 +136,7 @@ def _refine_all(
         if best and group.bound_ns >= (1 - GAP) * best[0].found.step_ns:
             known.bounds_ns.append(group.bound_ns)
             continue
-        if budget.is_over() and (best or not number):
+        if budget.is_over():
             known.leave_out(group.bound_ns)
             continue
         if watch is not None:
@@ -176,6 +176,9 @@ def _propose(request: Request, short: Model, group: MeshGroup, weights: Weights,
     between = messages_ns(template.space, signatures, converter)
     overlaps = request.cost.cluster.overlaps
     for one in group.configs:
+        if known.proposals and budget.is_over():
+            known.complete = False
+            break
         found = pipelined(parts, one, request.model.layers, between, overlaps=overlaps)
         known.proposals.append(_Proposal(found, template, signatures))
     return least
