@@ -63,7 +63,8 @@ class _Known:
 
     proposals: list[_Proposal] = field(default_factory=list)
     bounds_ns: list[int] = field(default_factory=list)
-    margin: float = MARGIN
+    margins: dict[Schedule, float] = field(default_factory=dict)
+    """Memory as it was laid out over the sum of its parts, where that was more than `MARGIN`."""
     complete: bool = True
 
     def leave_out(self, bound_ns: int) -> None:
@@ -71,13 +72,18 @@ class _Known:
         self.complete = False
         self.bounds_ns.append(bound_ns)
 
+    def margin(self, schedule: Schedule) -> float:
+        """What a sum of parts is multiplied by."""
+        return self.margins.get(schedule, MARGIN)
+
     def fitting(self, request: Request) -> list[_Proposal]:
         """Those that are likely to fit, fastest first."""
         limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
         fits = (
             one
             for one in self.proposals
-            if self.margin * max(one.found.peak_bytes) <= limit and max(one.found.host_bytes) <= there
+            if self.margin(one.found.config.schedule) * max(one.found.peak_bytes) <= limit
+            and max(one.found.host_bytes) <= there
         )
         return sorted(fits, key=lambda one: one.found.step_ns)
 
@@ -261,7 +267,9 @@ def _plans(request: Request, known: _Known, simulate: Simulate, most: int, budge
             plans.append(_plan(request, one, min(known.bounds_ns), simulate))
         except InfeasibleError as error:
             if error.smallest_limit is not None:
-                known.margin = max(known.margin, error.smallest_limit / max(one.found.peak_bytes))
+                schedule = one.found.config.schedule
+                seen = error.smallest_limit / max(one.found.peak_bytes)
+                known.margins[schedule] = max(known.margin(schedule), seen)
         took_s = max(took_s, time.monotonic() - begin)
     return plans
 

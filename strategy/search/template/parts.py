@@ -30,6 +30,7 @@ class LayerPart:
         before_ns, after_ns: of a step, ahead of its first micro-batch and behind its last one.
         static_bytes: held for the whole step.
         saved_bytes: of a micro-batch, held from its forward pass to its backward pass.
+        deferred_bytes: of a micro-batch, held from its backward pass to its gradients of weights, where these wait.
         passing_bytes: the most that is held besides at any time, while it runs.
         host_bytes: held in the host's memory.
     """
@@ -41,6 +42,7 @@ class LayerPart:
     after_ns: int = 0
     static_bytes: int = 0
     saved_bytes: int = 0
+    deferred_bytes: int = 0
     passing_bytes: int = 0
     host_bytes: int = 0
 
@@ -65,7 +67,7 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
     for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
         op = _belongs_to(graph, arrangement, action)
         found[at[op.name]].add_time(action, to_ns(cost.seconds(features)), apart=op.name in apart)
-    _hold(graph, layout, arrangement, at, found)
+    _hold(graph, layout, arrangement, at, found, apart)
     first, middle, last = (each.freeze() for each in found)
     return ModelParts(middle, first - middle, last - middle)
 
@@ -118,8 +120,10 @@ def _owner(graph: Graph, value: str) -> Op:
     return readers[0]
 
 
-def _hold(graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, int], found: list[_Sum]) -> None:
-    """Add what tensors hold: for the step, from pass to pass, or in passing."""
+def _hold(
+    graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, int], found: list[_Sum], apart: set[str]
+) -> None:
+    """Add what tensors hold: for the step, from pass to pass, or in passing; `apart` are the gradients of weights."""
     turn = next((i for i, op in enumerate(graph.ops) if op.phase is not Phase.FORWARD), len(graph.ops))
     rank = layout.stages.placements[0].devices[0]
     change: list[dict[int, int]] = [{} for _ in range(LAYERS)]
@@ -135,6 +139,8 @@ def _hold(graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, 
         elif life.begin < turn < life.end:
             found[place].add_bytes("saved_bytes", nbytes)
         else:
+            if _is_deferred(graph, tensor, apart):
+                found[place].add_bytes("deferred_bytes", nbytes)
             change[place][life.begin] = change[place].get(life.begin, 0) + nbytes
             change[place][life.end] = change[place].get(life.end, 0) - nbytes
     for place, events in enumerate(change):
@@ -143,6 +149,14 @@ def _hold(graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, 
             live += events[time]
             most = max(most, live)
         found[place].add_bytes("passing_bytes", most)
+
+
+def _is_deferred(graph: Graph, tensor: Held, apart: set[str]) -> bool:
+    """Whether the backward pass writes a tensor that gradients of weights are made of."""
+    producer = graph.producer.get(tensor.value)
+    if producer is None or producer.phase is Phase.FORWARD or producer.name in apart:
+        return False
+    return any(reader.name in apart for reader in graph.consumers[tensor.value])
 
 
 def _holder(graph: Graph, tensor: Held) -> Op:

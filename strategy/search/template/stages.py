@@ -69,6 +69,9 @@ def pipelined(
             read = Leg(Phase.WEIGHT if config.schedule.splits_backward else Phase.BACKWARD, stage, lap)
             blocks = run.in_flight(Leg(Phase.FORWARD, stage, lap), [read])
             held += sum(n * (part.static_bytes + blocks * part.saved_bytes) for part, n in here)
+            if config.schedule.splits_backward:
+                waiting = run.in_flight(Leg(Phase.BACKWARD, stage, lap), [read])
+                held += waiting * sum(n * part.deferred_bytes for part, n in here)
             passing = max(passing, sum(part.passing_bytes for part, _ in here))
             on_host += sum(n * part.host_bytes for part, n in here)
         peaks.append(held + passing)
