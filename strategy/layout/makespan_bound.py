@@ -77,6 +77,7 @@ def makespan_bound_ns(
     backward_ns: npt.ArrayLike,
     weight_ns: npt.ArrayLike = 0,
     step_ns: npt.ArrayLike = 0,
+    more_ns: npt.ArrayLike = 0,
 ) -> IntArray:
     """No makespan is less, rounded down; of arrays of configurations, which are broadcast against each other.
 
@@ -89,38 +90,40 @@ def makespan_bound_ns(
         backward_ns: B, without the gradients of weights.
         weight_ns: W.
         step_ns: U, before the first and after the last chunks, over all stages.
+        more_ns: of one micro-batch besides, nobody knows in which of its passes: it has the least coefficient of them.
 
     Raises:
         InputError: no stages, micro-batches or laps, or a negative time.
     """
-    given = (stages, num_micro_batches, laps, forward_ns, backward_ns, weight_ns, step_ns)
-    names = ("stages", "num_micro_batches", "laps", "forward_ns", "backward_ns", "weight_ns", "step_ns")
-    for name, least, each in zip(names, (1, 1, 1, 0, 0, 0, 0), given, strict=True):
+    given = (stages, num_micro_batches, laps, forward_ns, backward_ns, weight_ns, step_ns, more_ns)
+    names = ("stages", "num_micro_batches", "laps", "forward_ns", "backward_ns", "weight_ns", "step_ns", "more_ns")
+    for name, least, each in zip(names, (1, 1, 1, 0, 0, 0, 0, 0), given, strict=True):
         array = np.asarray(each)
         if array.size and array.min() < least:
             raise InputError("too small", where=name, got=array.min().item(), expected=f">= {least}")
-    p, m, v, f, b, w, u = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in given))
-    t = f + b + w
+    p, m, v, f, b, w, u, more = np.broadcast_arrays(*(np.asarray(each, np.float64) for each in given))
+    t = f + b + w + more
     found = [(m * t + u) / p, f + b if schedule.splits_backward else t]
     if schedule is Schedule.GPIPE:
         found.append((m + p - 1) / p * t)
     elif schedule is Schedule.ONE_F_ONE_B:
-        found += [_one_f_one_b(p, m, f, b + w), _with_step(p, m, t, u)]
+        found += [_one_f_one_b(p, m, f, b + w, more), _with_step(p, m, t, u)]
     elif schedule is Schedule.ONEFLOW:
         with np.errstate(divide="ignore"):  # one micro-batch: the logarithm of 0
             found.append(t / -np.expm1(p * np.log1p(-1 / m)))
     elif schedule is Schedule.INTERLEAVED:
         found.append(m / p * (m + (p - 1) / v) / (m + (p - 1) / (2 * v)) * t)
     elif schedule is Schedule.ZB_H1:
-        found += _zb_h1(p, m, f, b, w)
+        found += _zb_h1(p, m, f, b, w + more)
     bound: FloatArray = np.floor(np.maximum.reduce(found) * (1 - ROUNDING))
     return bound.astype(np.int64)
 
 
-def _one_f_one_b(p: FloatArray, m: FloatArray, f: FloatArray, b: FloatArray) -> FloatArray:
+def _one_f_one_b(p: FloatArray, m: FloatArray, f: FloatArray, b: FloatArray, more: FloatArray) -> FloatArray:
     """Without U."""
-    few = np.maximum.reduce([(m - 1) / p * f, (m - 1) / p * b, (m - 1) / np.maximum(2 * p - m + 1, 1) * (f + b)])
-    return f + b + np.where(m > p, (m - 1) / p * (f + b), few)
+    t = f + b + more
+    few = np.maximum.reduce([(m - 1) / p * f, (m - 1) / p * b, (m - 1) / np.maximum(2 * p - m + 1, 1) * t])
+    return t + np.where(m > p, (m - 1) / p * t, few)
 
 
 def _with_step(p: FloatArray, m: FloatArray, t: FloatArray, u: FloatArray) -> FloatArray:
@@ -136,7 +139,7 @@ def _zb_h1(p: FloatArray, m: FloatArray, f: FloatArray, b: FloatArray, w: FloatA
     half = m + (p - 1) / 2
     enough = m >= p
     return [
-        _one_f_one_b(p, m, f, b) + beside * w,
+        _one_f_one_b(p, m, f, b, np.zeros_like(f)) + beside * w,
         np.where(enough, (half * f + m * (b + w)) / p, 0),
         np.where(enough, (half * (f + b) + (m - p / 2) * w) / p, 0),
     ]

@@ -65,6 +65,8 @@ def _meshes(request: Request) -> Iterator[PlanConfig]:
             dp = devices // pp // cp // tp
             if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
                 continue
+            if pins.tp is None and _heads(request) % tp:
+                continue
             for micro in divisors(batch // dp):
                 count = batch // dp // micro
                 if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
@@ -78,6 +80,11 @@ def _meshes(request: Request) -> Iterator[PlanConfig]:
                         cp=cp,
                         context=pins.context or Context.RING,
                     )
+
+
+def _heads(request: Request) -> int:
+    """Of attention, among which a tensor axis shares out every layer; 0, which all degrees divide, of other layers."""
+    return int(getattr(request.model, "heads", 0))
 
 
 def _recomputes(request: Request) -> tuple[Recompute, ...]:

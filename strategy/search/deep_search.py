@@ -1,17 +1,21 @@
 """Deep search: the best configuration of a model whose layers are alike, level by level.
 
-    level 0   every configuration, by the least work and memory that it can do with     `configurations`
-    level 1   one layout problem per mesh and micro-batch, on a short model             `template`
-    level 2   the leading plans in full: laid out, placed in memory, simulated
+    level 0   every configuration, by the least work that it can do with              `configurations`
+    level 1   what layers take on the tensor and context axes, communication included `template`
+    level 2   the least step along paths through the schedule, in the memory that there is
+    level 3   cuts by layout problems on a short model, whose answers are proposals   `outer_approximation`
 
-Groups of configurations are refined in the order of what they promise, by a rule of thumb. A group whose bound is not
-below the best objective by more than the gap is left out; the bound of the answer is the least of all groups.
+A *box* holds the configurations of one mesh, micro-batch and way to save memory. By turns the box that promises most,
+by a rule of thumb, is brought to proposals, and the box with the least bound is refined by a level. A box whose bound
+is not below the best objective by more than the gap is left as it is; the bound of the answer is the least of all
+boxes. The leading proposals are laid out in full, placed in memory and simulated.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from strategy.base.budget import Budget
@@ -26,15 +30,22 @@ from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
-from strategy.search.candidate.least_work import LeastWork
+from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
 from strategy.search.configurations import MeshGroup, mesh_groups
-from strategy.search.layouts.short_model import expanded
+from strategy.search.layouts.short_model import LAYERS, expanded
 from strategy.search.search_result import SearchResult, Watch
-from strategy.search.template.layer_template import LayerTemplate, Weights
+from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
+from strategy.search.template.outer_approximation import (
+    SCALE,
+    Bound,
+    OuterApproximation,
+    chunks_in_flight,
+    template_weights,
+)
 from strategy.search.template.parts import parts_of
-from strategy.search.template.stages import Pipelined, messages_ns, pipelined
+from strategy.search.template.stages import Pipelined, messages_ns, parts_at, pipelined
 
 GAP = 0.01
 """Part of the objective that it is not worth refining groups for."""
@@ -42,6 +53,10 @@ TIE = 0.01
 """What filling the memory counts, as a part of the step."""
 HARDER = (5.0, 40.0, 300.0)
 """By these factors bytes count more where what was found does not fit."""
+RISE = 1e-3
+"""Part of the objective by which a further cut has to raise a bound."""
+EXHAUSTED = 8
+"""Level of a box that no further cut is looked for."""
 REFINING_SHARE = 0.6
 """Share of the time that is left after which no further group is refined."""
 MARGIN = 0.92
@@ -57,20 +72,36 @@ class _Proposal:
     signatures: Mapping[str, Signature]
 
 
+@dataclass(slots=True, eq=False)
+class _Box:
+    """A mesh group with what bounds its configurations; `level` is that of the module's table, in steps."""
+
+    configs: tuple[PlanConfig, ...]
+    bounds_ns: list[float]
+    level: int = 0
+    within: OuterApproximation | None = None
+    prices: dict[PlanConfig, Bound] = field(default_factory=dict)
+    is_proposed: bool = False
+
+    @property
+    def bound_ns(self) -> float:
+        """Of all configurations; infinite where none fits."""
+        return min(self.bounds_ns)
+
+    @property
+    def config(self) -> PlanConfig:
+        """The one with the least bound."""
+        return self.configs[self.bounds_ns.index(self.bound_ns)]
+
+
 @dataclass(slots=True)
 class _Known:
-    """What has been found out: proposals, and the least bounds of what was refined and of what was not."""
+    """What has been found out: proposals, and whether all that may be better was looked at."""
 
     proposals: list[_Proposal] = field(default_factory=list)
-    bounds_ns: list[int] = field(default_factory=list)
     margins: dict[Schedule, float] = field(default_factory=dict)
     """Memory as it was laid out over the sum of its parts, where that was more than `MARGIN`."""
     complete: bool = True
-
-    def leave_out(self, bound_ns: int) -> None:
-        """Take note of something that there was no time for."""
-        self.complete = False
-        self.bounds_ns.append(bound_ns)
 
     def margin(self, schedule: Schedule) -> float:
         """What a sum of parts is multiplied by."""
@@ -104,18 +135,17 @@ def deep_search(
     if not groups:
         hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
         raise InputError("no plan has these degrees", got=request.pins, hint=hint)
-    known = _Known()
-    interrupted = False
+    refinement = _Refinement(request, short, work, groups, budget.share(REFINING_SHARE), watch)
+    known, interrupted = refinement.known, False
     try:
-        _refine_all(request, short, work, groups, known, budget.share(REFINING_SHARE), watch)
+        refinement.run()
     except KeyboardInterrupt:
         if not known.fitting(request):
             raise
-        interrupted, simulated = True, 1
-        known.leave_out(groups[0].bound_ns)
-    plans = _plans(request, known, simulate, simulated, budget)
+        interrupted, simulated, known.complete = True, 1, False
+    plans = _plans(request, known, refinement.bound_ns, simulate, simulated, budget)
     if not plans:
-        raise _nothing_found(request, known, groups)
+        raise _nothing_found(request, known)
     best = min(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
     status = Status.OPTIMAL if best.claims.gap == 0 else status
@@ -126,133 +156,203 @@ def deep_search(
     return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)
 
 
-def _refine_all(
-    request: Request,
-    short: Model,
-    work: LeastWork,
-    groups: list[MeshGroup],
-    known: _Known,
-    budget: Budget,
-    watch: Watch | None,
-) -> None:
-    """Refine what promises most, as long as something better by the gap can be left."""
-    fits = [group for group in groups if _least_bytes(request, work, group.config) <= request.memory_limit_bytes]
-    for number, group in enumerate(sorted(fits, key=lambda group: _promise(request, work, group))):
-        best = known.fitting(request)[:1]
-        if best and group.bound_ns >= (1 - GAP) * best[0].found.step_ns:
-            known.bounds_ns.append(group.bound_ns)
-            continue
-        if budget.is_over():
-            known.leave_out(group.bound_ns)
-            continue
-        if watch is not None:
-            watch(number, len(fits), group.config)
-        try:
-            _refine(request, short, group, known, budget)
-        except OutOfTimeError:
-            known.leave_out(group.bound_ns)
-        except InfeasibleError:
-            continue
+class _Refinement:
+    """Refines boxes by turns, what promises most and what is bounded least, until nothing better can be left."""
+
+    def __init__(
+        self,
+        request: Request,
+        short: Model,
+        work: LeastWork,
+        groups: Sequence[MeshGroup],
+        budget: Budget,
+        watch: Watch | None,
+    ) -> None:
+        self.request, self.short, self.work, self.budget, self.watch = request, short, work, budget, watch
+        self.known = _Known()
+        self.boxes = [self._box(group) for group in groups]
+        self.layers_ns: dict[object, int] = {}
+        self.promising = sorted(self.boxes, key=self._promise, reverse=True)
+        self.turns = 0
+
+    def _box(self, group: MeshGroup) -> _Box:
+        """Of a group, without what cannot fit."""
+        bounds, limit, layers = [], self.request.memory_limit_bytes, self.request.model.layers
+        least = self.work.bytes_of_layer(group.configs[0])
+        for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
+            saved = layers // (config.pp * config.virtual_stages) * chunks_in_flight(config, 0) * least.saved
+            fits = layers // config.pp * least.held + saved <= limit
+            bounds.append(float(bound_ns) if fits else math.inf)
+        return _Box(group.configs, bounds)
+
+    @property
+    def bound_ns(self) -> int:
+        """No configuration takes less."""
+        least = min(box.bound_ns for box in self.boxes)
+        return int(least) if math.isfinite(least) else 0
+
+    @property
+    def best_ns(self) -> float:
+        """The least objective of what is likely to fit."""
+        fitting = self.known.fitting(self.request)
+        return fitting[0].found.step_ns if fitting else math.inf
+
+    def run(self) -> None:
+        """Refine, until nothing is left or the time is over."""
+        while True:
+            most_ns = (1 - GAP) * self.best_ns
+            left = [box for box in self.boxes if box.bound_ns < most_ns and box.level < EXHAUSTED]
+            if not left:
+                self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
+                return
+            if self.budget.is_over():
+                self.known.complete = False
+                return
+            self.turns += 1
+            box, to_the_end = self._next(left, most_ns)
+            if self.watch is not None:
+                self.watch(self.turns - 1, len(left), box.config)
+            try:
+                self._refine(box, most_ns)
+                while to_the_end and not box.is_proposed and box.bound_ns < most_ns:
+                    self._refine(box, most_ns)
+            except OutOfTimeError:
+                self.known.complete = False
+                return
+            except InfeasibleError:
+                box.bounds_ns = [math.inf] * len(box.configs)
+
+    def _next(self, left: list[_Box], most_ns: float) -> tuple[_Box, bool]:
+        """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least."""
+        while self.promising and self.turns % 2:
+            box = self.promising.pop()
+            if box.bound_ns < most_ns and not box.is_proposed:
+                return box, True
+        return min(left, key=lambda box: box.bound_ns), False
+
+    def _refine(self, box: _Box, most_ns: float) -> None:
+        """One level more."""
+        if box.level == 0:
+            self._bound_layers(box)
+        elif box.level == 1:
+            self._bound_within(box, most_ns)
+            box.level = 2
+        else:
+            self._solve(box, most_ns)
+
+    def _bound_layers(self, box: _Box) -> None:
+        """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
+        key = _on_axes(box.configs[0])
+        if key not in self.layers_ns:
+            self.layers_ns[key] = self._layers_ns(box.configs[0])
+        for other in self.boxes:
+            if other.level == 0 and _on_axes(other.configs[0]) == key:
+                bounds = least_steps_ns(self.work, other.configs, self.layers_ns[key])
+                other.bounds_ns = [max(known, new) for known, new in zip(other.bounds_ns, bounds, strict=True)]
+                other.level = 1
+
+    def _layers_ns(self, config: PlanConfig) -> int:
+        """The least cost of a template without data axis, which what samples follow leaves as it is."""
+        several = min(config.num_micro_batches, 2)
+        alone = replace(config, dp=1, num_micro_batches=several, zero_stage=0)
+        training = replace(self.request.training, global_batch=several * config.micro_batch)
+        counts = (1, self.request.model.layers - LAYERS + 1, 1)
+        micro = ("forward_ns", "backward_ns", "weight_ns")
+        weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES}, outside=False)
+        request = replace(self.request, training=training)
+        template = LayerTemplate.of(request, self.short, alone, weights, self.budget)
+        least, _ = template.solve(self.budget)
+        return least
+
+    def _bound_within(self, box: _Box, most_ns: float) -> None:
+        """Along paths, within the cuts and the memory."""
+        if box.within is None:
+            layers_ns = self.layers_ns.get(_on_axes(box.configs[0]), 0)
+            box.within = OuterApproximation.of(
+                self.request.model.layers,
+                self.request.memory_limit_bytes,
+                self.work.seconds(box.configs[0]),
+                self.work.bytes_of_layer(box.configs[0]),
+                layers_ns,
+                overlaps=self.request.cost.cluster.overlaps,
+            )
+        for i, config in enumerate(box.configs):
+            if box.bounds_ns[i] < most_ns:
+                bound = box.prices[config] = box.within.bound(config)
+                box.bounds_ns[i] = math.inf if bound.step_ns is None else max(box.bounds_ns[i], bound.step_ns)
+
+    def _solve(self, box: _Box, most_ns: float) -> None:
+        """A cut by the prices of the least bounded configuration, and proposals under its layouts."""
+        before_ns, config = box.bound_ns, box.config
+        weights = template_weights(box.prices[config], config.num_micro_batches)
+        least = self._propose(box, weights)
+        assert box.within is not None
+        box.within.add_cut(weights, least)
+        self._bound_within(box, most_ns)
+        box.level += 1
+        if box.bound_ns < before_ns + RISE * most_ns:
+            box.level = EXHAUSTED
+        if not box.is_proposed:
+            box.is_proposed = True
+            self._propose_lighter(box, config)
+
+    def _propose_lighter(self, box: _Box, config: PlanConfig) -> None:
+        """Proposals that hold less, where what was found does not fit."""
+        weights = template_weights(box.prices[config], config.num_micro_batches)
+        layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
+        in_flight = float(min(config.pp, config.num_micro_batches))
+        for harder in HARDER:
+            fitting = self.known.fitting(self.request)
+            if self.budget.is_over() or any(one.found.config in box.configs for one in fitting):
+                return
+            if fitting and box.bound_ns >= (1 - GAP) * fitting[0].found.step_ns:
+                return
+            price = harder * TIE * box.bound_ns * SCALE / config.num_micro_batches / self.request.memory_limit_bytes
+            held = tuple((price * layers).tolist())
+            saved = tuple((price * in_flight * layers).tolist())
+            self._propose(box, replace(weights, held=held, saved=saved, copies=True))
+
+    def _propose(self, box: _Box, weights: Weights) -> int:
+        """Add the configurations of a box under the layouts that cost least; returns what these cost at least."""
+        request, config = self.request, box.config
+        template = LayerTemplate.of(request, self.short, config, weights, self.budget)
+        least, signatures = template.solve(self.budget)
+        layout, arrangement = template.arranged(signatures)
+        parts = parts_of(template.space.graph, layout, arrangement, request.cost)
+        converter = Converter(request.cost, placements_of(config)[:2])
+        between = messages_ns(template.space, signatures, converter)
+        for one in box.configs:
+            found = pipelined(parts, one, request.model.layers, between, overlaps=request.cost.cluster.overlaps)
+            self.known.proposals.append(_Proposal(found, template, signatures))
+        return least
+
+    def _promise(self, box: _Box) -> float:
+        """A guess of the step's nanoseconds, to begin with what is likely to be good."""
+        request, config, cluster = self.request, box.config, self.request.cost.cluster
+        inside = cluster.devices_per_node
+        parameters = request.model.parameters / (config.tp * config.pp)
+        static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
+        in_flight = min(config.pp, config.num_micro_batches)
+        saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
+        held = static + 2 * saved * in_flight
+        exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
+        gathers = config.num_micro_batches if config.zero_stage == 3 else 1
+        gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
+        least = self.work.seconds(config)
+        uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
+        crowded = 1.0 if held <= request.memory_limit_bytes else 1e3
+        return crowded * ((box.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
 
 
-def _refine(request: Request, short: Model, group: MeshGroup, known: _Known, budget: Budget) -> None:
-    """Solve the layout problem of a group, and make up its configurations; hold less where that does not fit."""
-    config = group.config
-    weights = _weights(request, group)
-    least = _propose(request, short, group, weights, known, budget)
-    slack = weights.byte * request.memory_limit_bytes * config.pp
-    for one, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
-        known.bounds_ns.append(max(bound_ns, _template_bound(one, least - slack, weights)))
-    for harder in HARDER:
-        best = known.fitting(request)
-        if budget.is_over() or (best and group.bound_ns >= (1 - GAP) * best[0].found.step_ns):
-            return
-        if any(one.found.config in group.configs for one in best):
-            return
-        _propose(request, short, group, replace(weights, byte=harder * weights.byte, copies=True), known, budget)
+def _on_axes(config: PlanConfig) -> object:
+    """What a template without data axis depends on."""
+    several = config.num_micro_batches > 1
+    return config.tp, config.cp, config.context, config.micro_batch, config.recompute, several
 
 
-def _propose(request: Request, short: Model, group: MeshGroup, weights: Weights, known: _Known, budget: Budget) -> int:
-    """Add the configurations of a group under the layouts that cost least; returns what these cost."""
-    template = LayerTemplate.of(request, short, group.config, weights, budget)
-    least, signatures = template.solve(budget)
-    layout, arrangement = template.arranged(signatures)
-    parts = parts_of(template.space.graph, layout, arrangement, request.cost)
-    converter = Converter(request.cost, placements_of(group.config)[:2])
-    between = messages_ns(template.space, signatures, converter)
-    overlaps = request.cost.cluster.overlaps
-    for one in group.configs:
-        if known.proposals and budget.is_over():
-            known.complete = False
-            break
-        found = pipelined(parts, one, request.model.layers, between, overlaps=overlaps)
-        known.proposals.append(_Proposal(found, template, signatures))
-    return least
-
-
-def _weights(request: Request, group: MeshGroup) -> Weights:
-    """Of a micro-batch and of a step: ((m + (p - 1) / 2) T + U) / p bounds 1F1B (see `makespan_bound`).
-
-    All of the memory counts as much as a small part of the step, so that of alike layouts the one is taken that holds
-    less.
-    """
-    config = group.config
-    p, m = config.pp, config.num_micro_batches
-    in_flight = min(p, m)
-    micro = 2 * m + p - 1 if m > 2 * p else 2 * m
-    byte = TIE * 2 * group.bound_ns / request.memory_limit_bytes
-    return Weights(micro, 2, byte, in_flight)
-
-
-def _template_bound(config: PlanConfig, least: float, weights: Weights) -> int:
-    """What a step takes at least where the weighted sum of all work is at least so much."""
-    bound = least / (weights.step * config.pp)
-    if config.schedule not in (Schedule.ONE_F_ONE_B, Schedule.GPIPE):  # m T + U alone
-        bound *= weights.step * config.num_micro_batches / weights.micro_batch
-    return int(bound * (1 - 1e-12))
-
-
-def _least_bytes(request: Request, work: LeastWork, config: PlanConfig) -> int:
-    """What the first stage holds at least: state shared among all its ranks, and activations split as far as can be."""
-    share = request.model.layers // config.pp / request.model.layers
-    ranks = config.tp * config.cp
-    state = 16 * _layer_parameters(request) * share / (ranks * config.dp)
-    in_flight = min(config.pp, config.num_micro_batches) if config.pp > 1 else 1
-    saved = work.saved_bytes(config.recompute) * share * config.micro_batch * in_flight / ranks
-    return int(state + saved * (config.virtual_stages == 1))
-
-
-def _layer_parameters(request: Request) -> int:
-    """Parameters of the repeated layers."""
-    few, more = (replace_layers(request.model, count).parameters for count in (1, 2))
-    return (more - few) * request.model.layers
-
-
-def replace_layers(model: Model, layers: int) -> Model:
-    """The model with another number of layers."""
-    found: Model = replace(model, layers=layers)  # type: ignore[type-var]
-    return found
-
-
-def _promise(request: Request, work: LeastWork, group: MeshGroup) -> float:
-    """A guess of the step's nanoseconds, to begin with what is likely to be good."""
-    config, cluster = group.config, request.cost.cluster
-    inside = cluster.devices_per_node
-    parameters = request.model.parameters / (config.tp * config.pp)
-    static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
-    in_flight = min(config.pp, config.num_micro_batches)
-    per_stage = work.saved_bytes(config.recompute) / (config.pp * config.tp * config.cp)
-    held = static + 2 * per_stage * config.micro_batch * in_flight
-    exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
-    gathers = config.num_micro_batches if config.zero_stage == 3 else 1
-    gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
-    least = work.seconds(config)
-    uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
-    crowded = 1.0 if held <= request.memory_limit_bytes else 1e3
-    return crowded * ((group.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
-
-
-def _plans(request: Request, known: _Known, simulate: Simulate, most: int, budget: Budget) -> list[Plan]:
+def _plans(
+    request: Request, known: _Known, bound_ns: int, simulate: Simulate, most: int, budget: Budget
+) -> list[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for; one at least if any does."""
     plans: list[Plan] = []
     tried: set[PlanConfig] = set()
@@ -264,7 +364,7 @@ def _plans(request: Request, known: _Known, simulate: Simulate, most: int, budge
         one, begin = left[0], time.monotonic()
         tried.add(one.found.config)
         try:
-            plans.append(_plan(request, one, min(known.bounds_ns), simulate))
+            plans.append(_plan(request, one, bound_ns, simulate))
         except InfeasibleError as error:
             if error.smallest_limit is not None:
                 schedule = one.found.config.schedule
@@ -289,7 +389,7 @@ def _plan(request: Request, one: _Proposal, bound_ns: int, simulate: Simulate) -
     return simulated_plan(request, solved, simulate, bound_ns=min(bound_ns, solved.objective_ns))
 
 
-def _nothing_found(request: Request, known: _Known, groups: list[MeshGroup]) -> Exception:
+def _nothing_found(request: Request, known: _Known) -> Exception:
     """Why there is no plan."""
     if not known.complete:
         return OutOfTimeError("no plan was found in time; raise the time limit")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel, op_features
 from strategy.cost.measurement import Features
-from strategy.graph.graph import Graph, Op, Phase, act_rate
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.makespan_bound import makespan_bound_ns
@@ -34,37 +34,58 @@ from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from strategy.search.layouts.rules import beside_experts
-from strategy.search.layouts.short_model import multiplicities, shortened
+from strategy.search.layouts.short_model import LAYERS, MIDDLE, multiplicities, places_of, shortened
 
 LOOKED_AT = 16
 """Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
 LARGEST = 2**46
 """Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
-OUTSIDE = "outside"
-"""Name of the sum over what is no layer's."""
 NEGLIGIBLE = 1e-9
 """By this part every sum is lowered: far more than its floats err by."""
 
 
+Three = tuple[float, float, float]
 _Kind = tuple[Recompute, bool]
 """What is computed again, and whether gradients of several micro-batches are added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeastSeconds:
-    """Of one micro-batch over all layers: forward, backward, gradients of weights; and of a step."""
+    """Of one micro-batch: forward, backward, gradients of weights; and of a step: ahead of, in and behind all layers."""
 
-    forward_s: float
-    backward_s: float
-    weight_s: float
-    step_s: float
-    outside_s: float
-    """Of a micro-batch, what is no layer's: it is in the others, and on the first and the last stage alone."""
+    forward_s: Three
+    backward_s: Three
+    weight_s: Three
+    step_s: Three
+
+    @property
+    def outside_s(self) -> float:
+        """Of a micro-batch, what is no layer's: it is on the first and on the last stage alone."""
+        return sum(each[0] + each[2] for each in (self.forward_s, self.backward_s, self.weight_s))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastBytes:
+    """Of one layer on its fullest rank: held for the whole step, and saved by a micro-batch from pass to pass."""
+
+    held: float
+    saved: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Bytes of one layer, unsplit: all that is held, those of it that samples are multiplied with; saved per sample."""
+
+    held: int
+    used: int
+    saved: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Item:
     """Alike ops: what one does with one sample and with two, of which pass, where, and how many there are.
+
+    They are ahead of all layers (0), in them (1) or behind them (2).
 
     What is outside of layers or beside experts is free to be cut in any way along the data axis, too.
     """
@@ -72,7 +93,7 @@ class _Item:
     one: Features
     two: Features
     part: str
-    outside: bool
+    place: int
     free: bool
     count: int
 
@@ -92,7 +113,7 @@ class LeastWork:
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
     scaled: dict[tuple[_Kind, int], tuple[Features, ...]] = field(default_factory=dict)
     least: dict[tuple[Features, int], float] = field(default_factory=dict)
-    saved: dict[Recompute, int] = field(default_factory=dict)
+    sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
@@ -105,21 +126,26 @@ class LeastWork:
         if key not in self.known:
             if kind not in self.items:
                 self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
-            sums = dict.fromkeys(("forward", "backward", "weight", "step", OUTSIDE), 0.0)
+            sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
             few, many = self._scaled(kind, samples), self._scaled(kind, samples * config.dp)
             for item, own, whole in zip(self.items[kind], few, many, strict=True):
                 among_all = item.free or item.part == "step"
                 seconds = item.count * self._least(*((whole, parts * config.dp) if among_all else (own, parts)))
-                sums[item.part] += seconds
-                sums[OUTSIDE] += seconds * (item.outside and item.part != "step")
-            self.known[key] = LeastSeconds(*(total * (1 - NEGLIGIBLE) for total in sums.values()))
+                sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
+            self.known[key] = LeastSeconds(*((ahead, within, behind) for ahead, within, behind in sums.values()))
         return self.known[key]
 
-    def saved_bytes(self, recompute: Recompute) -> int:
-        """What one sample's forward pass leaves for its backward pass, in all layers and unsplit."""
-        if recompute not in self.saved:
-            self.saved[recompute] = _saved_bytes(self.model, self.training, recompute)
-        return self.saved[recompute]
+    def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
+        """What a layer leaves on its fullest rank at least."""
+        sizes, parts = self._sizes(config.recompute), config.tp * config.cp
+        whole = 0 if config.zero_stage == 3 or self.unusual else sizes.used
+        held = whole / parts + (sizes.held - whole) / (parts * config.dp)
+        return LeastBytes(held, sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)))
+
+    def _sizes(self, recompute: Recompute) -> _Sizes:
+        if recompute not in self.sizes:
+            self.sizes[recompute] = _sizes(self.model, self.training, recompute)
+        return self.sizes[recompute]
 
     def _scaled(self, kind: _Kind, samples: int) -> tuple[Features, ...]:
         """What ops do with so many samples."""
@@ -153,30 +179,42 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
     beside = beside_experts(graphs[0])
-    found: Counter[tuple[Features, Features, str, bool, bool]] = Counter()
+    places = places_of(graphs[0])
+    found: Counter[tuple[Features, Features, str, int, bool]] = Counter()
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
         if act_rate(graphs[0], op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE:
             part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
         free = unusual or op.layer is None or op.name in beside
-        found[one, two, part, op.layer is None, free] += counts.get(op.name, 1)
+        place = 1 if op.layer is not None else 2 * (places[op.name] == LAYERS - 1)
+        found[one, two, part, place, free] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 
-def _saved_bytes(model: Model, training: Training, recompute: Recompute) -> int:
-    """Of what layers write forth and read back; the rest of a model is left out."""
+def _sizes(model: Model, training: Training, recompute: Recompute) -> _Sizes:
+    """Of the middle layer of a short model; of the others, of which no two need be alike, of the lightest one: none."""
+    if shortened(model) is None:
+        return _Sizes(0, 0, 0)
     graph = _alone(model, training, (recompute, True), 1)
-    counts = multiplicities(graph, model.layers) if shortened(model) is not None else {}
-    total = 0
-    for op in graph.ops:
-        if op.phase is Phase.FORWARD and op.layer is not None:
-            for name in op.outputs:
-                value = graph.values[name]
-                back = any(reader.phase is not Phase.FORWARD for reader in graph.consumers[name])
-                if back and value.rate is Rate.MICRO_BATCH and value.space is Space.DEVICE:
-                    total += value.spec.expected.nbytes * counts.get(op.name, 1)
-    return total
+    beside = beside_experts(graph)
+    held = used = saved = 0
+    for name, value in graph.values.items():
+        op = deciding_op(graph, name)
+        if op is None or op.layer != MIDDLE or value.space is not Space.DEVICE:
+            continue
+        nbytes, readers = value.spec.expected.nbytes, graph.consumers[name]
+        if value.role is Role.VARIABLE or (value.rate is Rate.STEP and op.phase is not Phase.UPDATE):
+            held += nbytes
+            used += nbytes * any(_is_with_samples(graph, one) and one.name not in beside for one in readers)
+        elif op.phase is Phase.FORWARD and any(one.phase is not Phase.FORWARD for one in readers):
+            saved += nbytes
+    return _Sizes(held, used, saved)
+
+
+def _is_with_samples(graph: Graph, op: Op) -> bool:
+    """Whether an op of a layer reads samples, so that along the data axis all else is whole that it reads."""
+    return op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
 
 
 def _alone(model: Model, training: Training, kind: _Kind, samples: int) -> Graph:
@@ -220,13 +258,22 @@ def _ways(parts: int) -> npt.NDArray[np.int64]:
     return np.array(list(products), np.int64)
 
 
-def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
-    """What a step of each configuration takes at least."""
+def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt.ArrayLike = 0) -> list[int]:
+    """What a step of each configuration takes at least.
+
+    Args:
+        work: of the training.
+        configs: some of it.
+        known_ns: (configs,) what a micro-batch is known to take at least in layers, all stages and passes together.
+    """
     least = [work.seconds(config) for config in configs]
     totals = [
-        [max(to_ns(s) - 1, 0) for s in (one.forward_s, one.backward_s, one.weight_s, one.step_s)] for one in least
+        [max(to_ns(sum(each)) - 1, 0) for each in (one.forward_s, one.backward_s, one.weight_s, one.step_s)]
+        for one in least
     ]
     forward, backward, weight, step = np.array(totals, np.int64).reshape(-1, 4).T
+    inside = [to_ns(one.forward_s[1] + one.backward_s[1] + one.weight_s[1]) for one in least]
+    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - np.array(inside, np.int64) - 3, 0)
     shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
     found = np.zeros(len(configs), np.int64)
     schedules = np.array([c.schedule for c in configs])
@@ -242,5 +289,6 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig]) -> list[int]:
             backward_ns=backward[rows],
             weight_ns=weight[rows],
             step_ns=step[rows],
+            more_ns=more[rows],
         )
     return [int(bound) for bound in found]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from strategy.graph.graph import Phase, deciding_op
+from strategy.graph.graph import Graph, Op, Phase, deciding_op
 from strategy.layout.arrangement import Lifetimes
 from strategy.layout.objective import account_of, message_account
 from strategy.sbp.tensor import Rate, TensorSpec
@@ -72,15 +72,23 @@ def bundles(classes: Classes) -> list[Bundle]:
 
 def _weights(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, stage: int) -> Weights:
     """Of the conversion of one value; where it is loaded, of the load, which is where it arrives."""
-    rate, decider = space.graph.values[name].rate, deciding_op(space.graph, name)
-    if decider is None:
+    rate, owner = space.graph.values[name].rate, owner_of(space.graph, name)
+    if deciding_op(space.graph, name) is None:
         lap = lifetimes.leg(lifetimes.readers(name, stage)[0]).lap
-        return 0, 0, space.weight(account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap))
+        return 0, 0, space.weight(owner, account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap))
     (phase, lap), (later, other) = (lifetimes.when(name, home, stage, at=at) for at in (home, stage))
     leaves, arrives = account_of(rate, phase, home, lap), account_of(rate, later, stage, other)
     moves = message_account(space.pipeline, len(space.stages.placements), rate, phase, home, lap)
-    leaving, moving, arriving = (space.count(decider.name) * space.weight(one) for one in (leaves, moves, arrives))
+    leaving, moving, arriving = (space.weight(owner, one) for one in (leaves, moves, arrives))
     return leaving, moving, arriving
+
+
+def owner_of(graph: Graph, value: str) -> Op:
+    """Whom conversions of a value are made for: its first reader, but its writer where the update alone reads it."""
+    readers, producer = graph.consumers[value], graph.producer.get(value)
+    if producer is not None and (not readers or all(reader.phase is Phase.UPDATE for reader in readers)):
+        return producer
+    return readers[0]
 
 
 def _home_stage(classes: Classes, value: str) -> int:

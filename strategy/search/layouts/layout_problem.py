@@ -109,11 +109,11 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
             seconds = space.cost.all_op_seconds(space.graph, first, found.options, space.mesh)
             op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(
-            space.count(op.name)
-            * space.weight(
+            space.weight(
+                op,
                 account_of(
                     act_rate(space.graph, op), op.phase, space.stages.stage_of[op.name], space.stages.lap_of(op.name)
-                )
+                ),
             )
             for op in found.ops
         )

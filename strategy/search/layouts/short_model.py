@@ -13,7 +13,9 @@ from collections.abc import Mapping
 
 from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import Signature
+from strategy.layout.layout import assign_stages
 from strategy.models import Model
+from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
 
 LAYERS = 3
@@ -33,6 +35,12 @@ def shortened(model: Model) -> Model | None:
 def multiplicities(graph: Graph, layers: int) -> dict[str, int]:
     """Op of a short model -> how many ops of one with so many layers it stands for, where that is not one."""
     return {op.name: layers - LAYERS + 1 for op in graph.ops if op.layer == MIDDLE}
+
+
+def places_of(graph: Graph) -> dict[str, int]:
+    """Op of a short model -> the layer that it runs beside: that of a pipeline with a stage for each."""
+    anywhere = Placement((0,), (1,), ("data",))
+    return dict(assign_stages(graph, (anywhere,) * LAYERS).stage_of)
 
 
 def expanded(short: Graph, deep: Graph, signatures: Mapping[str, Signature]) -> dict[str, Signature] | None:

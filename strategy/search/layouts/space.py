@@ -17,8 +17,7 @@ from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
 from strategy.layout.critical_path import Paths, even_paths
 from strategy.layout.layout import Stages
-from strategy.layout.objective import ONCE, Account
-from strategy.sbp.tensor import Rate
+from strategy.layout.objective import Account
 
 Keep = Callable[[Op, Signature], bool]
 """Whether a signature of an op may be chosen: how pins and rules restrict the search."""
@@ -52,10 +51,8 @@ class SearchSpace:
     """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
     rule_based: Keep | None = None
     """Which signatures a person would choose from: where a solver begins."""
-    stands_for: Mapping[str, int] = field(default_factory=dict)
-    """Op -> how many alike ops of a deeper model it stands for, where that is not one."""
-    rate_weights: Mapping[Rate, int] = field(default_factory=dict)
-    """What an act of a rate counts, where that is not how often a step of the pipeline does it."""
+    weigh: Callable[[Op, Account], int] | None = None
+    """What a nanosecond counts of an op's acts, and of conversions for it, by their account; else the paths say."""
     home_prices: Mapping[str, float] = field(default_factory=dict)
     """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
     copy_prices: Mapping[str, float] = field(default_factory=dict)
@@ -83,12 +80,9 @@ class SearchSpace:
             return self.along
         return even_paths(pipeline.schedule, count, pipeline.laps, pipeline.num_micro_batches, pipeline.overlaps)
 
-    def count(self, op: str) -> int:
-        """How many alike ops an op stands for."""
-        return self.stands_for.get(op, 1)
-
-    def weight(self, account: Account) -> int:
-        """How often the paths pass an act: what a nanosecond of it costs."""
+    def weight(self, op: Op, account: Account) -> int:
+        """How often the paths pass an act of an op, or of a conversion for it: what a nanosecond of it costs."""
+        if self.weigh is not None:
+            return self.weigh(op, account)
         name, place = account
-        rate = Rate.STEP if name in ONCE else Rate.MICRO_BATCH
-        return self.rate_weights[rate] if rate in self.rate_weights else int(getattr(self.paths.counts, name)[place])
+        return int(getattr(self.paths.counts, name)[place])

@@ -1,12 +1,11 @@
-"""Layer template: the layout problem of a short model on the mesh of one stage, counted as a deep model's.
+"""Layer template: the layout problem of a short model on the mesh of one stage, its parts weighed as a deep model's.
 
-One problem says of a mesh and a micro-batch what it takes to train the model there: the choice that costs least, a
-bound on all choices whose layers are alike, and from the choice, part by part, the times of passes and the bytes held,
-of which those of any cut into stages are made up (`parts`).
+    cost = sum over the parts of the model (first, middle, last) of
+           weight of a pass x what it takes + weight of a byte x what it holds
 
-    cost = micro_weight * (all that a micro-batch costs) + step_weight * (all that a step costs), in nanoseconds
-
-With the weights of a schedule's bound (`makespan_bound`), the least cost bounds the step from below.
+The choice that costs least is a layout of the deep model. Its least cost is a bound on the same sum under all choices
+whose layers are alike, and, with the weights of a path through the schedule, on the step itself
+(`outer_approximation`).
 """
 
 from __future__ import annotations
@@ -17,59 +16,51 @@ from dataclasses import dataclass, replace
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
-from strategy.graph.graph import Graph, Phase, Role, deciding_op
+from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
 from strategy.graph.signature import Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
 from strategy.layout.layout import Layout
+from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
+from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
-from strategy.search.layouts.short_model import multiplicities
+from strategy.search.layouts.short_model import places_of
 from strategy.search.layouts.space import SearchSpace
+
+PASSES = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
+"""What has a weight: the passes of a micro-batch, and what is done once per step; fields of `PipelineTimes`."""
+NOTHING = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What counts how much in the cost of a template.
+    """What counts how much in the cost of a template, in its first, its middle and its last part.
 
     Attributes:
-        micro_batch, step: a nanosecond of a micro-batch, and of what is done once per step.
-        byte: a byte that is held all the time.
-        in_flight: micro-batches whose activations are held at once.
+        times: pass -> of a nanosecond.
+        held: of a byte that is held for the whole step: parameters, their state, sums of gradients.
+        saved: of a byte of a micro-batch that is held from its forward pass to its backward pass.
         copies: whether what conversions write counts too; a bound may not count it, for some of it may be passing.
+        outside: whether what is of no layer counts.
     """
 
-    micro_batch: int
-    step: int
-    byte: float = 0.0
-    in_flight: int = 1
+    times: Mapping[str, tuple[int, int, int]]
+    held: tuple[float, float, float] = NOTHING
+    saved: tuple[float, float, float] = NOTHING
     copies: bool = False
-
-
-def _held(graph: Graph, counts: Mapping[str, int], weights: Weights) -> dict[str, float]:
-    """Value -> what a byte of it counts: of what is held all the time, or from the forward pass to the backward one."""
-    found = {}
-    for name, value in graph.values.items():
-        decider = deciding_op(graph, name)
-        if decider is None or value.space is not Space.DEVICE:
-            continue
-        price = weights.byte * counts.get(decider.name, 1)
-        if value.role is Role.VARIABLE or value.rate is Rate.STEP:
-            found[name] = price
-        elif decider.phase is Phase.FORWARD and any(op.phase is not Phase.FORWARD for op in graph.consumers[name]):
-            found[name] = price * weights.in_flight
-    return found
+    outside: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTemplate:
-    """The problem of a short model on one stage's mesh, with its parts counted as often as they are in the deep one."""
+    """The problem of a short model on one stage's mesh under weights."""
 
     space: SearchSpace
     problem: LayoutProblem
@@ -83,15 +74,14 @@ class LayerTemplate:
             InfeasibleError: the pins leave an op without signature.
         """
         alone = on_one_stage(config)
+        space = space_of(replace(request, model=short), alone, free_rules(alone))
+        prices = _held(space.graph, weights)
         space = replace(
-            space_of(replace(request, model=short), alone, free_rules(alone)),
-            rate_weights={Rate.MICRO_BATCH: weights.micro_batch, Rate.STEP: weights.step},
+            space,
+            weigh=_weigher(space.graph, weights),
+            home_prices=prices,
+            copy_prices=prices if weights.copies else {},
         )
-        counts = multiplicities(space.graph, request.model.layers)
-        space = replace(space, stands_for=counts)
-        if weights.byte:
-            prices = _held(space.graph, counts, weights)
-            space = replace(space, home_prices=prices, copy_prices=prices if weights.copies else {})
         return LayerTemplate(space, layout_problem(space, budget=budget))
 
     def solve(self, budget: Budget) -> tuple[int, Mapping[str, Signature]]:
@@ -119,3 +109,46 @@ class LayerTemplate:
 def on_one_stage(config: PlanConfig) -> PlanConfig:
     """The configuration with the same mesh and micro-batches, without a pipeline."""
     return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weigher:
+    """Weighs an act by the part that its op belongs to, and its pass."""
+
+    weights: Weights
+    part_of: Mapping[str, int]
+    apart: frozenset[str]
+    """Gradients of weights: a pass of their own under some schedules."""
+
+    def __call__(self, op: Op, account: Account) -> int:
+        name, _ = account
+        if op.layer is None and not self.weights.outside:
+            return 0
+        if name == "backward_ns" and op.name in self.apart:
+            name = "weight_ns"
+        return self.weights.times[name][self.part_of[op.name]] if name in self.weights.times else 0
+
+
+def _weigher(graph: Graph, weights: Weights) -> _Weigher:
+    apart = frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
+    return _Weigher(weights, places_of(graph), apart)
+
+
+def _held(graph: Graph, weights: Weights) -> dict[str, float]:
+    """Value -> what a byte of it counts where it lives, of what counts at all.
+
+    What the update alone makes and reads is not there while micro-batches are.
+    """
+    if not any((*weights.held, *weights.saved)):
+        return {}
+    found, part_of = {}, places_of(graph)
+    for name, value in graph.values.items():
+        decider = deciding_op(graph, name)
+        if decider is None or value.space is not Space.DEVICE:
+            continue
+        part = part_of[decider.name]
+        if value.role is Role.VARIABLE or (value.rate is Rate.STEP and decider.phase is not Phase.UPDATE):
+            found[name] = weights.held[part]
+        elif decider.phase is Phase.FORWARD and any(op.phase is not Phase.FORWARD for op in graph.consumers[name]):
+            found[name] = weights.saved[part]
+    return found

@@ -1,7 +1,7 @@
-"""ModelParts: what a layer takes and holds, and what stands before and after all layers; a stage is made up of these.
+"""ModelParts: what the parts of a model take and hold; a stage is made up of them.
 
-Read off a short model under chosen signatures: its middle layer is any layer; what its first and its last layer and the
-rest of the model have beyond that are the *head* and the *tail*, as the first and the last stage have them.
+Read off a short model under chosen signatures. The *first* part is its first layer with all that stands ahead of the
+layers, the *middle* one is any layer between, the *last* one is its last layer with all that follows.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.layout.arrangement import Action, Arrangement, Held
-from strategy.layout.layout import Layout, assign_stages
+from strategy.layout.layout import Layout
 from strategy.layout.objective import all_features
 from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.passes.weight_gradients import defer_weight_gradients
-from strategy.sbp.placement import Placement, Space
+from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
-from strategy.search.layouts.short_model import LAYERS
+from strategy.search.layouts.bundles import owner_of
+from strategy.search.layouts.short_model import LAYERS, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,30 +47,26 @@ class LayerPart:
     passing_bytes: int = 0
     host_bytes: int = 0
 
-    def __sub__(self, other: LayerPart) -> LayerPart:
-        return LayerPart(*(getattr(self, field.name) - getattr(other, field.name) for field in fields(LayerPart)))
-
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """A layer, and what the first and the last stage have beyond their layers."""
+    """The first layer with all ahead of it, any layer between, and the last layer with all behind it."""
 
-    layer: LayerPart
-    head: LayerPart
-    tail: LayerPart
+    first: LayerPart
+    middle: LayerPart
+    last: LayerPart
 
 
 def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> ModelParts:
     """The parts of a short model that is laid out on one stage."""
     found = [_Sum() for _ in range(LAYERS)]
-    at = _places(graph)
+    at = places_of(graph)
     apart = {op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT}
     for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
         op = _belongs_to(graph, arrangement, action)
         found[at[op.name]].add_time(action, to_ns(cost.seconds(features)), apart=op.name in apart)
     _hold(graph, layout, arrangement, at, found, apart)
-    first, middle, last = (each.freeze() for each in found)
-    return ModelParts(middle, first - middle, last - middle)
+    return ModelParts(*(each.freeze() for each in found))
 
 
 class _Sum:
@@ -99,25 +96,11 @@ class _Sum:
         return LayerPart(**self.of)
 
 
-def _places(graph: Graph) -> dict[str, int]:
-    """Op -> the layer of the short model that it runs beside: that of a pipeline with a stage for each."""
-    anywhere = Placement((0,), (1,), ("data",))
-    return dict(assign_stages(graph, (anywhere,) * LAYERS).stage_of)
-
-
 def _belongs_to(graph: Graph, arrangement: Arrangement, action: Action) -> Op:
-    """The op that an act is, or that a conversion is made for: who writes a gradient, else who reads first."""
+    """The op that an act is, or that a conversion is made for."""
     if action.op:
         return graph.by_name[action.op]
-    return _owner(graph, arrangement.tensors[action.writes[0]].value)
-
-
-def _owner(graph: Graph, value: str) -> Op:
-    """The op whose part a value's copies are: its first reader, but the writer where the update alone reads it."""
-    readers, producer = graph.consumers[value], graph.producer.get(value)
-    if producer is not None and (not readers or all(reader.phase is Phase.UPDATE for reader in readers)):
-        return producer
-    return readers[0]
+    return owner_of(graph, arrangement.tensors[action.writes[0]].value)
 
 
 def _hold(

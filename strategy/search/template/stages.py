@@ -1,6 +1,6 @@
 """Stages of parts: the times and the memory of a pipeline whose stages are runs of alike layers.
 
-    place 0    head, its layers        place i    its layers        last place    its layers, tail
+    place 0    first, its middle layers        place i    its middle layers        last place    its middle layers, last
 
 Places are the virtual stages along the pipeline, with layers in equal runs.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature
@@ -19,12 +20,16 @@ from strategy.layout.convert import Converter
 from strategy.layout.in_flight import Leg, unit_run
 from strategy.layout.layout import Home, home_of
 from strategy.layout.makespan import PipelineTimes, makespan_ns
-from strategy.layout.schedule import position_of
+from strategy.layout.schedule import at_position
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.layouts.short_model import LAYERS, MIDDLE
 from strategy.search.layouts.space import SearchSpace
 from strategy.search.template.parts import ModelParts
+
+IntArray = npt.NDArray[np.int64]
+FIRST, LAST = 0, 2
+"""Indices of the parts at both ends; `MIDDLE` is that between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,43 @@ class Pipelined:
     host_bytes: tuple[int, ...]
 
 
+def parts_at(config: PlanConfig, layers: int) -> IntArray:
+    """(stages, laps, 3): how many of the first, the middle and the last part are where."""
+    places = config.pp * config.virtual_stages
+    runs = np.bincount(np.arange(layers) * places // layers, minlength=places)
+    found = np.zeros((config.pp, config.virtual_stages, 3), np.int64)
+    at = [at_position(config.schedule, config.pp, place) for place in range(places)]
+    for (stage, lap), run in zip(at, runs, strict=True):
+        found[stage, lap, MIDDLE] = run
+    for part, (stage, lap) in ((FIRST, at[0]), (LAST, at[-1])):
+        found[stage, lap, part] = 1
+        found[stage, lap, MIDDLE] -= 1
+    return found
+
+
+def stage_times(
+    config: PlanConfig, layers: int, times: Mapping[str, IntArray], between_ns: tuple[int, int], *, overlaps: bool
+) -> PipelineTimes:
+    """What the stages do whose parts take so long.
+
+    Args:
+        config: degrees and schedule.
+        layers: of the model.
+        times: pass -> (3,), nanoseconds of the first, the middle and the last part.
+        between_ns: what is handed on between two stages, forward and backward.
+        overlaps: whether messages travel beside computation.
+    """
+    where, places = parts_at(config, layers), config.pp * config.virtual_stages
+    forward, backward, weight = (where @ times[name] for name in ("forward_ns", "backward_ns", "weight_ns"))
+    before, after = (where.sum(1) @ times[name] for name in ("before_ns", "after_ns"))
+    ahead, back = (np.full(places - 1, each, np.int64) for each in between_ns)
+    return PipelineTimes(forward, backward, weight, ahead, back, before, after, overlaps)
+
+
 def pipelined(
     parts: ModelParts, config: PlanConfig, layers: int, between_ns: tuple[int, int], *, overlaps: bool
 ) -> Pipelined:
-    """The step of a configuration whose layers, head and tail are these parts.
+    """The step of a configuration that is made up of these parts.
 
     Args:
         parts: of the model on the mesh of a stage.
@@ -49,48 +87,34 @@ def pipelined(
         between_ns: what is handed on between two stages, forward and backward.
         overlaps: whether messages travel beside computation.
     """
-    stages, laps = config.pp, config.virtual_stages
-    places = stages * laps
-    run_of = np.bincount(np.arange(layers) * places // layers, minlength=places)
-    run = unit_run(config.schedule, stages, config.num_micro_batches, laps)
-    passes = np.zeros((3, stages, laps), np.int64)
-    before, after = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
+    each = (parts.first, parts.middle, parts.last)
+    times = {
+        name: np.array([getattr(part, name) for part in each], np.int64)
+        for name in ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
+    }
+    step_ns = makespan_ns(
+        config.schedule,
+        config.num_micro_batches,
+        stage_times(config, layers, times, between_ns, overlaps=overlaps),
+    )
+    where = parts_at(config, layers)
+    run = unit_run(config.schedule, config.pp, config.num_micro_batches, config.virtual_stages)
     peaks, host = [], []
-    for stage in range(stages):
+    for stage, laps in enumerate(where):
         held = passing = on_host = 0
-        for lap in range(laps):
-            place = position_of(config.schedule, stages, stage, lap)
-            here = [(parts.layer, int(run_of[place]))]
-            here += [(parts.head, 1)] if place == 0 else []
-            here += [(parts.tail, 1)] if place == places - 1 else []
-            passes[:, stage, lap] = [sum(n * getattr(p, name) for p, n in here) for name in _PASSES]
-            before[stage] += sum(n * part.before_ns for part, n in here)
-            after[stage] += sum(n * part.after_ns for part, n in here)
+        for lap, counts in enumerate(laps):
+            here = [(part, int(count)) for part, count in zip(each, counts, strict=True) if count]
             read = Leg(Phase.WEIGHT if config.schedule.splits_backward else Phase.BACKWARD, stage, lap)
             blocks = run.in_flight(Leg(Phase.FORWARD, stage, lap), [read])
             held += sum(n * (part.static_bytes + blocks * part.saved_bytes) for part, n in here)
             if config.schedule.splits_backward:
                 waiting = run.in_flight(Leg(Phase.BACKWARD, stage, lap), [read])
                 held += waiting * sum(n * part.deferred_bytes for part, n in here)
-            passing = max(passing, sum(part.passing_bytes for part, _ in here))
+            passing = max([passing, *(part.passing_bytes for part, _ in here)])
             on_host += sum(n * part.host_bytes for part, n in here)
         peaks.append(held + passing)
         host.append(on_host)
-    times = PipelineTimes(
-        forward_ns=np.maximum(passes[0], 0),
-        backward_ns=np.maximum(passes[1], 0),
-        weight_ns=np.maximum(passes[2], 0),
-        forward_message_ns=np.full(places - 1, between_ns[0], np.int64),
-        backward_message_ns=np.full(places - 1, between_ns[1], np.int64),
-        before_ns=np.maximum(before, 0),
-        after_ns=np.maximum(after, 0),
-        overlaps=overlaps,
-    )
-    step_ns = makespan_ns(config.schedule, config.num_micro_batches, times)
     return Pipelined(config, step_ns, tuple(peaks), tuple(host))
-
-
-_PASSES = ("forward_ns", "backward_ns", "weight_ns")
 
 
 def messages_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter) -> tuple[int, int]:
