@@ -1,9 +1,10 @@
 """Configurations: every way to cut devices, batch and time that the pins allow, as columns, with what bounds each.
 
 One row is one configuration: degrees, micro-batch, schedule with its virtual stages, what is computed again, and the
-stage of ZeRO (0 leaves stages 1 and 2 to the choice of layouts). Rows that differ in schedule alone share a *mesh
-group*, for which the choice of layouts is one problem. Bounds are of `least_work` and `makespan_bound`: of time over
-all layouts and all cuts into stages, of memory over all layouts.
+stage of ZeRO (0 leaves stages 1 and 2 to the choice of layouts). A tensor axis shares out every layer, so that its
+ranks divide the heads of attention, as trainers ask. Rows that differ in schedule alone share a *mesh group*, for which
+the choice of layouts is one problem. Bounds are of `least_work` and `makespan_bound`: of time, over all layouts and all
+cuts into stages.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from strategy.layout.config import Context, PlanConfig, Recompute
+from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
-from strategy.search.candidate.candidates import Request, divisors, recomputable
+from strategy.search.candidate.candidates import Request, degrees_of, divisors, recomputable
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
@@ -42,7 +43,10 @@ class MeshGroup:
 def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
     """All configurations, in groups, least bound first."""
     groups: list[tuple[PlanConfig, ...]] = []
-    for plain in _meshes(request):
+    heads, layers = _heads(request), max(request.model.layers, 1)
+    for plain in degrees_of(request):
+        if plain.pp > layers or (request.pins.tp is None and heads % plain.tp):
+            continue
         for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
             schedules = tuple(_scheduled(request, replace(plain, recompute=recompute, zero_stage=zero)))
             if schedules:
@@ -50,36 +54,6 @@ def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
     bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
     found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
     return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
-
-
-def _meshes(request: Request) -> Iterator[PlanConfig]:
-    """Every division of devices and batch; schedule and what saves memory are still open."""
-    pins, devices, batch = request.pins, request.devices, request.training.global_batch
-    for pp in divisors(devices):
-        if pp > max(request.model.layers, 1) or pins.pp not in (None, pp):
-            continue
-        cp = pins.cp or 1
-        if devices // pp % cp:
-            continue
-        for tp in divisors(devices // pp // cp):
-            dp = devices // pp // cp // tp
-            if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
-                continue
-            if pins.tp is None and _heads(request) % tp:
-                continue
-            for micro in divisors(batch // dp):
-                count = batch // dp // micro
-                if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
-                    yield PlanConfig(
-                        dp,
-                        tp,
-                        pp,
-                        micro,
-                        count,
-                        schedule=Schedule.ONE_F_ONE_B,
-                        cp=cp,
-                        context=pins.context or Context.RING,
-                    )
 
 
 def _heads(request: Request) -> int:

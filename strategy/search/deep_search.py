@@ -23,13 +23,14 @@ from strategy.base.errors import InfeasibleError, InputError, InternalError, Out
 from strategy.base.status import Status
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.convert import Converter
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
+from strategy.search.candidate.least_exchange import least_exchange_ns
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
@@ -43,6 +44,7 @@ from strategy.search.template.outer_approximation import (
     OuterApproximation,
     chunks_in_flight,
     template_weights,
+    three,
 )
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import Pipelined, messages_ns, parts_at, pipelined
@@ -51,8 +53,11 @@ GAP = 0.01
 """Part of the objective that it is not worth refining groups for."""
 TIE = 0.01
 """What filling the memory counts, as a part of the step."""
-HARDER = (5.0, 40.0, 300.0)
-"""By these factors bytes count more where what was found does not fit."""
+HARDER = 10.0
+"""By this factor bytes count more where what was found does not fit."""
+FIRST_TRIES, MOST_TRIES = 4, 2
+"""So many prices of bytes are tried, to find the least at which something fits: at first, and once one is known."""
+PLAIN = Schedule.ONE_F_ONE_B
 RISE = 1e-3
 """Part of the objective by which a further cut has to raise a bound."""
 EXHAUSTED = 8
@@ -109,14 +114,13 @@ class _Known:
 
     def fitting(self, request: Request) -> list[_Proposal]:
         """Those that are likely to fit, fastest first."""
+        return sorted((one for one in self.proposals if self.fits(request, one)), key=lambda one: one.found.step_ns)
+
+    def fits(self, request: Request, one: _Proposal) -> bool:
+        """Whether it is likely to."""
         limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
-        fits = (
-            one
-            for one in self.proposals
-            if self.margin(one.found.config.schedule) * max(one.found.peak_bytes) <= limit
-            and max(one.found.host_bytes) <= there
-        )
-        return sorted(fits, key=lambda one: one.found.step_ns)
+        peak = self.margin(one.found.config.schedule) * max(one.found.peak_bytes)
+        return peak <= limit and max(one.found.host_bytes) <= there
 
 
 def deep_search(
@@ -170,16 +174,22 @@ class _Refinement:
     ) -> None:
         self.request, self.short, self.work, self.budget, self.watch = request, short, work, budget, watch
         self.known = _Known()
-        self.boxes = [self._box(group) for group in groups]
         self.layers_ns: dict[object, int] = {}
+        self.exchange_ns: dict[object, int] = {}
+        self.enough = HARDER
+        self.boxes = [self._box(group) for group in groups]
         self.promising = sorted(self.boxes, key=self._promise, reverse=True)
         self.turns = 0
 
     def _box(self, group: MeshGroup) -> _Box:
         """Of a group, without what cannot fit."""
         bounds, limit, layers = [], self.request.memory_limit_bytes, self.request.model.layers
-        least = self.work.bytes_of_layer(group.configs[0])
-        for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
+        first = group.configs[0]
+        least, bounds_ns = self.work.bytes_of_layer(first), list(group.bounds_ns)
+        if first.zero_stage >= 2:
+            known_ns = int(self.work.seconds(first).layers_s * 1e9) + self._exchange_ns(first)
+            bounds_ns = least_steps_ns(self.work, group.configs, known_ns)
+        for config, bound_ns in zip(group.configs, bounds_ns, strict=True):
             saved = layers // (config.pp * config.virtual_stages) * chunks_in_flight(config, 0) * least.saved
             fits = layers // config.pp * least.held + saved <= limit
             bounds.append(float(bound_ns) if fits else math.inf)
@@ -243,19 +253,33 @@ class _Refinement:
     def _bound_layers(self, box: _Box) -> None:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
         key = _on_axes(box.configs[0])
-        if key not in self.layers_ns:
-            self.layers_ns[key] = self._layers_ns(box.configs[0])
+        self.layers_ns[key] = self._layers_ns(box.configs[0])
         for other in self.boxes:
             if other.level == 0 and _on_axes(other.configs[0]) == key:
-                bounds = least_steps_ns(self.work, other.configs, self.layers_ns[key])
+                bounds = least_steps_ns(self.work, other.configs, self._known_ns(other))
                 other.bounds_ns = [max(known, new) for known, new in zip(other.bounds_ns, bounds, strict=True)]
                 other.level = 1
 
+    def _known_ns(self, box: _Box) -> int:
+        """What a micro-batch takes in layers at least; computing again what is laid out alike adds its own work."""
+        plain, config = _plain(box.configs[0]), box.configs[0]
+        least_ns = self.layers_ns.get(_on_axes(config), 0)
+        more_s = self.work.seconds(config).layers_s - self.work.seconds(plain).layers_s
+        return least_ns + max(int(more_s * 1e9) - 1, 0) + self._exchange_ns(config)
+
+    def _exchange_ns(self, config: PlanConfig) -> int:
+        key = config.dp, config.cp, config.tp, config.zero_stage, config.recompute
+        if key not in self.exchange_ns:
+            self.exchange_ns[key] = least_exchange_ns(self.request, self.work, config)
+        return self.exchange_ns[key]
+
     def _layers_ns(self, config: PlanConfig) -> int:
         """The least cost of a template without data axis, which what samples follow leaves as it is."""
-        several = min(config.num_micro_batches, 2)
-        alone = replace(config, dp=1, num_micro_batches=several, zero_stage=0)
-        training = replace(self.request.training, global_batch=several * config.micro_batch)
+        plain = _plain(config)
+        if config.tp * config.cp == 1:
+            return int(self.work.seconds(plain).layers_s * 1e9)
+        alone = replace(plain, dp=1, zero_stage=0)
+        training = replace(self.request.training, global_batch=config.micro_batch)
         counts = (1, self.request.model.layers - LAYERS + 1, 1)
         micro = ("forward_ns", "backward_ns", "weight_ns")
         weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES}, outside=False)
@@ -267,13 +291,12 @@ class _Refinement:
     def _bound_within(self, box: _Box, most_ns: float) -> None:
         """Along paths, within the cuts and the memory."""
         if box.within is None:
-            layers_ns = self.layers_ns.get(_on_axes(box.configs[0]), 0)
             box.within = OuterApproximation.of(
                 self.request.model.layers,
                 self.request.memory_limit_bytes,
                 self.work.seconds(box.configs[0]),
                 self.work.bytes_of_layer(box.configs[0]),
-                layers_ns,
+                self._known_ns(box),
                 overlaps=self.request.cost.cluster.overlaps,
             )
         for i, config in enumerate(box.configs):
@@ -301,16 +324,20 @@ class _Refinement:
         weights = template_weights(box.prices[config], config.num_micro_batches)
         layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
         in_flight = float(min(config.pp, config.num_micro_batches))
-        for harder in HARDER:
+        price = TIE * box.bound_ns * SCALE / config.num_micro_batches / self.request.memory_limit_bytes
+        low, high = 0.0, math.inf  # of what a byte counts: too little, and enough
+        factor = self.enough
+        for _ in range(FIRST_TRIES if self.enough == HARDER else MOST_TRIES):
             fitting = self.known.fitting(self.request)
-            if self.budget.is_over() or any(one.found.config in box.configs for one in fitting):
+            if self.budget.is_over() or (fitting and box.bound_ns >= (1 - GAP) * fitting[0].found.step_ns):
                 return
-            if fitting and box.bound_ns >= (1 - GAP) * fitting[0].found.step_ns:
-                return
-            price = harder * TIE * box.bound_ns * SCALE / config.num_micro_batches / self.request.memory_limit_bytes
-            held = tuple((price * layers).tolist())
-            saved = tuple((price * in_flight * layers).tolist())
+            held, saved = (three((factor * price * often * layers).tolist()) for often in (1, in_flight))
+            count = len(self.known.proposals)
             self._propose(box, replace(weights, held=held, saved=saved, copies=True))
+            fits = any(self.known.fits(self.request, one) for one in self.known.proposals[count:])
+            low, high = (low, factor) if fits else (factor, high)
+            self.enough = factor if fits else self.enough
+            factor = HARDER * factor if math.isinf(high) else math.sqrt(max(low, 0.1) * high)
 
     def _propose(self, box: _Box, weights: Weights) -> int:
         """Add the configurations of a box under the layouts that cost least; returns what these cost at least."""
@@ -346,13 +373,15 @@ class _Refinement:
 
 def _on_axes(config: PlanConfig) -> object:
     """What a template without data axis depends on."""
-    several = config.num_micro_batches > 1
-    return config.tp, config.cp, config.context, config.micro_batch, config.recompute, several
+    return config.tp, config.cp, config.context, config.micro_batch
 
 
-def _plans(
-    request: Request, known: _Known, bound_ns: int, simulate: Simulate, most: int, budget: Budget
-) -> list[Plan]:
+def _plain(config: PlanConfig) -> PlanConfig:
+    """A single micro-batch of which everything is kept: what others take more time than."""
+    return replace(config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=PLAIN)
+
+
+def _plans(request: Request, known: _Known, bound_ns: int, simulate: Simulate, most: int, budget: Budget) -> list[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for; one at least if any does."""
     plans: list[Plan] = []
     tried: set[PlanConfig] = set()

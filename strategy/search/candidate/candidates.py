@@ -135,52 +135,47 @@ class Request:
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
-    """Every division of devices and batch that the pins allow; the smallest numbers of micro-batches first."""
-    pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    """Every division of devices and batch that the pins allow, with what else they fix."""
+    pins = request.pins
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
-    for pp in divisors(devices):
-        last = max(pins.numbered_stages.values(), default=0)
-        if pp * laps > max(request.model.layers, 1) or pins.pp not in (None, pp) or pp * laps <= last:
+    last = max(pins.numbered_stages.values(), default=0)
+    for degrees in degrees_of(request):
+        if not last < degrees.pp * laps <= max(request.model.layers, 1):
             continue
-        if pins.devices_per_stage not in (None, devices // pp):
+        if pins.devices_per_stage not in (None, request.devices // degrees.pp) or (pins.zero_stage and degrees.dp == 1):
             continue
-        cp = pins.cp or 1
-        if devices // pp % cp:
-            continue
-        for tp in divisors(devices // pp // cp):
+        if schedule_problem(schedule, degrees.pp, laps, degrees.num_micro_batches) is None:
+            yield replace(
+                degrees,
+                schedule=schedule,
+                virtual_stages=laps,
+                recompute=pins.recompute or Recompute.NONE,
+                recompute_values=pins.recompute_values,
+                offload=pins.offload or Offload.NONE,
+                offload_values=pins.offload_values,
+                zero_stage=pins.zero_stage or 0,
+                tiles=pins.tiles or 1,
+                tiled=pins.tiled,
+                zero_owner=pins.zero_owner,
+                zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
+            )
+
+
+def degrees_of(request: Request) -> Iterator[PlanConfig]:
+    """Every division of devices and batch that the pins allow; schedule and what saves memory are still open."""
+    pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    context, cp = pins.context or Context.RING, pins.cp or 1
+    for pp in (pp for pp in divisors(devices) if pins.pp in (None, pp) and devices // pp % cp == 0):
+        for tp in (tp for tp in divisors(devices // pp // cp) if pins.tp in (None, tp)):
             dp = devices // pp // cp // tp
-            if pins.tp not in (None, tp) or pins.dp not in (None, dp) or batch % dp:
+            if pins.dp not in (None, dp) or batch % dp:
                 continue
-            for count in divisors(batch // dp):
-                micro = batch // dp // count
-                if pins.micro_batch not in (None, micro) or pins.num_micro_batches not in (None, count):
-                    continue
-                if pins.zero_stage and dp == 1:
-                    continue
-                if schedule_problem(schedule, pp, laps, count) is not None:
-                    continue
-                yield PlanConfig(
-                    dp,
-                    tp,
-                    pp,
-                    micro,
-                    count,
-                    schedule=schedule,
-                    virtual_stages=laps,
-                    recompute=pins.recompute or Recompute.NONE,
-                    recompute_values=pins.recompute_values,
-                    offload=pins.offload or Offload.NONE,
-                    offload_values=pins.offload_values,
-                    zero_stage=pins.zero_stage or 0,
-                    tiles=pins.tiles or 1,
-                    tiled=pins.tiled,
-                    zero_owner=pins.zero_owner,
-                    zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
-                    cp=cp,
-                    context=pins.context or Context.RING,
-                )
+            for micro in divisors(batch // dp):
+                count = batch // dp // micro
+                if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
+                    yield PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B, cp=cp, context=context)
 
 
 def free_rules(config: PlanConfig) -> tuple[str, ...]:

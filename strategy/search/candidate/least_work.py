@@ -33,7 +33,7 @@ from strategy.passes.training import Training
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
-from strategy.search.layouts.rules import beside_experts
+from strategy.search.layouts.rules import beside_experts, following_samples
 from strategy.search.layouts.short_model import LAYERS, MIDDLE, multiplicities, places_of, shortened
 
 LOOKED_AT = 16
@@ -51,12 +51,17 @@ _Kind = tuple[Recompute, bool]
 
 @dataclass(frozen=True, slots=True)
 class LeastSeconds:
-    """Of one micro-batch: forward, backward, gradients of weights; and of a step: ahead of, in and behind all layers."""
+    """Of a micro-batch, by pass, and of a step: ahead of all layers, in them, behind them."""
 
     forward_s: Three
     backward_s: Three
     weight_s: Three
     step_s: Three
+
+    @property
+    def layers_s(self) -> float:
+        """Of a micro-batch, in layers."""
+        return self.forward_s[1] + self.backward_s[1] + self.weight_s[1]
 
     @property
     def outside_s(self) -> float:
@@ -87,7 +92,7 @@ class _Item:
 
     They are ahead of all layers (0), in them (1) or behind them (2).
 
-    What is outside of layers or beside experts is free to be cut in any way along the data axis, too.
+    What samples do not say is free to be cut in any way along the data axis, too.
     """
 
     one: Features
@@ -142,9 +147,14 @@ class LeastWork:
         held = whole / parts + (sizes.held - whole) / (parts * config.dp)
         return LeastBytes(held, sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)))
 
+    def graph(self, recompute: Recompute) -> Graph:
+        """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
+        return _alone(self.model, self.training, (recompute, True), 1)
+
     def _sizes(self, recompute: Recompute) -> _Sizes:
         if recompute not in self.sizes:
-            self.sizes[recompute] = _sizes(self.model, self.training, recompute)
+            short = shortened(self.model) is not None
+            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0)
         return self.sizes[recompute]
 
     def _scaled(self, kind: _Kind, samples: int) -> tuple[Features, ...]:
@@ -178,7 +188,7 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     graphs = [_alone(model, training, kind, samples) for samples in (1, 2)]
     counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
-    beside = beside_experts(graphs[0])
+    follow = following_samples(graphs[1], 2)
     places = places_of(graphs[0])
     found: Counter[tuple[Features, Features, str, int, bool]] = Counter()
     for op in graphs[0].ops:
@@ -186,17 +196,14 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
         part = "step"
         if act_rate(graphs[0], op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE:
             part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
-        free = unusual or op.layer is None or op.name in beside
+        free = unusual or op.name not in follow
         place = 1 if op.layer is not None else 2 * (places[op.name] == LAYERS - 1)
         found[one, two, part, place, free] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 
-def _sizes(model: Model, training: Training, recompute: Recompute) -> _Sizes:
-    """Of the middle layer of a short model; of the others, of which no two need be alike, of the lightest one: none."""
-    if shortened(model) is None:
-        return _Sizes(0, 0, 0)
-    graph = _alone(model, training, (recompute, True), 1)
+def _sizes(graph: Graph) -> _Sizes:
+    """Of the middle layer of a short model."""
     beside = beside_experts(graph)
     held = used = saved = 0
     for name, value in graph.values.items():
@@ -272,7 +279,7 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
         for one in least
     ]
     forward, backward, weight, step = np.array(totals, np.int64).reshape(-1, 4).T
-    inside = [to_ns(one.forward_s[1] + one.backward_s[1] + one.weight_s[1]) for one in least]
+    inside = [to_ns(one.layers_s) for one in least]
     more = np.maximum(np.broadcast_to(known_ns, len(configs)) - np.array(inside, np.int64) - 3, 0)
     shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
     found = np.zeros(len(configs), np.int64)

@@ -92,13 +92,7 @@ def sample_flow(graph: Graph, parts: int) -> AxisRule:
     what is outside of the layers, and what stands next to experts: tokens may go to them along the axis. This is what
     data parallelism means where layers repeat; it leaves a tenth of the choices of `sample_axis`.
     """
-    followed, free = _following_samples(graph, parts), sample_axis(graph)
-    beside = beside_experts(graph)
-    fixed = {
-        op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
-        for op in graph.ops
-        if op.layer is not None and op.name not in beside and any(isinstance(sbp, Split) for sbp in followed[op.name])
-    }
+    fixed, free = following_samples(graph, parts), sample_axis(graph)
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
         if op.name in fixed:
@@ -108,7 +102,17 @@ def sample_flow(graph: Graph, parts: int) -> AxisRule:
     return rule
 
 
-def _following_samples(graph: Graph, parts: int) -> dict[str, tuple[Sbp, ...]]:
+def following_samples(graph: Graph, parts: int) -> dict[str, Mapping[str, Sbp]]:
+    """Op of a layer that samples say all of -> value -> its SBP along the axis."""
+    followed, beside = _followed(graph, parts), beside_experts(graph)
+    return {
+        op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
+        for op in graph.ops
+        if op.layer is not None and op.name not in beside and any(isinstance(sbp, Split) for sbp in followed[op.name])
+    }
+
+
+def _followed(graph: Graph, parts: int) -> dict[str, tuple[Sbp, ...]]:
     """Op -> SBPs along one axis, where samples are split and variables whole: those that mismatch in fewest inputs."""
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))

@@ -192,15 +192,16 @@ def template_weights(bound: Bound, num_micro_batches: int) -> Weights:
     scale = SCALE / num_micro_batches
     times = np.rint(bound.times * scale).astype(np.int64)
     return Weights(
-        {name: _three(times[i].tolist()) for i, name in enumerate(PASSES)},
-        _three((bound.held * scale).tolist()),
-        _three((bound.saved * scale).tolist()),
+        {name: three(times[i].tolist()) for i, name in enumerate(PASSES)},
+        three((bound.held * scale).tolist()),
+        three((bound.saved * scale).tolist()),
     )
 
 
-def _three(numbers: list[Number]) -> tuple[Number, Number, Number]:
-    one, two, three = numbers
-    return one, two, three
+def three(numbers: list[Number]) -> tuple[Number, Number, Number]:
+    """As a tuple."""
+    first, middle, last = numbers
+    return first, middle, last
 
 
 def times_of(parts: ModelParts) -> dict[str, npt.NDArray[np.int64]]:

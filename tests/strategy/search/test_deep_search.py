@@ -63,7 +63,7 @@ def test_every_configuration_is_listed_once() -> None:
     listed = [config for group in mesh_groups(request, least_work(request)) for config in group.configs]
     wanted = 0
     for dp, tp, pp, micro in itertools.product(range(1, 17), repeat=4):
-        if dp * tp * pp != 16 or pp > 8 or 16 % (dp * micro):
+        if dp * tp * pp != 16 or pp > 8 or DEEP.heads % tp or 16 % (dp * micro):
             continue
         count, depth = 16 // dp // micro, 8 // pp
         schedules = 1

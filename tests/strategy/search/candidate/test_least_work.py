@@ -62,5 +62,9 @@ def test_recomputing_takes_more_and_saves_memory() -> None:
     plain, full = (work.seconds(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
     assert full.backward_s > plain.backward_s
     assert full.forward_s == plain.forward_s
-    assert work.saved_bytes(Recompute.FULL) < work.saved_bytes(Recompute.NONE)
-    assert 0 < plain.outside_s < plain.forward_s + plain.backward_s + plain.weight_s
+    assert 0 < plain.outside_s < plain.layers_s
+    deep = least_work(replace(asked, model=replace(LONG, layers=5)))
+    held, less = (deep.bytes_of_layer(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
+    assert 0 < less.saved < held.saved
+    assert less.held == held.held > 0
+    assert deep.bytes_of_layer(replace(config, dp=2, zero_stage=3)).held == pytest.approx(held.held / 2)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from strategy.layout.objective import ONCE
 from strategy.passes.training import Training
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import free_rules, space_of
@@ -36,7 +37,7 @@ def test_every_value_is_in_one_bundle_per_stage_of_readers(folded: bool) -> None
 
 def test_moves_are_counted_as_often_as_values_move() -> None:
     """Acts of a micro-batch count 5, those of a step 2; a load is what arrives."""
-    searched = replace(space(), rate_weights={Rate.MICRO_BATCH: 5, Rate.STEP: 2})
+    searched = replace(space(), weigh=lambda _, account: 2 if account[0] in ONCE else 5)
     ways = set()
     for one in bundles(classify(searched)):
         for (home, stage), weights in one.moves.items():

@@ -6,6 +6,7 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.layout.config import PlanConfig
+from strategy.layout.objective import ONCE
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
@@ -15,7 +16,7 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.short_model import expanded, shortened
-from strategy.search.template.layer_template import LayerTemplate, Weights, on_one_stage
+from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights, on_one_stage
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
 from tests.support.small_plans import request
@@ -25,6 +26,14 @@ LLAMA = LlamaConfig(
     layers=6, width=64, heads=4, key_heads=2, hidden=96, sequence=16, vocabulary=96, rotary_base=10000.0
 )
 TRAINING = Training(global_batch=8, precision=Precision.BF16)
+
+
+def even(micro: int, step: int, layers: int, byte: float = 0.0) -> Weights:
+    """Everything alike, wherever it is."""
+    often = {name: step if name in ONCE else micro for name in PASSES}
+    times = {name: (number, (layers - 2) * number, number) for name, number in often.items()}
+    held = (byte, byte * (layers - 2), byte)
+    return Weights(times, held, held, copies=byte > 0)
 
 
 def template(asked: Request, config: PlanConfig, weights: Weights) -> LayerTemplate:
@@ -38,7 +47,7 @@ def template(asked: Request, config: PlanConfig, weights: Weights) -> LayerTempl
 def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: int) -> None:
     asked = request(4, TRAINING, model=model, backend="cuda")
     config = PlanConfig(dp, tp, 1, 2, 8 // dp // 2, schedule=Schedule.ONE_F_ONE_B)
-    found = template(asked, config, Weights(config.num_micro_batches, 1))
+    found = template(asked, config, even(config.num_micro_batches, 1, model.layers))
     least, signatures = found.solve(UNLIMITED)
     deep = space_of(asked, config, free_rules(config))
     everywhere = expanded(found.space.graph, deep.graph, signatures)
@@ -59,7 +68,7 @@ def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: 
 def test_stages_made_up_of_parts_take_what_stages_take(schedule: Schedule, laps: int) -> None:
     asked = request(4, Training(global_batch=16), model=GPT, backend="cuda")
     config = PlanConfig(1, 2, 2, 2, 8, schedule=schedule, virtual_stages=laps)
-    found = template(asked, config, Weights(8, 1))
+    found = template(asked, config, even(8, 1, GPT.layers))
     _, signatures = found.solve(UNLIMITED)
     layout, arrangement = found.arranged(signatures)
     parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
@@ -79,7 +88,7 @@ def test_bytes_that_count_make_less_of_them() -> None:
     config = PlanConfig(2, 2, 1, 2, 2, schedule=Schedule.ONE_F_ONE_B)
     held = []
     for byte in (0.0, 1.0, 100.0):
-        found = template(asked, config, Weights(2, 1, byte, copies=True))
+        found = template(asked, config, even(2, 1, GPT.layers, byte))
         _, signatures = found.solve(UNLIMITED)
         layout, arrangement = found.arranged(signatures)
         parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
