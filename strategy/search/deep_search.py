@@ -39,10 +39,10 @@ from strategy.search.layouts.short_model import LAYERS, expanded
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
 from strategy.search.template.outer_approximation import (
-    SCALE,
     Bound,
     OuterApproximation,
     chunks_in_flight,
+    scale_of,
     template_weights,
     three,
 )
@@ -62,6 +62,8 @@ RISE = 1e-3
 """Part of the objective by which a further cut has to raise a bound."""
 EXHAUSTED = 8
 """Level of a box that no further cut is looked for."""
+ONE_SHARE = 0.05
+"""Share of the time that is left for a single template: it ends with a bound and a choice that are not the best."""
 REFINING_SHARE = 0.6
 """Share of the time that is left after which no further group is refined."""
 MARGIN = 0.92
@@ -139,7 +141,7 @@ def deep_search(
     if not groups:
         hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
         raise InputError("no plan has these degrees", got=request.pins, hint=hint)
-    refinement = _Refinement(request, short, work, groups, budget.share(REFINING_SHARE), watch)
+    refinement = Refinement(request, short, work, groups, budget.share(REFINING_SHARE), watch)
     known, interrupted = refinement.known, False
     try:
         refinement.run()
@@ -160,7 +162,7 @@ def deep_search(
     return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)
 
 
-class _Refinement:
+class Refinement:
     """Refines boxes by turns, what promises most and what is bounded least, until nothing better can be left."""
 
     def __init__(
@@ -187,11 +189,15 @@ class _Refinement:
         first = group.configs[0]
         least, bounds_ns = self.work.bytes_of_layer(first), list(group.bounds_ns)
         if first.zero_stage >= 2:
-            known_ns = int(self.work.seconds(first).layers_s * 1e9) + self._exchange_ns(first)
+            known_ns = int(self.work.seconds(first).following_s * 1e9) + self._exchange_ns(first)
             bounds_ns = least_steps_ns(self.work, group.configs, known_ns)
         for config, bound_ns in zip(group.configs, bounds_ns, strict=True):
-            saved = layers // (config.pp * config.virtual_stages) * chunks_in_flight(config, 0) * least.saved
-            fits = layers // config.pp * least.held + saved <= limit
+            here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
+            fits = all(
+                here * (least.held + sums * least.sums) + run * chunks_in_flight(config, 0, sums=sums) * least.saved
+                <= limit
+                for sums in (False, True)
+            )
             bounds.append(float(bound_ns) if fits else math.inf)
         return _Box(group.configs, bounds)
 
@@ -223,12 +229,11 @@ class _Refinement:
             if self.watch is not None:
                 self.watch(self.turns - 1, len(left), box.config)
             try:
-                self._refine(box, most_ns)
+                self.refine(box, most_ns)
                 while to_the_end and not box.is_proposed and box.bound_ns < most_ns:
-                    self._refine(box, most_ns)
+                    self.refine(box, most_ns)
             except OutOfTimeError:
-                self.known.complete = False
-                return
+                box.level, box.is_proposed = EXHAUSTED, True
             except InfeasibleError:
                 box.bounds_ns = [math.inf] * len(box.configs)
 
@@ -240,7 +245,7 @@ class _Refinement:
                 return box, True
         return min(left, key=lambda box: box.bound_ns), False
 
-    def _refine(self, box: _Box, most_ns: float) -> None:
+    def refine(self, box: _Box, most_ns: float) -> None:
         """One level more."""
         if box.level == 0:
             self._bound_layers(box)
@@ -261,10 +266,10 @@ class _Refinement:
                 other.level = 1
 
     def _known_ns(self, box: _Box) -> int:
-        """What a micro-batch takes in layers at least; computing again what is laid out alike adds its own work."""
+        """What follows samples takes at least; computing again what is laid out alike adds its own work."""
         plain, config = _plain(box.configs[0]), box.configs[0]
         least_ns = self.layers_ns.get(_on_axes(config), 0)
-        more_s = self.work.seconds(config).layers_s - self.work.seconds(plain).layers_s
+        more_s = self.work.seconds(config).following_s - self.work.seconds(plain).following_s
         return least_ns + max(int(more_s * 1e9) - 1, 0) + self._exchange_ns(config)
 
     def _exchange_ns(self, config: PlanConfig) -> int:
@@ -277,15 +282,15 @@ class _Refinement:
         """The least cost of a template without data axis, which what samples follow leaves as it is."""
         plain = _plain(config)
         if config.tp * config.cp == 1:
-            return int(self.work.seconds(plain).layers_s * 1e9)
+            return int(self.work.seconds(plain).following_s * 1e9)
         alone = replace(plain, dp=1, zero_stage=0)
         training = replace(self.request.training, global_batch=config.micro_batch)
         counts = (1, self.request.model.layers - LAYERS + 1, 1)
         micro = ("forward_ns", "backward_ns", "weight_ns")
-        weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES}, outside=False)
+        weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES}, following=True)
         request = replace(self.request, training=training)
         template = LayerTemplate.of(request, self.short, alone, weights, self.budget)
-        least, _ = template.solve(self.budget)
+        least, _ = template.solve(self.budget.share(ONE_SHARE))
         return least
 
     def _bound_within(self, box: _Box, most_ns: float) -> None:
@@ -306,8 +311,8 @@ class _Refinement:
 
     def _solve(self, box: _Box, most_ns: float) -> None:
         """A cut by the prices of the least bounded configuration, and proposals under its layouts."""
-        before_ns, config = box.bound_ns, box.config
-        weights = template_weights(box.prices[config], config.num_micro_batches)
+        before_ns, config, count = box.bound_ns, box.config, len(self.known.proposals)
+        weights = template_weights(box.prices[config])
         least = self._propose(box, weights)
         assert box.within is not None
         box.within.add_cut(weights, least)
@@ -317,14 +322,15 @@ class _Refinement:
             box.level = EXHAUSTED
         if not box.is_proposed:
             box.is_proposed = True
-            self._propose_lighter(box, config)
+            if not any(self.known.fits(self.request, one) for one in self.known.proposals[count:]):
+                self._propose_lighter(box, config)
 
     def _propose_lighter(self, box: _Box, config: PlanConfig) -> None:
         """Proposals that hold less, where what was found does not fit."""
-        weights = template_weights(box.prices[config], config.num_micro_batches)
+        weights = template_weights(box.prices[config])
         layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
         in_flight = float(min(config.pp, config.num_micro_batches))
-        price = TIE * box.bound_ns * SCALE / config.num_micro_batches / self.request.memory_limit_bytes
+        price = TIE * box.bound_ns * scale_of(box.prices[config]) / self.request.memory_limit_bytes
         low, high = 0.0, math.inf  # of what a byte counts: too little, and enough
         factor = self.enough
         for _ in range(FIRST_TRIES if self.enough == HARDER else MOST_TRIES):
@@ -333,7 +339,7 @@ class _Refinement:
                 return
             held, saved = (three((factor * price * often * layers).tolist()) for often in (1, in_flight))
             count = len(self.known.proposals)
-            self._propose(box, replace(weights, held=held, saved=saved, copies=True))
+            self._propose(box, replace(weights, held=held, sums=held, saved=saved, copies=True))
             fits = any(self.known.fits(self.request, one) for one in self.known.proposals[count:])
             low, high = (low, factor) if fits else (factor, high)
             self.enough = factor if fits else self.enough
@@ -343,7 +349,7 @@ class _Refinement:
         """Add the configurations of a box under the layouts that cost least; returns what these cost at least."""
         request, config = self.request, box.config
         template = LayerTemplate.of(request, self.short, config, weights, self.budget)
-        least, signatures = template.solve(self.budget)
+        least, signatures = template.solve(self.budget.share(ONE_SHARE))
         layout, arrangement = template.arranged(signatures)
         parts = parts_of(template.space.graph, layout, arrangement, request.cost)
         converter = Converter(request.cost, placements_of(config)[:2])

@@ -26,14 +26,14 @@ from strategy.search.layouts.short_model import MIDDLE
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class LayerExchange:
     """What a layer exchanges in a micro-batch: parameters, once for every pass that reads them, and gradients."""
 
     gathered: tuple[TensorSpec, ...]
     reduced: tuple[TensorSpec, ...]
 
 
-def exchanged(graph: Graph) -> Exchanged:
+def exchanged(graph: Graph) -> LayerExchange:
     """Of the middle layer of a short model that is not parallel yet."""
     beside = beside_experts(graph)
     gathered, reduced = [], []
@@ -56,7 +56,7 @@ def exchanged(graph: Graph) -> Exchanged:
         )
         if adds_up and producer.name not in beside:
             reduced.append(_smallest(graph, name))
-    return Exchanged(tuple(gathered), tuple(reduced))
+    return LayerExchange(tuple(gathered), tuple(reduced))
 
 
 def _smallest(graph: Graph, name: str) -> TensorSpec:

@@ -57,11 +57,13 @@ class LeastSeconds:
     backward_s: Three
     weight_s: Three
     step_s: Three
+    following_s: float
+    """Of a micro-batch, what follows samples along the data axis."""
 
     @property
-    def layers_s(self) -> float:
-        """Of a micro-batch, in layers."""
-        return self.forward_s[1] + self.backward_s[1] + self.weight_s[1]
+    def micro_batch_s(self) -> float:
+        """Of a micro-batch."""
+        return sum(map(sum, (self.forward_s, self.backward_s, self.weight_s)))
 
     @property
     def outside_s(self) -> float:
@@ -71,18 +73,26 @@ class LeastSeconds:
 
 @dataclass(frozen=True, slots=True)
 class LeastBytes:
-    """Of one layer on its fullest rank: held for the whole step, and saved by a micro-batch from pass to pass."""
+    """Of one layer on its fullest rank.
+
+    Attributes:
+        held: for the whole step.
+        sums: of gradients, from the first backward pass on.
+        saved: by a micro-batch, from its forward pass to its backward pass.
+    """
 
     held: float
+    sums: float
     saved: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Bytes of one layer, unsplit: all that is held, those of it that samples are multiplied with; saved per sample."""
+    """Bytes of one layer, unsplit: held, those of it that samples are multiplied with, sums; saved per sample."""
 
     held: int
     used: int
+    sums: int
     saved: int
 
 
@@ -132,12 +142,15 @@ class LeastWork:
             if kind not in self.items:
                 self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
             sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
+            following = 0.0
             few, many = self._scaled(kind, samples), self._scaled(kind, samples * config.dp)
             for item, own, whole in zip(self.items[kind], few, many, strict=True):
                 among_all = item.free or item.part == "step"
                 seconds = item.count * self._least(*((whole, parts * config.dp) if among_all else (own, parts)))
                 sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
-            self.known[key] = LeastSeconds(*((ahead, within, behind) for ahead, within, behind in sums.values()))
+                following += seconds * (1 - NEGLIGIBLE) * (item.part != "step" and not item.free)
+            forward, backward, weight, step = ((ahead, within, behind) for ahead, within, behind in sums.values())
+            self.known[key] = LeastSeconds(forward, backward, weight, step, following)
         return self.known[key]
 
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
@@ -145,7 +158,11 @@ class LeastWork:
         sizes, parts = self._sizes(config.recompute), config.tp * config.cp
         whole = 0 if config.zero_stage == 3 or self.unusual else sizes.used
         held = whole / parts + (sizes.held - whole) / (parts * config.dp)
-        return LeastBytes(held, sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)))
+        return LeastBytes(
+            held,
+            sizes.sums / (parts * config.dp),
+            sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
+        )
 
     def graph(self, recompute: Recompute) -> Graph:
         """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
@@ -154,7 +171,7 @@ class LeastWork:
     def _sizes(self, recompute: Recompute) -> _Sizes:
         if recompute not in self.sizes:
             short = shortened(self.model) is not None
-            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0)
+            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0, 0)
         return self.sizes[recompute]
 
     def _scaled(self, kind: _Kind, samples: int) -> tuple[Features, ...]:
@@ -205,18 +222,20 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
 def _sizes(graph: Graph) -> _Sizes:
     """Of the middle layer of a short model."""
     beside = beside_experts(graph)
-    held = used = saved = 0
+    held = used = sums = saved = 0
     for name, value in graph.values.items():
         op = deciding_op(graph, name)
         if op is None or op.layer != MIDDLE or value.space is not Space.DEVICE:
             continue
         nbytes, readers = value.spec.expected.nbytes, graph.consumers[name]
-        if value.role is Role.VARIABLE or (value.rate is Rate.STEP and op.phase is not Phase.UPDATE):
+        if value.rate is Rate.STEP and value.role is not Role.VARIABLE and op.phase is not Phase.FORWARD:
+            sums += nbytes * (op.phase is not Phase.UPDATE)
+        elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
             held += nbytes
             used += nbytes * any(_is_with_samples(graph, one) and one.name not in beside for one in readers)
         elif op.phase is Phase.FORWARD and any(one.phase is not Phase.FORWARD for one in readers):
             saved += nbytes
-    return _Sizes(held, used, saved)
+    return _Sizes(held, used, sums, saved)
 
 
 def _is_with_samples(graph: Graph, op: Op) -> bool:
@@ -271,7 +290,8 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
     Args:
         work: of the training.
         configs: some of it.
-        known_ns: (configs,) what a micro-batch is known to take at least in layers, all stages and passes together.
+        known_ns: (configs,) what a micro-batch is known to take at least in what follows samples, in all layers and
+            passes together.
     """
     least = [work.seconds(config) for config in configs]
     totals = [
@@ -279,8 +299,8 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
         for one in least
     ]
     forward, backward, weight, step = np.array(totals, np.int64).reshape(-1, 4).T
-    inside = [to_ns(one.layers_s) for one in least]
-    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - np.array(inside, np.int64) - 3, 0)
+    following = [to_ns(one.following_s) for one in least]
+    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - np.array(following, np.int64) - 3, 0)
     shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
     found = np.zeros(len(configs), np.int64)
     schedules = np.array([c.schedule for c in configs])

@@ -31,6 +31,7 @@ from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
+from strategy.search.layouts.rules import following_samples
 from strategy.search.layouts.short_model import places_of
 from strategy.search.layouts.space import SearchSpace
 
@@ -45,17 +46,19 @@ class Weights:
 
     Attributes:
         times: pass -> of a nanosecond.
-        held: of a byte that is held for the whole step: parameters, their state, sums of gradients.
+        held: of a byte that is held for the whole step: parameters and their state.
+        sums: of a byte of sums of gradients, held from the first backward pass on.
         saved: of a byte of a micro-batch that is held from its forward pass to its backward pass.
         copies: whether what conversions write counts too; a bound may not count it, for some of it may be passing.
-        outside: whether what is of no layer counts.
+        following: whether what follows samples along the data axis counts alone: the rest is free to be shared there.
     """
 
     times: Mapping[str, tuple[int, int, int]]
     held: tuple[float, float, float] = NOTHING
+    sums: tuple[float, float, float] = NOTHING
     saved: tuple[float, float, float] = NOTHING
     copies: bool = False
-    outside: bool = True
+    following: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +120,13 @@ class _Weigher:
 
     weights: Weights
     part_of: Mapping[str, int]
+    counted: frozenset[str]
     apart: frozenset[str]
     """Gradients of weights: a pass of their own under some schedules."""
 
     def __call__(self, op: Op, account: Account) -> int:
         name, _ = account
-        if op.layer is None and not self.weights.outside:
+        if op.name not in self.counted:
             return 0
         if name == "backward_ns" and op.name in self.apart:
             name = "weight_ns"
@@ -131,7 +135,8 @@ class _Weigher:
 
 def _weigher(graph: Graph, weights: Weights) -> _Weigher:
     apart = frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
-    return _Weigher(weights, places_of(graph), apart)
+    counted = following_samples(graph, 2) if weights.following else graph.by_name
+    return _Weigher(weights, places_of(graph), frozenset(counted), apart)
 
 
 def _held(graph: Graph, weights: Weights) -> dict[str, float]:
@@ -139,7 +144,7 @@ def _held(graph: Graph, weights: Weights) -> dict[str, float]:
 
     What the update alone makes and reads is not there while micro-batches are.
     """
-    if not any((*weights.held, *weights.saved)):
+    if not any((*weights.held, *weights.sums, *weights.saved)):
         return {}
     found, part_of = {}, places_of(graph)
     for name, value in graph.values.items():
@@ -148,7 +153,8 @@ def _held(graph: Graph, weights: Weights) -> dict[str, float]:
             continue
         part = part_of[decider.name]
         if value.role is Role.VARIABLE or (value.rate is Rate.STEP and decider.phase is not Phase.UPDATE):
-            found[name] = weights.held[part]
+            summed = value.role is not Role.VARIABLE and decider.phase is not Phase.FORWARD
+            found[name] = (weights.sums if summed else weights.held)[part]
         elif decider.phase is Phase.FORWARD and any(op.phase is not Phase.FORWARD for op in graph.consumers[name]):
             found[name] = weights.saved[part]
     return found

@@ -14,6 +14,7 @@ paths.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -32,16 +33,16 @@ from strategy.search.template.parts import ModelParts
 from strategy.search.template.stages import FIRST, LAST, parts_at, stage_times
 
 FloatArray = npt.NDArray[np.float64]
-TIMES, HELD, SAVED = slice(0, 15), slice(15, 18), slice(18, 21)
-"""Where things are in a point: the milliseconds of `PASSES` x parts, the MiB held, the MiB saved per micro-batch."""
-SIZE = 21
+TIMES, HELD, SUMS, SAVED = slice(0, 15), slice(15, 18), slice(18, 21), slice(21, 24)
+"""Where things are in a point: the milliseconds of `PASSES` x parts, the MiB held, summed up, saved per micro-batch."""
+SIZE = 24
 MS, MIB = 1e6, 2.0**20
 Number = TypeVar("Number", int, float)
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 8
-SCALE = 2**12
-"""Weights of templates are integers: the dual prices times this, over the micro-batches."""
+LARGEST_WEIGHT = 2**12
+"""Weights of templates are integers: dual prices, scaled to be at most this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +54,8 @@ class Bound:
     """(5, 3): what a nanosecond of a pass and part counts in the step."""
     held: FloatArray
     """(3,): nanoseconds of the step that a byte held by a part is worth."""
+    sums: FloatArray
+    """(3,): the same of a byte of sums of gradients."""
     saved: FloatArray
     """(3,): the same of a byte that a micro-batch saves."""
 
@@ -71,7 +74,7 @@ class OuterApproximation:
 
     @staticmethod
     def of(
-        layers: int, limit_bytes: int, work: LeastSeconds, held: LeastBytes, layers_ns: int, *, overlaps: bool
+        layers: int, limit_bytes: int, work: LeastSeconds, held: LeastBytes, following_ns: int, *, overlaps: bool
     ) -> OuterApproximation:
         """The first cuts.
 
@@ -80,7 +83,7 @@ class OuterApproximation:
             limit_bytes: of a device.
             work: of a micro-batch, at least.
             held: by a layer, at least.
-            layers_ns: what a micro-batch takes in all layers and passes, at least.
+            following_ns: what a micro-batch takes in what follows samples, in all layers and passes, at least.
             overlaps: whether messages travel beside computation.
         """
         least = np.zeros(SIZE)
@@ -90,11 +93,11 @@ class OuterApproximation:
             least[3 * i + FIRST] += ahead
             least[3 * i + LAST] += behind
         least[TIMES] *= 1e9 / MS
-        least[HELD], least[SAVED] = held.held / MIB, held.saved / MIB
+        least[HELD], least[SUMS], least[SAVED] = held.held / MIB, held.sums / MIB, held.saved / MIB
         found = OuterApproximation(layers, limit_bytes, overlaps, least)
         micro = np.zeros(SIZE)
         micro[:9] = np.tile([1, layers - 2, 1], 3)
-        found.cuts.append((micro, layers_ns / MS + work.outside_s * 1e9 / MS))
+        found.cuts.append((micro, following_ns / MS + (work.micro_batch_s - work.following_s) * 1e9 / MS))
         return found
 
     def add_cut(self, weights: Weights, least: int) -> None:
@@ -102,7 +105,8 @@ class OuterApproximation:
         vector = np.zeros(SIZE)
         for i, name in enumerate(PASSES):
             vector[3 * i : 3 * i + 3] = np.array(weights.times[name], float) * MS
-        vector[HELD], vector[SAVED] = np.array(weights.held) * MIB, np.array(weights.saved) * MIB
+        for part, price in ((HELD, weights.held), (SUMS, weights.sums), (SAVED, weights.saved)):
+            vector[part] = np.array(price) * MIB
         size = vector.max()
         self.cuts.append((vector / size, least / size))
 
@@ -127,7 +131,7 @@ class OuterApproximation:
                 method="highs",
             )
             if solved.status == 2:
-                return Bound(None, np.zeros((5, 3)), np.zeros(3), np.zeros(3))
+                return Bound(None, np.zeros((5, 3)), *np.zeros((3, 3)))
             point, step_ms = solved.x[:SIZE], float(solved.x[SIZE])
             longest = self._critical(config, point)
             if longest @ point <= step_ms * (1 + 1e-4) or len(paths) >= MOST_PATHS:
@@ -136,7 +140,8 @@ class OuterApproximation:
         prices = -solved.ineqlin.marginals
         times = (prices[: len(paths)] @ np.array(paths))[TIMES].reshape(5, 3)
         memory = prices[len(prices) - len(rows) :] @ rows
-        return Bound(int(step_ms * MS * (1 - CLOSE)), times, memory[HELD] * MS / MIB, memory[SAVED] * MS / MIB)
+        step_ns = int(step_ms * MS * (1 - CLOSE))
+        return Bound(step_ns, times, *(memory[part] * MS / MIB for part in (HELD, SUMS, SAVED)))
 
     def _critical(self, config: PlanConfig, point: FloatArray) -> FloatArray:
         """The longest path of a point, as a row."""
@@ -145,13 +150,14 @@ class OuterApproximation:
         return _row(config, self.layers, critical_path(config.schedule, config.num_micro_batches, stages).counts)
 
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:
-        """Rows of what the first and the last stage hold, once sums of gradients are there, and their limits."""
+        """Rows of what the first and the last stage hold, before and after there are sums of gradients; their limits."""
         where = parts_at(config, self.layers)
         found = []
-        for stage in dict.fromkeys((0, config.pp - 1)):
+        for stage, sums in itertools.product(dict.fromkeys((0, config.pp - 1)), (False, True)):
             row = np.zeros(SIZE)
             row[HELD] = where[stage].sum(0)
-            chunks = chunks_in_flight(config, stage)
+            row[SUMS] = row[HELD] * sums
+            chunks = chunks_in_flight(config, stage, sums=sums)
             if config.virtual_stages == 1:
                 row[SAVED] = chunks * where[stage, 0]
             else:  # the first layer saves what any does
@@ -171,8 +177,8 @@ def _row(config: PlanConfig, layers: int, counts: PipelineTimes) -> FloatArray:
     return row
 
 
-def chunks_in_flight(config: PlanConfig, stage: int) -> int:
-    """So many runs of layers are at least saved on a stage at some time when there are sums of gradients as well."""
+def chunks_in_flight(config: PlanConfig, stage: int, *, sums: bool) -> int:
+    """So many runs of layers are at least saved on a stage at some time; `sums`: when gradients are added up already."""
     p, m, laps = config.pp, config.num_micro_batches, config.virtual_stages
     if config.schedule is Schedule.GPIPE and p > 1:
         most = m
@@ -184,18 +190,24 @@ def chunks_in_flight(config: PlanConfig, stage: int) -> int:
         most = 1
     else:
         most = p - stage
-    return min(most, laps * m) - (most >= laps * m)
+    return min(most, laps * m) - (sums and most >= laps * m)
 
 
-def template_weights(bound: Bound, num_micro_batches: int) -> Weights:
+def template_weights(bound: Bound) -> Weights:
     """The dual prices of a bound as the weights of a template."""
-    scale = SCALE / num_micro_batches
+    scale = scale_of(bound)
     times = np.rint(bound.times * scale).astype(np.int64)
     return Weights(
         {name: three(times[i].tolist()) for i, name in enumerate(PASSES)},
         three((bound.held * scale).tolist()),
+        three((bound.sums * scale).tolist()),
         three((bound.saved * scale).tolist()),
     )
+
+
+def scale_of(bound: Bound) -> float:
+    """What the weights of its template are of its prices."""
+    return LARGEST_WEIGHT / max(float(bound.times.max()), 1.0)
 
 
 def three(numbers: list[Number]) -> tuple[Number, Number, Number]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from dataclasses import replace
 
 import pytest
 
-from strategy.base.budget import Budget
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
 from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.models import Model
 from strategy.models.gpt import GptConfig
+from strategy.models.llama import LlamaConfig
+from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import plan_text
@@ -21,6 +26,8 @@ from strategy.plan.verify import verify
 from strategy.search.candidate.candidates import Pins, Request
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.configurations import SCHEDULES, mesh_groups
+from strategy.search.deep_search import Refinement
+from strategy.search.layouts.short_model import shortened
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from tests.support.small_plans import simulated
@@ -126,3 +133,31 @@ def test_more_devices_than_a_plan_can_list_are_refused() -> None:
         found_with(asked(nodes=10**9))
     request = replace(asked(), training=Training(global_batch=10**9, precision=Precision.BF16))
     assert len(mesh_groups(request, least_work(request))) > 100
+
+
+LLAMA = LlamaConfig(
+    layers=6, width=128, heads=4, key_heads=2, hidden=192, sequence=64, vocabulary=256, rotary_base=10000.0
+)
+EXPERTS = MixtralConfig(
+    layers=5, width=64, heads=2, key_heads=1, hidden=96, experts=4, choices=2, sequence=32, vocabulary=64,
+    rotary_base=10000.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [DEEP, LLAMA, EXPERTS], ids=["gpt", "llama", "experts"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_bound_of_a_box_is_above_a_proposal(model: Model, seed: int) -> None:
+    """On every level, of boxes drawn at random; also of what does not fit, but for memory's part in bounds."""
+    request = replace(asked(batch=32, limit=2**50), model=model)
+    short = shortened(model)
+    assert short is not None
+    work, rng = least_work(request), random.Random(seed)
+    groups = rng.sample(mesh_groups(request, work), 4)
+    refinement = Refinement(request, short, work, groups, UNLIMITED, None)
+    for box in refinement.boxes:
+        while box.level < 4:
+            before = len(refinement.known.proposals)
+            refinement.refine(box, math.inf)
+            for one in refinement.known.proposals[before:]:
+                bound_ns = box.bounds_ns[box.configs.index(one.found.config)]
+                assert bound_ns <= one.found.step_ns, one.found.config

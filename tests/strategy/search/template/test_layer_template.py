@@ -33,7 +33,7 @@ def even(micro: int, step: int, layers: int, byte: float = 0.0) -> Weights:
     often = {name: step if name in ONCE else micro for name in PASSES}
     times = {name: (number, (layers - 2) * number, number) for name, number in often.items()}
     held = (byte, byte * (layers - 2), byte)
-    return Weights(times, held, held, copies=byte > 0)
+    return Weights(times, held, held, held, copies=byte > 0)
 
 
 def template(asked: Request, config: PlanConfig, weights: Weights) -> LayerTemplate:
