@@ -2,9 +2,9 @@
 
 One row is one configuration: degrees, micro-batch, schedule with its virtual stages, what is computed again, and the
 stage of ZeRO (0 leaves stages 1 and 2 to the choice of layouts). A tensor axis shares out every layer, so that its
-ranks divide the heads of attention, as trainers ask. Rows that differ in schedule alone share a *mesh group*, for which
-the choice of layouts is one problem. Bounds are of `least_work` and `makespan_bound`: of time, over all layouts and all
-cuts into stages.
+ranks divide the heads of attention, as trainers ask; a context axis splits long sequences. Rows that differ in schedule
+alone share a *mesh group*, for which the choice of layouts is one problem. Bounds are of `least_work` and
+`makespan_bound`: of time, over all layouts and all cuts into stages.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
+LEAST_POSITIONS = 4096
+"""Shorter runs of positions than this are not worth what is exchanged for attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
     """All configurations, in groups, least bound first."""
     groups: list[tuple[PlanConfig, ...]] = []
     heads, layers = _heads(request), max(request.model.layers, 1)
-    for plain in degrees_of(request):
+    for plain in degrees_of(request, context_degrees(request)):
         if plain.pp > layers or (request.pins.tp is None and heads % plain.tp):
             continue
         for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
@@ -54,6 +56,12 @@ def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
     bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
     found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
     return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
+
+
+def context_degrees(request: Request) -> tuple[int, ...]:
+    """Among so many ranks positions are shared out: each has `LEAST_POSITIONS` at least."""
+    most = int(getattr(request.model, "sequence", 0)) // LEAST_POSITIONS
+    return tuple(cp for cp in divisors(request.devices) if cp == 1 or cp <= most)
 
 
 def _heads(request: Request) -> int:

@@ -63,7 +63,7 @@ RISE = 1e-3
 EXHAUSTED = 8
 """Level of a box that no further cut is looked for."""
 ONE_SHARE = 0.05
-"""Share of the time that is left for a single template: it ends with a bound and a choice that are not the best."""
+"""Share of the time for a single template: it ends with a bound and a choice that are not the best."""
 REFINING_SHARE = 0.6
 """Share of the time that is left after which no further group is refined."""
 MARGIN = 0.92
@@ -88,6 +88,8 @@ class _Box:
     level: int = 0
     within: OuterApproximation | None = None
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
+    cuts: int = 0
+    """Cuts that it has of those that all boxes with its work share."""
     is_proposed: bool = False
 
     @property
@@ -179,6 +181,8 @@ class Refinement:
         self.layers_ns: dict[object, int] = {}
         self.exchange_ns: dict[object, int] = {}
         self.enough = HARDER
+        self.one_s = ONE_SHARE * budget.left_s()
+        self.cuts: dict[object, list[tuple[Weights, int]]] = {}
         self.boxes = [self._box(group) for group in groups]
         self.promising = sorted(self.boxes, key=self._promise, reverse=True)
         self.turns = 0
@@ -233,9 +237,14 @@ class Refinement:
                 while to_the_end and not box.is_proposed and box.bound_ns < most_ns:
                     self.refine(box, most_ns)
             except OutOfTimeError:
-                box.level, box.is_proposed = EXHAUSTED, True
+                if not self.budget.is_over():
+                    box.level, box.is_proposed = EXHAUSTED, True
             except InfeasibleError:
                 box.bounds_ns = [math.inf] * len(box.configs)
+
+    def _for_one(self) -> Budget:
+        """For a single template."""
+        return Budget(min(self.budget.deadline_s, time.monotonic() + self.one_s), self.budget.max_entries)
 
     def _next(self, left: list[_Box], most_ns: float) -> tuple[_Box, bool]:
         """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least."""
@@ -290,7 +299,7 @@ class Refinement:
         weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES}, following=True)
         request = replace(self.request, training=training)
         template = LayerTemplate.of(request, self.short, alone, weights, self.budget)
-        least, _ = template.solve(self.budget.share(ONE_SHARE))
+        least, _ = template.solve(self._for_one())
         return least
 
     def _bound_within(self, box: _Box, most_ns: float) -> None:
@@ -304,6 +313,10 @@ class Refinement:
                 self._known_ns(box),
                 overlaps=self.request.cost.cluster.overlaps,
             )
+        known = self.cuts.get(_of_work(box.configs[0]), ())
+        for weights, least in known[box.cuts :]:
+            box.within.add_cut(weights, least)
+        box.cuts = len(known)
         for i, config in enumerate(box.configs):
             if box.bounds_ns[i] < most_ns:
                 bound = box.prices[config] = box.within.bound(config)
@@ -314,8 +327,10 @@ class Refinement:
         before_ns, config, count = box.bound_ns, box.config, len(self.known.proposals)
         weights = template_weights(box.prices[config])
         least = self._propose(box, weights)
-        assert box.within is not None
-        box.within.add_cut(weights, least)
+        if config.recompute is Recompute.NONE and not any(weights.saved):
+            self.cuts.setdefault(_of_work(config), []).append((weights, least))
+        elif box.within is not None:
+            box.within.add_cut(weights, least)
         self._bound_within(box, most_ns)
         box.level += 1
         if box.bound_ns < before_ns + RISE * most_ns:
@@ -349,7 +364,7 @@ class Refinement:
         """Add the configurations of a box under the layouts that cost least; returns what these cost at least."""
         request, config = self.request, box.config
         template = LayerTemplate.of(request, self.short, config, weights, self.budget)
-        least, signatures = template.solve(self.budget.share(ONE_SHARE))
+        least, signatures = template.solve(self._for_one())
         layout, arrangement = template.arranged(signatures)
         parts = parts_of(template.space.graph, layout, arrangement, request.cost)
         converter = Converter(request.cost, placements_of(config)[:2])
@@ -380,6 +395,22 @@ class Refinement:
 def _on_axes(config: PlanConfig) -> object:
     """What a template without data axis depends on."""
     return config.tp, config.cp, config.context, config.micro_batch
+
+
+def _of_work(config: PlanConfig) -> object:
+    """What a template of everything that takes time depends on, and what computes some of it again takes no less than.
+
+    What computes again is laid out like what it computes: without it, all else could be as it is.
+    """
+    return (
+        config.dp,
+        config.tp,
+        config.cp,
+        config.context,
+        config.micro_batch,
+        config.num_micro_batches,
+        config.zero_stage,
+    )
 
 
 def _plain(config: PlanConfig) -> PlanConfig:

@@ -2,11 +2,12 @@
 
 A candidate is one way to cut the devices into stages x data x context x tensor and the batch into micro-batches. Its
 search space holds the signatures that the rules of its axes and the user's pins leave for every op. Sequences are split
-only where the user pins a context-parallel degree.
+where the user pins a context-parallel degree, or where they are long.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -163,11 +164,18 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
             )
 
 
-def degrees_of(request: Request) -> Iterator[PlanConfig]:
-    """Every division of devices and batch that the pins allow; schedule and what saves memory are still open."""
+def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[PlanConfig]:
+    """Every division of devices and batch that the pins allow; schedule and what saves memory are still open.
+
+    Args:
+        request: what is searched for.
+        contexts: the context-parallel degrees where none is pinned.
+    """
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
-    context, cp = pins.context or Context.RING, pins.cp or 1
-    for pp in (pp for pp in divisors(devices) if pins.pp in (None, pp) and devices // pp % cp == 0):
+    context, contexts = pins.context or Context.RING, contexts if pins.cp is None else (pins.cp,)
+    for pp, cp in itertools.product(divisors(devices), contexts):
+        if pins.pp not in (None, pp) or devices // pp % cp:
+            continue
         for tp in (tp for tp in divisors(devices // pp // cp) if pins.tp in (None, tp)):
             dp = devices // pp // cp // tp
             if pins.dp not in (None, dp) or batch % dp:

@@ -36,7 +36,7 @@ from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
 from strategy.search.layouts.layout_memory import LayoutMemory
 from strategy.search.layouts.problem_builder import IntArray, ProblemBuilder, Table
 from strategy.search.layouts.restriction import complete
-from strategy.search.layouts.space import Keep, SearchSpace
+from strategy.search.layouts.space import Keep, Kept, SearchSpace
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -126,6 +126,25 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
         if price:
             spec = space.graph.values[name].spec
             builder.add_costs(writer.found.index, [int(price * _nbytes(space, spec, home)) for home in writer.homes])
+    tables: dict[object, Table] = {}
+    for name, kept in space.kept_prices.items():
+        _keep(builder, classes, tables, name, kept)
+
+
+def _keep(builder: ProblemBuilder, classes: Classes, tables: dict[object, Table], value: str, kept: Kept) -> None:
+    """What it costs to keep a value for a reader."""
+    space, spec = classes.space, classes.space.graph.values[value].spec
+    writer, reader = classes.writer(value), classes.of_op[kept.reader]
+    position = space.graph.by_name[kept.reader].inputs.index(value)
+    wanted = [option.inputs[position] for option in reader.options]
+    if kept.as_read:
+        builder.add_costs(reader.index, [int(kept.price * _nbytes(space, spec, layout)) for layout in wanted])
+    elif writer is not None:
+        key = writer.kind, reader.kind, position, spec, kept.price
+        if key not in tables:
+            sizes = (np.array([_nbytes(space, spec, layout) for layout in each]) for each in (writer.homes, wanted))
+            tables[key] = Table((kept.price * np.minimum.outer(*sizes)).astype(np.int64))
+        builder.add_edge(writer.found.index, reader.index, tables[key])
 
 
 @dataclass(slots=True)

@@ -33,6 +33,22 @@ def all_of(rules: Mapping[str, Keep]) -> Keep:
     return lambda op, signature: all(rule(op, signature) for rule in rules.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value is kept for a reader.
+
+    Attributes:
+        price: of a byte.
+        reader: an op that reads it later.
+        as_read: whether it is kept in the layout that the reader wants; else in that or where it lives, in whichever is
+            smaller.
+    """
+
+    price: float
+    reader: str
+    as_read: bool
+
+
 @dataclass
 class SearchSpace:
     """One graph on one pipeline of equal meshes; the options of ops are remembered."""
@@ -57,6 +73,8 @@ class SearchSpace:
     """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
     copy_prices: Mapping[str, float] = field(default_factory=dict)
     """Value -> what a byte of each of its copies counts, where that is anything."""
+    kept_prices: Mapping[str, Kept] = field(default_factory=dict)
+    """Value -> what a byte counts of what is kept of it for a reader."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
 

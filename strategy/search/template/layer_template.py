@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
-from strategy.graph.graph import Graph, Op, Phase, Role, deciding_op
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
@@ -33,7 +34,7 @@ from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
 from strategy.search.layouts.rules import following_samples
 from strategy.search.layouts.short_model import places_of
-from strategy.search.layouts.space import SearchSpace
+from strategy.search.layouts.space import Kept, SearchSpace
 
 PASSES = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
 """What has a weight: the passes of a micro-batch, and what is done once per step; fields of `PipelineTimes`."""
@@ -78,13 +79,7 @@ class LayerTemplate:
         """
         alone = on_one_stage(config)
         space = space_of(replace(request, model=short), alone, free_rules(alone))
-        prices = _held(space.graph, weights)
-        space = replace(
-            space,
-            weigh=_weigher(space.graph, weights),
-            home_prices=prices,
-            copy_prices=prices if weights.copies else {},
-        )
+        space = replace(space, weigh=_weigher(space.graph, weights), **_prices(space.graph, weights))
         return LayerTemplate(space, layout_problem(space, budget=budget))
 
     def solve(self, budget: Budget) -> tuple[int, Mapping[str, Signature]]:
@@ -139,22 +134,36 @@ def _weigher(graph: Graph, weights: Weights) -> _Weigher:
     return _Weigher(weights, places_of(graph), frozenset(counted), apart)
 
 
-def _held(graph: Graph, weights: Weights) -> dict[str, float]:
-    """Value -> what a byte of it counts where it lives, of what counts at all.
+def _prices(graph: Graph, weights: Weights) -> dict[str, Any]:
+    """The fields of a search space that say what bytes count.
 
-    What the update alone makes and reads is not there while micro-batches are.
+    A bound may count only what is held for certain: variables and sums where they live; what is made once per step, in
+    the layouts in which micro-batches read it; what the backward pass reads, as that wants it or where it lives. What
+    the update alone makes and reads is not there while micro-batches are.
     """
+    home: dict[str, float] = {}
+    kept: dict[str, Kept] = {}
     if not any((*weights.held, *weights.sums, *weights.saved)):
         return {}
-    found, part_of = {}, places_of(graph)
+    part_of = places_of(graph)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)
         if decider is None or value.space is not Space.DEVICE:
             continue
-        part = part_of[decider.name]
-        if value.role is Role.VARIABLE or (value.rate is Rate.STEP and decider.phase is not Phase.UPDATE):
-            summed = value.role is not Role.VARIABLE and decider.phase is not Phase.FORWARD
-            found[name] = (weights.sums if summed else weights.held)[part]
-        elif decider.phase is Phase.FORWARD and any(op.phase is not Phase.FORWARD for op in graph.consumers[name]):
-            found[name] = weights.saved[part]
-    return found
+        part, readers = part_of[decider.name], graph.consumers[name]
+        if value.role is Role.VARIABLE:
+            home[name] = weights.held[part]
+        elif value.rate is Rate.STEP and decider.phase is Phase.FORWARD:
+            often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
+            if often:
+                kept[name] = Kept(weights.held[part], often[0].name, as_read=True)
+        elif value.rate is Rate.STEP:
+            home |= {name: weights.sums[part]} if decider.phase is not Phase.UPDATE else {}
+        elif decider.phase is Phase.FORWARD:
+            later = [op for op in readers if op.phase is not Phase.FORWARD]
+            if later:
+                kept[name] = Kept(weights.saved[part], later[0].name, as_read=False)
+    if weights.copies:
+        home |= {name: one.price for name, one in kept.items()}
+        return {"home_prices": home, "copy_prices": home}
+    return {"home_prices": home, "kept_prices": {name: one for name, one in kept.items() if one.price}}

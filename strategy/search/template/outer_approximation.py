@@ -150,7 +150,7 @@ class OuterApproximation:
         return _row(config, self.layers, critical_path(config.schedule, config.num_micro_batches, stages).counts)
 
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:
-        """Rows of what the first and the last stage hold, before and after there are sums of gradients; their limits."""
+        """Rows of what the first and the last stage hold, without and with sums of gradients; their limits."""
         where = parts_at(config, self.layers)
         found = []
         for stage, sums in itertools.product(dict.fromkeys((0, config.pp - 1)), (False, True)):
@@ -178,7 +178,7 @@ def _row(config: PlanConfig, layers: int, counts: PipelineTimes) -> FloatArray:
 
 
 def chunks_in_flight(config: PlanConfig, stage: int, *, sums: bool) -> int:
-    """So many runs of layers are at least saved on a stage at some time; `sums`: when gradients are added up already."""
+    """Runs of layers that are at least saved on a stage at some time; `sums`: when gradients are added up already."""
     p, m, laps = config.pp, config.num_micro_batches, config.virtual_stages
     if config.schedule is Schedule.GPIPE and p > 1:
         most = m

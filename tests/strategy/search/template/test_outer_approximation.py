@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,26 +10,30 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.graph.graph import Phase
+from strategy.graph.signature import Signature
+from strategy.ilp.problem import evaluate
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.in_flight import Leg, unit_run
 from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.search.candidate.candidate_solve import examine
-from strategy.search.candidate.candidates import Request, free_rules
+from strategy.search.candidate.candidate_solve import evaluated, examine
+from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.candidate.quick_bound import least_work
-from strategy.search.layouts.short_model import shortened
-from strategy.search.template.layer_template import LayerTemplate
+from strategy.search.layouts.short_model import expanded, shortened
+from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
 from strategy.search.template.outer_approximation import (
     LARGEST_WEIGHT,
     OuterApproximation,
     chunks_in_flight,
     scale_of,
     template_weights,
+    three,
 )
 from strategy.search.template.parts import parts_of
-from strategy.search.template.stages import pipelined
+from strategy.search.template.stages import parts_at, pipelined
 from tests.support.small_plans import request
 
 GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
@@ -129,3 +134,38 @@ def test_prices_become_integers() -> None:
     forward = np.array(weights.times["forward_ns"]) / scale_of(bound)
     assert np.allclose(forward, bound.times[0], rtol=1e-3)
     assert weights.held == weights.sums == weights.saved == (0.0, 0.0, 0.0), "memory is not scarce"
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FULL])
+@pytest.mark.parametrize("config", [*CONFIGS, PlanConfig(2, 2, 1, 8, 1, Schedule.ONE_F_ONE_B)], ids=str)
+def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precision) -> None:
+    """The deep model as it is laid out, under the layouts that cost least and under those that hold least."""
+    asked = request(4, replace(TRAINING, precision=precision), model=GPT, backend="cuda")
+    short = shortened(GPT)
+    assert short is not None
+    deep = space_of(asked, config, free_rules(config))
+    for byte in (0.0, 1e3):
+        fast = template_weights(within(asked, config).bound(config))
+        each = (byte, byte * (GPT.layers - 2), byte)
+        found = LayerTemplate.of(asked, short, config, replace(fast, held=each, sums=each, saved=each), UNLIMITED)
+        _, signatures = found.solve(UNLIMITED)
+        everywhere = expanded(found.space.graph, deep.graph, signatures)
+        assert everywhere is not None
+        peak = evaluated(config, deep, everywhere, 0).peaks[0]
+        for sums in (False, True):
+            counted = rows_of(asked, config, short, signatures, sums=sums)
+            assert 0 < counted <= peak
+            assert counted >= 0.1 * peak or not sums
+
+
+def rows_of(
+    asked: Request, config: PlanConfig, short: Model, signatures: Mapping[str, Signature], *, sums: bool
+) -> int:
+    """What the first stage holds by the rows of the linear program, with layouts given."""
+    where, chunks = parts_at(config, GPT.layers)[0], chunks_in_flight(config, 0, sums=sums)
+    held = three(where.sum(0).astype(float).tolist())
+    saved = three((chunks * where[0]).astype(float).tolist()) if config.virtual_stages == 1 else (0.0, 0.0, 0.0)
+    nothing = {name: (0, 0, 0) for name in PASSES}
+    weights = Weights(nothing, held, held if sums else (0.0, 0.0, 0.0), saved)
+    problem = LayerTemplate.of(asked, short, config, weights, UNLIMITED).problem
+    return evaluate(problem.problem, problem.choice_of(signatures)).cost
