@@ -89,14 +89,17 @@ def sample_flow(graph: Graph, parts: int) -> AxisRule:
     """Samples are split along the axis, and in repeated layers everything follows from that, op after op.
 
     Activations are split by samples, gradients of weights are terms; whatever is done once per step is free, and so is
-    what is outside of the layers, and what stands next to experts: tokens may go to them along the axis. This is what
-    data parallelism means where layers repeat; it leaves a tenth of the choices of `sample_axis`.
+    what is outside of the layers. What stands next to experts may as well be split by expert, so that tokens go to them
+    along the axis. This is what data parallelism means where layers repeat; it leaves a tenth of the choices of
+    `sample_axis`.
     """
-    fixed, free = following_samples(graph, parts), sample_axis(graph)
+    fixed, by_expert, free = following_samples(graph, parts), _following_experts(graph, parts), sample_axis(graph)
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
         if op.name in fixed:
             return fixed[op.name][name] == sbp
+        if op.name in by_expert:
+            return sbp in by_expert[op.name][name]
         return free(op, name, sbp)
 
     return rule
@@ -112,8 +115,24 @@ def following_samples(graph: Graph, parts: int) -> dict[str, Mapping[str, Sbp]]:
     }
 
 
-def _followed(graph: Graph, parts: int) -> dict[str, tuple[Sbp, ...]]:
-    """Op -> SBPs along one axis, where samples are split and variables whole: those that mismatch in fewest inputs."""
+def _following_experts(graph: Graph, parts: int) -> dict[str, Mapping[str, tuple[Sbp, Sbp]]]:
+    """Op beside experts -> value -> its SBPs along the axis, where all is split by sample and where by expert."""
+    by_sample, by_expert = _followed(graph, parts), _followed(graph, parts, by_expert=True)
+    found: dict[str, Mapping[str, tuple[Sbp, Sbp]]] = {}
+    for op in (graph.by_name[name] for name in beside_experts(graph)):
+        each = zip(by_sample[op.name], by_expert[op.name], strict=True)
+        names = (*op.inputs, *op.outputs, *op.updates)
+        if op.layer is not None and any(isinstance(sbp, Split) for sbp in by_sample[op.name]):
+            found[op.name] = dict(zip(names, each, strict=True))
+    return found
+
+
+def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str, tuple[Sbp, ...]]:
+    """Op -> SBPs along one axis, where samples are split and variables whole: those that mismatch in fewest inputs.
+
+    `by_expert`: the weights of experts are split by expert.
+    """
+    split = _weights_of_experts(graph) if by_expert else frozenset()
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
     found: dict[str, tuple[Sbp, ...]] = {}
@@ -122,7 +141,11 @@ def _followed(graph: Graph, parts: int) -> dict[str, tuple[Sbp, ...]]:
         for option in op_signatures(graph, op, (parts,)):
             if any(nd != (B,) for nd in option.updates):
                 continue
-            mismatches = sum(held[name] != nd[0] for name, nd in zip(op.inputs, option.inputs, strict=True))
+            reads = zip(op.inputs, option.inputs, strict=True)
+            mismatches = sum((Split(0) if name in split else held[name]) != nd[0] for name, nd in reads)
+            mismatches += len(op.inputs) * any(
+                nd != (Split(0),) for name, nd in zip(op.inputs, option.inputs, strict=True) if name in split
+            )
             if best is None or mismatches < best[0]:
                 best = mismatches, option
             if not mismatches:
@@ -142,6 +165,12 @@ def beside_experts(graph: Graph) -> frozenset[str]:
         found.update(one.name for one in read if act_rate(graph, one) is Rate.MICRO_BATCH)
         found.update(one.name for name in op.outputs for one in graph.consumers[name])
     return frozenset(found)
+
+
+def _weights_of_experts(graph: Graph) -> frozenset[str]:
+    """The values that are multiplied with tokens expert by expert."""
+    places = ((op, op_definition(op.kind).expert_weights) for op in graph.ops)
+    return frozenset(op.inputs[place] for op, place in places if place is not None)
 
 
 def _is_of_experts(op: Op) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
@@ -153,7 +153,7 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, seed: int) -> None:
     assert short is not None
     work, rng = least_work(request), random.Random(seed)
     groups = rng.sample(mesh_groups(request, work), 4)
-    refinement = Refinement(request, short, work, groups, UNLIMITED, None)
+    refinement = Refinement(request, short, work, groups, Budget.of(60), None)
     for box in refinement.boxes:
         while box.level < 4:
             before = len(refinement.known.proposals)

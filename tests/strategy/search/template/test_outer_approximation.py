@@ -132,7 +132,7 @@ def test_prices_become_integers() -> None:
     weights = template_weights(bound)
     assert max(map(max, weights.times.values())) == LARGEST_WEIGHT
     forward = np.array(weights.times["forward_ns"]) / scale_of(bound)
-    assert np.allclose(forward, bound.times[0], rtol=1e-3)
+    assert np.allclose(forward, bound.times[0], rtol=0.02)
     assert weights.held == weights.sums == weights.saved == (0.0, 0.0, 0.0), "memory is not scarce"
 
 
