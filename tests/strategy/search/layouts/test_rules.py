@@ -6,15 +6,21 @@ import pytest
 
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.graph.graph import Role
+from strategy.graph.ops import op_definition
 from strategy.graph.signature import op_signatures
+from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.sbp import B, Split
 from strategy.search.layouts.pins import pinned
-from strategy.search.layouts.rules import RULES, along_axes
+from strategy.search.layouts.rules import RULES, along_axes, beside_experts
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 TRAINING = Training(global_batch=4)
 GRAPH = training_graph(MODEL, TRAINING)
+EXPERTS = MixtralConfig(
+    layers=2, width=64, heads=2, key_heads=1, hidden=96, experts=4, choices=2, sequence=32, vocabulary=64,
+    rotary_base=10000.0,
+)  # fmt: skip
 
 
 def test_every_rule_leaves_every_op_a_signature() -> None:
@@ -42,6 +48,20 @@ def test_megatron_splits_columns_then_rows() -> None:
     assert home == {"token": B, "layers.0.attn.qkv.weight": Split(1)}
     for name, sbp in (("fc1.weight", Split(1)), ("fc1.bias", Split(0)), ("fc2.weight", Split(0)), ("fc2.bias", B)):
         assert plan.layout.signatures[f"layers.1.mlp.{name}:adamw"].updates == ((B, sbp),) * 3
+
+
+def test_experts_are_split_by_sample_or_by_expert() -> None:
+    graph = training_graph(EXPERTS, TRAINING)
+    keep = along_axes(graph, (2,), ["samples"])
+    weights = set()
+    for op in graph.ops:
+        kept = [signature for signature in op_signatures(graph, op, (2,)) if keep(op, signature)]
+        assert kept, op.name
+        if op.name in beside_experts(graph) and op.layer is not None:
+            assert len(kept) <= 4
+        place = op_definition(op.kind).expert_weights
+        weights |= set() if place is None else {signature.inputs[place][0] for signature in kept}
+    assert weights == {B, Split(0)}
 
 
 def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:
