@@ -8,147 +8,208 @@ arena wins. No arena is smaller than what is in use at once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
-from operator import add
 
 import numpy as np
+from numpy.typing import NDArray
 
-Interval = tuple[int, int]
-"""[begin, end)."""
+Integers = NDArray[np.int64]
 
-MANY = 300
-"""Spans that are worth a compiler, which takes longer to load than fewer take to be placed."""
+Lives = Integers
+"""When something is in use: rows [begin, end), in order, which do not overlap."""
+
+MANY = 1000
+"""Intervals that are worth a compiler, which takes longer to load than fewer take to be placed."""
+
+WORD = 32
+"""Spans per word of a set of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """`nbytes` that are in use during some intervals, which do not overlap."""
+    """`nbytes` that are in use during some intervals, at least one."""
 
-    lives: tuple[Interval, ...]
+    lives: Lives
     nbytes: int
 
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spans:
+    """Spans as arrays: span i is in use from `begins` to `ends` at each of `first[i]` to `first[i + 1]`."""
+
+    nbytes: Integers
+    first: Integers
+    begins: Integers
+    ends: Integers
+
+    @staticmethod
+    def of(spans: Sequence[Span]) -> _Spans:
+        """The arrays of some spans."""
+        every = [span.lives for span in spans]
+        lives = np.concatenate(every) if every else np.zeros((0, 2), np.int64)
+        first = np.concatenate(([0], np.cumsum([len(one) for one in every], dtype=np.int64)))
+        nbytes = np.array([span.nbytes for span in spans], np.int64)
+        return _Spans(nbytes, first, np.ascontiguousarray(lives[:, 0]), np.ascontiguousarray(lives[:, 1]))
+
     @property
-    def length(self) -> int:
-        """For how long it is in use."""
-        return sum(end - begin for begin, end in self.lives)
+    def horizon(self) -> int:
+        """When the last is no longer in use."""
+        return int(self.ends.max(initial=0))
+
+    @property
+    def lengths(self) -> Integers:
+        """For how long each is in use."""
+        return _sums(self.ends - self.begins, self.first)
+
+    @property
+    def owners(self) -> Integers:
+        """The span of every interval."""
+        return np.repeat(np.arange(len(self.nbytes)), np.diff(self.first))
+
+    def usage(self) -> Integers:
+        """Bytes in use at every time."""
+        change = np.zeros(self.horizon + 1, np.int64)
+        nbytes = self.nbytes[self.owners]
+        np.add.at(change, self.begins, nbytes)
+        np.subtract.at(change, self.ends, nbytes)
+        return np.cumsum(change)
+
+    def events(self) -> tuple[Integers, Integers]:
+        """Spans as they begin and end to be in use, and whether they begin; at one time, the ends come first."""
+        times = np.concatenate((2 * self.ends, 2 * self.begins + 1))
+        order = np.argsort(times, kind="stable")
+        return np.tile(self.owners, 2)[order], (order >= len(self.ends)).astype(np.int64)
+
+
+def _sums(figures: Integers, first: Integers) -> Integers:
+    """The sum of each range of figures, none of which is empty."""
+    return np.add.reduceat(figures, first[:-1]) if len(figures) else figures
 
 
 def assign_offsets(spans: Sequence[Span]) -> tuple[list[int], int]:
     """Offsets in bytes, in the order of `spans`, and the size of the arena."""
-    horizon = _horizon(spans)
-    offsets = [0] * len(spans)
-    bottom = 0
-    for index, span in enumerate(spans):
-        if span.length == horizon:
-            offsets[index] = bottom
-            bottom += span.nbytes
-    above = [index for index, span in enumerate(spans) if span.length < horizon]
-    found, size = _assign_above([spans[index] for index in above])
-    for index, offset in zip(above, found, strict=True):
-        offsets[index] = bottom + offset
-    return offsets, bottom + size
+    figures = _Spans.of(spans)
+    always = figures.lengths == figures.horizon
+    offsets = np.zeros(len(spans), np.int64)
+    offsets[always] = np.cumsum(figures.nbytes[always]) - figures.nbytes[always]
+    bottom = int(figures.nbytes[always].sum())
+    above = np.flatnonzero(~always)
+    found, size = _assign_above(_Spans.of([spans[index] for index in above.tolist()]))
+    offsets[above] = bottom + found
+    return offsets.tolist(), bottom + size
 
 
-def _assign_above(spans: Sequence[Span]) -> tuple[list[int], int]:
+def _assign_above(spans: _Spans) -> tuple[Integers, int]:
     """Offsets and size of what is not in use all the time."""
-    least = max(usage(spans), default=0)
-    nbytes = [span.nbytes for span in spans]
-    first = [0, *accumulate(len(span.lives) for span in spans)]
-    begins, ends = ([life[side] for span in spans for life in span.lives] for side in (0, 1))
-    best: list[int] = []
-    size = math.inf
+    count = len(spans.nbytes)
+    best, size = np.zeros(0, np.int64), 0
+    if not count:
+        return best, size
+    least = int(spans.usage().max())
+    place = _placing(count, spans)
     for order in _orders(spans):
-        offsets = _offsets(order, nbytes, first, begins, ends)
-        needed = max(map(add, offsets, nbytes), default=0)
-        if needed < size:
+        offsets = place(order)
+        needed = int((offsets + spans.nbytes).max())
+        if not len(best) or needed < size:
             best, size = offsets, needed
         if size == least:
             break
-    return best, int(size)
+    return best, size
 
 
 def usage(spans: Sequence[Span]) -> list[int]:
     """Bytes in use at every time."""
-    change = np.zeros(_horizon(spans) + 1, np.int64)
-    for span in spans:
-        for begin, end in span.lives:
-            change[begin] += span.nbytes
-            change[end] -= span.nbytes
-    return [int(nbytes) for nbytes in np.cumsum(change)]
-
-
-def _horizon(spans: Sequence[Span]) -> int:
-    return max((span.lives[-1][1] for span in spans), default=0)
-
-
-def _orders(spans: Sequence[Span]) -> Iterator[list[int]]:
-    """Largest first; what is in use longest first; what takes most bytes for longest first; by time."""
-    numbers = range(len(spans))
-    yield sorted(numbers, key=lambda i: (-spans[i].nbytes, -spans[i].length, i))
-    yield sorted(numbers, key=lambda i: (-spans[i].length, -spans[i].nbytes, i))
-    yield sorted(numbers, key=lambda i: (-spans[i].length * spans[i].nbytes, i))
-    yield sorted(numbers, key=lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i))
-
-
-def _offsets(
-    order: Sequence[int], nbytes: Sequence[int], first: Sequence[int], begins: Sequence[int], ends: Sequence[int]
-) -> list[int]:
-    """Where `_first_fit` places spans, whose figures it takes as arrays where it is compiled."""
-    offsets, placed = [0] * len(order), [0] * len(order)
-    if len(order) < MANY:
-        _first_fit(order, nbytes, first, begins, ends, offsets, placed)
-        return offsets
-    arrays = [np.array(figures, np.int64) for figures in (order, nbytes, first, begins, ends, offsets, placed)]
-    _compiled_first_fit()(*arrays)
-    found: list[int] = arrays[-2].tolist()
+    found: list[int] = _Spans.of(spans).usage().tolist()
     return found
 
 
+def _orders(spans: _Spans) -> Iterator[Integers]:
+    """Largest first; what is in use longest first; what takes most bytes for longest first; by time."""
+    nbytes, lengths = spans.nbytes, spans.lengths
+    yield np.lexsort((-lengths, -nbytes))
+    yield np.lexsort((-nbytes, -lengths))
+    yield np.argsort(-lengths * nbytes, kind="stable")
+    yield np.lexsort((-nbytes, spans.begins[spans.first[:-1]]))
+
+
+def _placing(count: int, spans: _Spans) -> Callable[[Integers], Integers]:
+    """Order of spans -> their offsets by first fit; in compiled code if there is much to do."""
+    words = -(-count // WORD)
+    if len(spans.begins) >= MANY:
+        meet, fit = _compiled()
+        met = np.zeros(count * words, np.int64)
+        meet(*spans.events(), np.zeros(words, np.int64), met)
+
+        def placed(order: Integers) -> Integers:
+            offsets, *room = np.zeros((4, count), np.int64)
+            fit(order, spans.nbytes, met, words, offsets, *room)
+            return offsets
+
+        return placed
+    rows = [0] * (count * words)
+    events, begins = spans.events()
+    _meet(events.tolist(), begins.tolist(), [0] * words, rows)
+
+    def placed_one_by_one(order: Integers) -> Integers:
+        offsets, *room = [[0] * count for _ in range(4)]
+        _first_fit(order.tolist(), spans.nbytes.tolist(), rows, words, offsets, *room)
+        return np.array(offsets, np.int64)
+
+    return placed_one_by_one
+
+
 @lru_cache
-def _compiled_first_fit() -> Callable[..., None]:
+def _compiled() -> tuple[Callable[..., None], Callable[..., None]]:
     from strategy.base.compiled import in_place
 
-    return in_place(_first_fit)
+    return in_place(_meet), in_place(_first_fit)
+
+
+def _meet(spans: Sequence[int], begins: Sequence[int], live: list[int], met: list[int]) -> None:
+    """Add to the set of every span those in use when it begins to be; of two that meet, one is in the other's set.
+
+    `live` are those in use: bit b of word w is span w * WORD + b. `met` are so many words per span.
+    """
+    for event in range(len(spans)):
+        span = spans[event]
+        if begins[event]:
+            for word in range(len(live)):
+                met[span * len(live) + word] |= live[word]
+        live[span // WORD] ^= 1 << (span % WORD)
 
 
 def _first_fit(
     order: Sequence[int],
     nbytes: Sequence[int],
-    first: Sequence[int],
-    begins: Sequence[int],
-    ends: Sequence[int],
+    met: Sequence[int],
+    words: int,
     offsets: list[int],
     placed: list[int],
+    bottoms: list[int],
+    tops: list[int],
 ) -> None:
-    """Place spans in turn, each at the lowest offset where it meets none that is there; `placed` is kept by offset.
+    """Place spans in turn, each at the lowest offset where it meets none that is there.
 
-    Span i is in use from `begins` to `ends` at each of `first[i]` to `first[i + 1]`.
+    Who meets whom is in `met`, as `_meet` fills it. `placed` is kept by offset, with where each begins and ends.
     """
     for count in range(len(order)):
         index = order[count]
+        size = nbytes[index]
         offset = 0
         for k in range(count):
-            other = placed[k]
-            if offsets[other] - offset >= nbytes[index]:
+            if bottoms[k] - offset >= size:
                 break
-            if offsets[other] + nbytes[other] <= offset:
+            if tops[k] <= offset:
                 continue
-            i, j = first[index], first[other]
-            while i < first[index + 1] and j < first[other + 1]:
-                if ends[i] <= begins[j]:
-                    i += 1
-                elif ends[j] <= begins[i]:
-                    j += 1
-                else:
-                    offset = offsets[other] + nbytes[other]
-                    break
+            other = placed[k]
+            mine, its = met[index * words + other // WORD], met[other * words + index // WORD]
+            if (mine >> (other % WORD) | its >> (index % WORD)) & 1:
+                offset = tops[k]
         offsets[index] = offset
         place = count
-        while place and offsets[placed[place - 1]] > offset:
-            placed[place] = placed[place - 1]
+        while place and bottoms[place - 1] > offset:
+            placed[place], bottoms[place], tops[place] = placed[place - 1], bottoms[place - 1], tops[place - 1]
             place -= 1
-        placed[place] = index
+        placed[place], bottoms[place], tops[place] = index, offset, offset + size

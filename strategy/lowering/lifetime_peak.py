@@ -6,49 +6,66 @@ the program (`memory`): blocks that are in use for less than the lifetime, or in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
+from strategy.base.numbers import Numbers
 from strategy.graph.graph import Graph
 from strategy.layout.arrangement import Arrangement, Held
 from strategy.layout.layout import Stages
 from strategy.lowering.memory import aligned
 from strategy.sbp.placement import Placement, Space
-from strategy.sbp.sbp import Owner, local_box
-from strategy.sbp.tensor import box_shape, is_empty
+from strategy.sbp.sbp import NdSbp, Owner, local_box
+from strategy.sbp.tensor import Shape, TensorSpec, box_shape, is_empty
 
 
 def held_nbytes(graph: Graph, stages: Stages, tensor: Held, rank: int) -> int:
     """Bytes of all blocks of a tensor on one rank of its stage."""
-    spec = graph.values[tensor.value].spec
-    placement = stages.placements[tensor.stage]
-    box = local_box(spec.shape, tensor.layout, placement.mesh, placement.coords(rank))
-    return 0 if is_empty(box) else aligned(spec.piece(box_shape(box)).nbytes) * tensor.lifetime.blocks
+    spec, placement = graph.values[tensor.value].spec, stages.placements[tensor.stage]
+    return _block_nbytes(spec, tensor.layout, placement.mesh, placement.coords(rank)) * tensor.lifetime.blocks
 
 
-def lifetime_peak(graph: Graph, stages: Stages, arrangement: Arrangement, rank: int) -> int:
-    """The most that the tensors of the rank's stage hold at one time in the memory of its device."""
-    stage = next(i for i, placement in enumerate(stages.placements) if rank in placement.devices)
-    change: dict[int, int] = {}
-    for tensor in arrangement.tensors:
-        if tensor.stage == stage and graph.values[tensor.value].space is Space.DEVICE:
-            nbytes, lifetime = held_nbytes(graph, stages, tensor, rank), tensor.lifetime
-            change[lifetime.begin] = change.get(lifetime.begin, 0) + nbytes
-            change[lifetime.end] = change.get(lifetime.end, 0) - nbytes
-    live = peak = 0
-    for time in sorted(change):
-        live += change[time]
-        peak = max(peak, live)
-    return peak
+def _block_nbytes(spec: TensorSpec, layout: NdSbp, mesh: Shape, coords: Shape) -> int:
+    box = local_box(spec.shape, layout, mesh, coords)
+    return 0 if is_empty(box) else aligned(spec.piece(box_shape(box)).nbytes)
 
 
 def lifetime_peaks(graph: Graph, stages: Stages, arrangement: Arrangement) -> tuple[int, ...]:
     """Of the rank of every stage that holds most."""
     owned = any(isinstance(sbp, Owner) for tensor in arrangement.tensors for sbp in tensor.layout)
+    held: list[list[Held]] = [[] for _ in stages.placements]
+    for tensor in arrangement.tensors:
+        if graph.values[tensor.value].space is Space.DEVICE:
+            held[tensor.stage].append(tensor)
+    peaks = _Peaks(graph)
     return tuple(
-        max(
-            lifetime_peak(graph, stages, arrangement, rank)
-            for rank in (placement.devices if owned else _largest(placement))
-        )
-        for placement in stages.placements
+        max(peaks.of_rank(mine, placement, rank) for rank in (placement.devices if owned else _largest(placement)))
+        for mine, placement in zip(held, stages.placements, strict=True)
     )
+
+
+class _Peaks:
+    """What ranks of a graph hold; what is alike is looked at once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.specs: Numbers[TensorSpec] = Numbers()
+        self.layouts: Numbers[NdSbp] = Numbers()
+        self.known: dict[object, int] = {}
+
+    def of_rank(self, held: Sequence[Held], placement: Placement, rank: int) -> int:
+        """The most that the tensors of a rank's stage hold at one time in the memory of its device."""
+        mesh, coords = placement.mesh, placement.coords(rank)
+        change: dict[int, int] = {}
+        for tensor in held:
+            spec, lifetime = self.graph.values[tensor.value].spec, tensor.lifetime
+            key = self.specs.of(spec), self.layouts.of(tensor.layout), mesh, coords
+            if key not in self.known:
+                self.known[key] = _block_nbytes(spec, tensor.layout, mesh, coords)
+            nbytes = lifetime.blocks * self.known[key]
+            change[lifetime.begin] = change.get(lifetime.begin, 0) + nbytes
+            change[lifetime.end] = change.get(lifetime.end, 0) - nbytes
+        return max(accumulate((change[time] for time in sorted(change)), initial=0))
 
 
 def _largest(placement: Placement) -> tuple[int, ...]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from strategy.lowering.arena import Span, assign_offsets, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program.program import Actor, OpTask, Program, Register
@@ -103,7 +105,7 @@ def fullest(program: Program, rank: int) -> Fill:
     occupants = _in(program, occupancy.of_rank(rank), Space.DEVICE)
     used = usage(_spans(program, occupants))
     at = used.index(max(used))
-    live = (o.blocks[0] for o in occupants if any(begin <= at < end for begin, end in o.lives))
+    live = (o.blocks[0] for o in occupants if ((o.lives[:, 0] <= at) & (at < o.lives[:, 1])).any())
     mine = [i for i in occupancy.registers_of[rank] if program.registers[i].space is Space.DEVICE]
     state = ((i, b) for i in mine for b in range(program.registers[i].blocks))
     held: dict[str, int] = {}
@@ -138,11 +140,13 @@ def _shape(occupancy: Occupancy, rank: int, stacked: Container[int]) -> Hashable
     """What the placement on a rank depends on, with registers and actors numbered within the rank."""
     program, mine, sequences = occupancy.program, occupancy.registers_of[rank], occupancy.sequences[rank]
     register_number = {index: number for number, index in enumerate(mine)}
-    actor_number: dict[int, int] = {}
-    for sequence in sequences:
-        for index in sequence:
-            actor_number.setdefault(index, len(actor_number))
-    actors = [_use(program.actors[index], register_number) for index in actor_number]
+    found, first_at, number = np.unique(
+        np.concatenate((np.zeros(0, np.int64), *sequences)), return_index=True, return_inverse=True
+    )
+    order = np.argsort(first_at)
+    by_appearance = np.empty_like(order)
+    by_appearance[order] = np.arange(len(order))
+    actors = [_use(program.actors[index], register_number) for index in found[order].tolist()]
     registers = ((program.registers[i], i in occupancy.dynamic, i in stacked) for i in mine)
     return (
         tuple(
@@ -150,7 +154,8 @@ def _shape(occupancy: Occupancy, rank: int, stacked: Container[int]) -> Hashable
             for r, dynamic, several in registers
         ),
         tuple(actors),
-        tuple(tuple(actor_number[a] for a in sequence) for sequence in sequences),
+        tuple(map(len, sequences)),
+        by_appearance[number].tobytes(),
     )
 
 

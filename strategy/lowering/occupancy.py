@@ -23,29 +23,28 @@ then one, in use as long as either.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from strategy.lowering.arena import Interval
+import numpy as np
+
+from strategy.lowering.arena import Integers, Lives
 from strategy.lowering.shortening import Shortening, shortening
 from strategy.program.program import OpTask, Port, Program
 
 Block = tuple[int, int]
 """A register's index, and which of its blocks."""
 
-Turn = tuple[int, int]
-"""An actor's index, and which of its acts of a step."""
-
 NEVER = 2**62
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Occupant:
     """Blocks that are one piece of memory, and when it is in use."""
 
     blocks: tuple[Block, ...]
-    lives: tuple[Interval, ...]
+    lives: Lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +97,11 @@ class Occupancy:
         return tuple(shortening(self.program, sequence) for sequence in sequences)
 
     @cached_property
-    def sequences(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    def sequences(self) -> tuple[tuple[Integers, ...], ...]:
         """Rank -> what is replayed of its static streams, the main one first."""
         program, found = self.program, []
         for short, streams in zip(self.shortenings, self.streams_of, strict=True):
-            whole = (program.streams[i].sequence for i in streams)
+            whole = (np.array(program.streams[i].sequence, np.int64) for i in streams)
             found.append(tuple(turns if short is None else short.sequence(program, turns) for turns in whole))
         return tuple(found)
 
@@ -126,71 +125,96 @@ class Occupancy:
 
 
 class _Rank:
-    """The replay of one step of one rank: `begins` and `ends` say when a turn is issued and done, at the worst."""
+    """The replay of one step of one rank: `begins` and `ends` say when a turn is issued and done, at the worst.
+
+    Turns are numbered actor by actor: act n of an actor is `first[actor] + n`. Of what no main act tells, the begin is
+    -1 and the end `NEVER`.
+    """
 
     def __init__(self, occupancy: Occupancy, rank: int) -> None:
         self.program, self.users = occupancy.program, occupancy.users
         self.short = occupancy.shortenings[rank]
-        self.streams = occupancy.sequences[rank]
+        streams = occupancy.sequences[rank]
+        self.main = streams[0] if streams else np.zeros(0, np.int64)
         self.mine = [i for i in occupancy.registers_of[rank] if not self.program.registers[i].initial]
-        self.horizon = max(2 * len(self.streams[0]), 1) if self.streams else 1
-        self.begins: dict[Turn, int] = {}
-        self.ends: dict[Turn, int] = {}
-        self.turns = [list(_numbered(sequence)) for sequence in self.streams]
-        for position, turn in enumerate(self.turns[0] if self.turns else ()):
-            self.begins[turn], self.ends[turn] = 2 * position, 2 * position + 1
-        if len(self.turns) > 1:
-            self._follow_forward()
-            self._follow_backward()
+        self.horizon = max(2 * len(self.main), 1)
+        found, counts = np.unique(np.concatenate((self.main, *streams[1:])), return_counts=True)
+        firsts = np.cumsum(counts) - counts
+        self.first: dict[int, int] = dict(zip(found.tolist(), firsts.tolist(), strict=True))
+        self.count: dict[int, int] = dict(zip(found.tolist(), counts.tolist(), strict=True))
+        turns = [firsts[np.searchsorted(found, sequence)] + nth_of_each(sequence) for sequence in streams]
+        self.begins = np.full(int(counts.sum()), -1, np.int64)
+        self.ends = np.full(len(self.begins), NEVER, np.int64)
+        if turns:
+            self.begins[turns[0]] = 2 * np.arange(len(self.main))
+            self.ends[turns[0]] = self.begins[turns[0]] + 1
+        if len(turns) > 1:
+            self._follow(turns, streams)
 
-    def _follow_forward(self) -> None:
-        """When a turn of another stream is issued at the earliest; -1 where no main act of this step tells."""
-        for other in self.turns[1:]:
-            self.begins.update(dict.fromkeys(other, -1))
-        before = {turn: self._writers(turn) for other in self.turns[1:] for turn in other}
+    def _follow(self, turns: Sequence[Integers], streams: Sequence[Integers]) -> None:
+        """When turns of other streams are issued at the earliest and done at the latest."""
+        is_main = np.zeros(len(self.begins), np.bool_)
+        is_main[turns[0]] = True
+        others = {actor for sequence in streams[1:] for actor in np.unique(sequence).tolist()}
+        writers, readers = self._edges(others)
+        position = np.empty(len(self.begins), np.int64)
+        for sequence in turns:
+            position[sequence] = np.arange(len(sequence))
+        of_stream = np.empty(len(self.begins), np.int64)
+        for number, sequence in enumerate(turns):
+            of_stream[sequence] = number
+        known = np.where(is_main, self.ends, self.begins)
+        self._relax(known, readers, writers, of_stream, position, turns, forward=True)
+        self.begins[~is_main] = known[~is_main]
+        known = np.where(is_main, self.begins, self.ends)
+        self._relax(known, writers, readers, of_stream, position, turns, forward=False)
+        self.ends[~is_main] = known[~is_main]
+
+    def _relax(
+        self,
+        known: Integers,
+        turn: Integers,
+        after: Integers,
+        of_stream: Integers,
+        position: Integers,
+        turns: Sequence[Integers],
+        *,
+        forward: bool,
+    ) -> None:
+        """Move the times of other streams' turns: none is before those that it is `after`, or that precede it there.
+
+        Backwards, none is after those, or those that follow it.
+        """
+        edges = [np.flatnonzero(of_stream[turn] == number) for number in range(len(turns))]
         moved = True
         while moved:
             moved = False
-            for other in self.turns[1:]:
-                known = -1
-                for turn in other:
-                    for writer in before[turn]:
-                        known = max(known, self.ends.get(writer, self.begins.get(writer, -1)))
-                    moved |= known > self.begins[turn]
-                    self.begins[turn] = known
+            for found, sequence in zip(edges[1:], turns[1:], strict=True):
+                times = known[sequence]
+                if forward:
+                    np.maximum.at(times, position[turn[found]], known[after[found]])
+                    times = np.maximum.accumulate(times)
+                else:
+                    np.minimum.at(times, position[turn[found]], known[after[found]])
+                    times = np.minimum.accumulate(times[::-1])[::-1]
+                moved |= not np.array_equal(times, known[sequence])
+                known[sequence] = times
 
-    def _follow_backward(self) -> None:
-        """When a turn of another stream is done at the latest; `NEVER` where no main act of this step tells."""
-        after: dict[Turn, list[Turn]] = {}
-        for sequence in self.turns:
-            for turn in sequence:
-                for writer in self._writers(turn):
-                    after.setdefault(writer, []).append(turn)
-        main = set(self.turns[0])
-        done = {turn: NEVER for other in self.turns[1:] for turn in other}
-        moved = True
-        while moved:
-            moved = False
-            for other in self.turns[1:]:
-                known = NEVER
-                for turn in reversed(other):
-                    for reader in after.get(turn, ()):
-                        known = min(known, self.begins[reader] if reader in main else done[reader])
-                    moved |= known < done[turn]
-                    done[turn] = known
-        self.ends.update(done)
-
-    def _writers(self, turn: Turn) -> list[Turn]:
-        """The turns that finished the pieces of this step that a turn reads."""
-        actor, number = turn
-        found = []
-        for port in self.program.actors[actor].reads:
-            if not self.program.registers[port.register].initial:
+    def _edges(self, others: Container[int]) -> tuple[Integers, Integers]:
+        """Pairs of turns, one of which at least is of another stream: the one that finished a piece, and its reader."""
+        writers, readers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for actor, count in self.count.items():
+            for port in self.program.actors[actor].reads:
+                if self.program.registers[port.register].initial:
+                    continue
                 for producer, written in self.users[port.register].producers:
-                    found.append(
-                        (producer, (number // self._acts_per_piece(port) + 1) * self._acts_per_piece(written) - 1)
-                    )
-        return found
+                    if producer in self.count and (actor in others or producer in others):
+                        number = np.arange(count)
+                        last = (number // self._acts_per_piece(port) + 1) * self._acts_per_piece(written) - 1
+                        there = last < self.count[producer]
+                        writers.append(self.first[producer] + last[there])
+                        readers.append(self.first[actor] + number[there])
+        return np.concatenate(writers), np.concatenate(readers)
 
     def _acts(self, actor: int) -> int:
         """How often an actor acts in what is replayed."""
@@ -214,34 +238,43 @@ class _Rank:
             if register not in taken:
                 chain = list(_chain(register, followers))
                 for block in range(self.program.registers[register].blocks):
-                    intervals = [interval for member in chain for interval in lives[member][block]]
-                    found.append(Occupant(tuple((member, block) for member in chain), tuple(_merged(intervals))))
+                    mine = [lives[member][block] for member in chain]
+                    union = mine[0] if len(mine) == 1 else _merged(np.concatenate(mine))
+                    found.append(Occupant(tuple((member, block) for member in chain), union))
         return found
 
-    def _lives(self, register: int) -> list[list[Interval]]:
-        """By block: when it is in use; sorted, disjoint."""
+    def _times(self, times: Integers, actor: int, numbers: Integers, missing: int) -> Integers:
+        """Those of some acts of an actor, given in order; all `missing` where one is not replayed."""
+        if numbers[-1] >= self.count.get(actor, 0):
+            return np.full(len(numbers), missing, np.int64)
+        return times[self.first[actor] + numbers]
+
+    def _lives(self, register: int) -> list[Lives]:
+        """By block: when it is in use."""
         users, blocks = self.users[register], self.program.registers[register].blocks
-        always = [[(0, self.horizon)] for _ in range(blocks)]
+        always = [np.array([(0, self.horizon)], np.int64)] * blocks
         if not users.producers or (self.short is not None and blocks > 1):
             return always
         ((producer, written),) = users.producers
-        pieces = self._acts(producer) // self._acts_per_piece(written)
-        steps = range(blocks // math.gcd(blocks, pieces))
-        found: list[list[Interval]] = [[] for _ in range(blocks)]
-        for piece in range(pieces):
-            begin = self.begins.get((producer, piece * self._acts_per_piece(written)), -1)
-            last = ((a, (piece + 1) * self._acts_per_piece(p) - 1) for a, p in ((producer, written), *users.consumers))
-            end = max(self.ends.get(turn, NEVER) for turn in last)
-            if begin < 0 or end > self.horizon:
-                return always
-            for step in steps:
-                found[(piece + step * pieces) % blocks].append((begin, max(end, begin + 1)))
-        return [list(_merged(intervals)) for intervals in found]
+        piece = np.arange(self._acts(producer) // self._acts_per_piece(written))
+        begin = self._times(self.begins, producer, piece * self._acts_per_piece(written), -1)
+        end = begin + 1
+        for actor, port in ((producer, written), *users.consumers):
+            last = (piece + 1) * self._acts_per_piece(port) - 1
+            end = np.maximum(end, self._times(self.ends, actor, last, NEVER))
+        if begin.min() < 0 or end.max() > self.horizon:
+            return always
+        lives = np.stack((begin, end), axis=1)
+        apart = math.gcd(blocks, len(piece))  # over all steps, a block holds every so manieth piece
+        in_turn = (begin[1:] > begin[:-1]).all() and (begin[apart:] >= end[:-apart]).all()
+        unions = [lives[first::apart] if in_turn else _merged(lives[first::apart]) for first in range(apart)]
+        return [unions[block % apart] for block in range(blocks)]
 
-    def _taken(self, lives: Mapping[int, Sequence[Sequence[Interval]]]) -> dict[int, int]:
+    def _taken(self, lives: Mapping[int, Sequence[Lives]]) -> dict[int, int]:
         """Register -> the one whose blocks it takes over, by acts of the main stream."""
         taken: dict[int, int] = {}
-        for actor in dict.fromkeys(self.streams[0] if self.streams else ()):
+        sources: set[int] = set()
+        for actor in dict.fromkeys(self.main.tolist()):
             task = self.program.actors[actor].task
             if isinstance(task, OpTask) and task.in_place and task.outputs:
                 ports = (*self.program.actors[actor].reads, *self.program.actors[actor].writes)
@@ -249,15 +282,14 @@ class _Rank:
                 others = {ports[i].register for p, i in enumerate(task.inputs) if p not in task.in_place}
                 for position in task.in_place:
                     source = ports[task.inputs[position]]
-                    free = source.register not in others and source.register not in taken.values()
+                    free = source.register not in others and source.register not in sources
                     if free and self._ends_in(source, target, actor, lives):
                         taken[target.register] = source.register
+                        sources.add(source.register)
                         break
         return taken
 
-    def _ends_in(
-        self, source: Port, target: Port, actor: int, lives: Mapping[int, Sequence[Sequence[Interval]]]
-    ) -> bool:
+    def _ends_in(self, source: Port, target: Port, actor: int, lives: Mapping[int, Sequence[Lives]]) -> bool:
         """Whether an actor is the last to read every piece of `source`, and writes as the same piece of `target`."""
         if source.register not in lives or target.register not in lives:
             return False
@@ -266,19 +298,22 @@ class _Rank:
         alike = alike and one.ragged is other.ragged is None
         if not alike or (source.acts_per_piece, target.acts_per_piece) != (1, 1):
             return False
-        ends = {end for intervals in lives[source.register] for _, end in intervals}
-        begins = {begin for intervals in lives[target.register] for begin, _ in intervals}
-        acts = range(self._acts(actor))
-        turns = {self.ends[actor, number] for number in acts}
-        return ends == turns and begins == {end - 1 for end in turns}
+        first = self.first[actor]
+        turns = self.ends[first : first + self._acts(actor)]
+        ends, begins = (
+            np.unique(np.concatenate([intervals[:, side] for intervals in lives[port.register]]))
+            for port, side in ((source, 1), (target, 0))
+        )
+        return np.array_equal(ends, turns) and np.array_equal(begins, turns - 1)
 
 
-def _numbered(sequence: Sequence[int]) -> Iterator[Turn]:
-    """Every entry of a sequence with the number of the act."""
-    count: dict[int, int] = {}
-    for actor in sequence:
-        count[actor] = count.get(actor, -1) + 1
-        yield actor, count[actor]
+def nth_of_each(sequence: Integers) -> Integers:
+    """For every entry of a sequence, how many equal ones precede it."""
+    order = np.argsort(sequence, kind="stable")
+    begins = np.flatnonzero(np.diff(sequence[order], prepend=-1))
+    found = np.empty(len(sequence), np.int64)
+    found[order] = np.arange(len(sequence)) - np.repeat(begins, np.diff(begins, append=len(sequence)))
+    return found
 
 
 def _chain(register: int, followers: Mapping[int, int]) -> Iterator[int]:
@@ -288,16 +323,9 @@ def _chain(register: int, followers: Mapping[int, int]) -> Iterator[int]:
         yield register
 
 
-def _merged(intervals: Sequence[Interval]) -> Iterator[Interval]:
-    """The union, in order."""
-    end = -1
-    begin = -1
-    for following in sorted(intervals):
-        if following[0] < end:
-            end = max(end, following[1])
-            continue
-        if begin >= 0:
-            yield begin, end
-        begin, end = following
-    if begin >= 0:
-        yield begin, end
+def _merged(lives: Lives) -> Lives:
+    """The union of intervals, in order."""
+    begin, end = lives[np.argsort(lives[:, 0], kind="stable")].T
+    until = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.concatenate(([True], begin[1:] >= until[:-1])))
+    return np.stack((begin[first], until[np.append(first[1:], len(until)) - 1]), axis=1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategy.program.program import Program
 
@@ -36,16 +37,15 @@ class Shortening:
         """How many are kept."""
         return self.first + self.more
 
-    def sequence(self, program: Program, sequence: tuple[int, ...]) -> tuple[int, ...]:
+    def sequence(self, program: Program, turns: NDArray[np.int64]) -> NDArray[np.int64]:
         """What is left of one step of a stream."""
-        turns = np.array(sequence, dtype=np.int64)
         by_actor = np.argsort(turns, kind="stable")
         begins = np.flatnonzero(np.diff(turns[by_actor], prepend=-1))
         nth = np.empty(len(turns), dtype=np.int64)
         nth[by_actor] = np.arange(len(turns)) - np.repeat(begins, np.diff(begins, append=len(turns)))
         once = [actor for actor in turns[by_actor[begins]].tolist() if program.actors[actor].acts_per_step == 1]
         kept = (nth < self.first) | ((self.again <= nth) & (nth < self.again + self.more)) | np.isin(turns, once)
-        return tuple(turns[kept].tolist())
+        return turns[kept]
 
 
 def shortening(program: Program, sequence: tuple[int, ...]) -> Shortening | None:

@@ -31,18 +31,31 @@ class SimulatedStep:
 Simulate = Callable[[Program], SimulatedStep]
 
 
-def simulated_plan(request: Request, solved: Solved, simulate: Simulate, *, bound_ns: int | None = None) -> Plan:
+def simulated_plan(
+    request: Request,
+    solved: Solved,
+    simulate: Simulate,
+    *,
+    bound_ns: int | None = None,
+    priced: Priced | None = None,
+) -> Plan:
     """The plan of a solved candidate, with the simulated time of its program.
 
-    `bound_ns` bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
+    Args:
+        request: what is searched for.
+        solved: the candidate.
+        simulate: gives the simulated time of a program.
+        bound_ns: bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
+        priced: the candidate's graph with its prices, where they are known.
 
     Raises:
         InfeasibleError: its memory, as it is laid out, exceeds the limit, or what it offloads the host's memory.
     """
-    training, pipeline = request.training_with(solved.config), request.pipeline_of(solved.config)
-    graph = planned_graph(request.model, training, solved.config)
+    training = request.training_with(solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
-    priced = Priced(graph, solved.layout, pipeline, request.cost)
+    if priced is None:
+        graph = planned_graph(request.model, training, solved.config)
+        priced = Priced(graph, solved.layout, request.pipeline_of(solved.config), request.cost)
     program = lower_priced(priced, tokens_per_step=tokens, folds=True)
     peaks, host_peaks = memory_nbytes(program), memory_nbytes(program, Space.HOST)
     there = host_memory_bytes(request.cost.cluster)

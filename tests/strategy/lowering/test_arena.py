@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
+
 from strategy.lowering.arena import MANY, Span, assign_offsets, usage
 
 
 def span(*lives: tuple[int, int], nbytes: int) -> Span:
-    return Span(lives, nbytes)
+    return Span(np.array(lives, np.int64), nbytes)
 
 
 def test_blocks_in_use_one_after_another_share_a_place() -> None:
@@ -78,12 +80,17 @@ def test_many_blocks_lie_where_the_definition_of_first_fit_puts_them() -> None:
     assert size == min(max(o + s.nbytes for o, s in zip(found, spans, strict=True)) for found in placed)
 
 
+def length(span: Span) -> int:
+    """For how long it is in use."""
+    return sum(end - begin for begin, end in span.lives.tolist())
+
+
 def orders(spans: list[Span]) -> list[list[int]]:
     """The orders that are tried."""
     keys: list[Callable[[int], tuple[int, ...]]] = [
-        lambda i: (-spans[i].nbytes, -spans[i].length, i),
-        lambda i: (-spans[i].length, -spans[i].nbytes, i),
-        lambda i: (-spans[i].length * spans[i].nbytes, i),
+        lambda i: (-spans[i].nbytes, -length(spans[i]), i),
+        lambda i: (-length(spans[i]), -spans[i].nbytes, i),
+        lambda i: (-length(spans[i]) * spans[i].nbytes, i),
         lambda i: (spans[i].lives[0][0], -spans[i].nbytes, i),
     ]
     return [sorted(range(len(spans)), key=key) for key in keys]
