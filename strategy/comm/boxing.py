@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -54,7 +55,6 @@ from strategy.sbp.sbp import (
     Reduce,
     Sbp,
     Split,
-    balanced_split,
     format_nd,
     has_partial,
     is_legal_layout,
@@ -430,8 +430,34 @@ def transfer_task(
 @lru_cache(maxsize=256)
 def _common(pieces: tuple[Box, ...], wanted: tuple[Box, ...]) -> tuple[tuple[tuple[int, Box], ...], ...]:
     """For each wanted box the pieces that it meets, each with what they share: the same between all alike stages."""
-    pairs = (((piece, intersect(box, one)) for piece, box in enumerate(pieces)) for one in wanted)
-    return tuple(tuple((piece, shared) for piece, shared in found if shared is not None) for found in pairs)
+    near = _near(pieces)
+    found: dict[Box, tuple[tuple[int, Box], ...]] = {}
+    for one in dict.fromkeys(wanted):
+        pairs = ((piece, intersect(pieces[piece], one)) for piece in near(one))
+        found[one] = tuple((piece, shared) for piece, shared in pairs if shared is not None)
+    return tuple(found[one] for one in wanted)
+
+
+def _near(pieces: Sequence[Box]) -> Callable[[Box], Sequence[int]]:
+    """Box -> the pieces that may meet it, in order, told by the dim along which they are cut into most parts."""
+    every = range(len(pieces))
+    cuts = [sorted(set(intervals)) for intervals in zip(*pieces, strict=True)]
+    if not cuts:
+        return lambda _: every
+    dim = max(range(len(cuts)), key=lambda d: len(cuts[d]))
+    begins, ends = zip(*cuts[dim], strict=True)
+    if any(end > begin for end, begin in zip(ends, begins[1:], strict=False)):  # they overlap
+        return lambda _: every
+    members: dict[tuple[int, int], list[int]] = {}
+    for piece, box in enumerate(pieces):
+        members.setdefault(box[dim], []).append(piece)
+
+    def near(box: Box) -> Sequence[int]:
+        begin, end = box[dim]
+        met = cuts[dim][bisect_right(ends, begin) : bisect_left(begins, end)]
+        return sorted(piece for interval in met for piece in members[interval])
+
+    return near
 
 
 def meeting_ranks(messages: Sequence[Message]) -> list[tuple[int, ...]]:
@@ -460,7 +486,7 @@ def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
     if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
         return spec.sent_nbytes(_most_exchanged(task))
-    return spec.sent_nbytes(max(_sent_size(kind, task, rank) for rank in task.group))
+    return spec.sent_nbytes(max(_sent_size(kind, task, me) for me in range(len(task.group))))
 
 
 def _most_exchanged(task: BoxingTask) -> int:
@@ -478,23 +504,32 @@ def _most_exchanged(task: BoxingTask) -> int:
 
 def part_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec: TensorSpec) -> tuple[int, ...]:
     """Bytes that `rank` sends to other ranks in each part of one act; an act on two levels has several (`levels`)."""
-    if isinstance(task, BoxingTask) and task.nodes:
-        return tuple(spec.sent_nbytes(size) for size in part_sizes(kind, task)[rank])
-    return (spec.sent_nbytes(_sent_size(kind, task, rank)),)
-
-
-def _sent_size(kind: ActKind, task: BoxingTask | TransferTask, rank: int) -> int:
     if isinstance(task, TransferTask):
-        return sum(box_size(m.box) for m in task.messages if m.source == rank != m.target)
-    me, others = task.group.index(rank), len(task.group) - 1
+        return (spec.sent_nbytes(sum(box_size(m.box) for m in task.messages if m.source == rank != m.target)),)
+    if task.nodes:
+        return tuple(spec.sent_nbytes(size) for size in part_sizes(kind, task)[rank])
+    return (spec.sent_nbytes(_sent_size(kind, task, task.group.index(rank))),)
+
+
+def group_part_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> dict[int, tuple[int, ...]]:
+    """`part_nbytes` of every rank of a group."""
+    if task.nodes:
+        sizes = part_sizes(kind, task)
+        return {rank: tuple(spec.sent_nbytes(size) for size in sizes[rank]) for rank in task.group}
+    return {rank: (spec.sent_nbytes(_sent_size(kind, task, me)),) for me, rank in enumerate(task.group)}
+
+
+def _sent_size(kind: ActKind, task: BoxingTask, me: int) -> int:
+    """Elements that the `me`-th rank of a group sends to others."""
+    others = len(task.group) - 1
     own = box_size(task.source_boxes[me])
     if kind is ActKind.ALL_GATHER:
         return own * others
     if kind is ActKind.REDUCE_SCATTER:
         return own - box_size(task.target_boxes[me])
     if kind is ActKind.ALL_REDUCE:
-        begin, end = balanced_split(0, own, others + 1)[me]
-        return own - (end - begin) + (end - begin) * others
+        part = own // (others + 1) + (me < own % (others + 1))  # as `balanced_split` cuts it
+        return own - part + part * others
     if kind is ActKind.ROTATE:
         return own
     if kind is ActKind.ALL_TO_ALL:

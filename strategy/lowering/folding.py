@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from strategy.base.errors import present
 from strategy.base.numbers import Numbers
-from strategy.comm.boxing import boxing_task, part_nbytes, transfer_task
+from strategy.comm.boxing import boxing_task, group_part_nbytes, transfer_task
 from strategy.comm.hierarchical import box_size, by_node, nodes_of
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph
@@ -137,7 +137,7 @@ class _Folder:
         for group in placement.groups(*step.axes):
             task = boxing_task(spec, source.layout, step, placement, group[0])
             task = replace(task, nodes=nodes_of(self.cluster, task.group)) if features.parts else task
-            found.update((rank, part_nbytes(action.kind, task, rank, spec)) for rank in group)
+            found |= group_part_nbytes(action.kind, task, spec)
         return tuple(found[rank] for rank in placement.devices)
 
     def _transferred(self, action: Action, receiver: Placement) -> Sent | None:
@@ -158,7 +158,7 @@ class _Folder:
 def _holds_alike(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
     """Whether all ranks of a mesh hold pieces of one size."""
     boxes = () if spec.ragged is not None else local_boxes(spec.shape, layout, mesh)
-    return bool(boxes) and _even([box_size(box) * spec.dtype.nbytes for box in boxes])
+    return bool(boxes) and _even([box_size(box) * spec.dtype.nbytes for box in set(boxes)])
 
 
 def _even(nbytes: Sequence[int]) -> bool:

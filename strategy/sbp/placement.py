@@ -62,12 +62,18 @@ class Placement:
 
     def coords(self, rank: int) -> Shape:
         """Mesh coordinates of a global rank that belongs to this placement."""
-        index = self.devices.index(rank)
+        index = self._index(rank)
         position = []
         for size in reversed(self.mesh):
             index, coord = divmod(index, size)
             position.append(coord)
         return tuple(reversed(position))
+
+    def _index(self, rank: int) -> int:
+        """Where a rank stands among the devices, which are ranks in a row as a rule."""
+        guess = rank - self.devices[0]
+        in_a_row = 0 <= guess < len(self.devices) and self.devices[guess] == rank
+        return guess if in_a_row else self.devices.index(rank)
 
     def group(self, rank: int, *axes: int) -> tuple[int, ...]:
         """The ranks that differ from `rank` along `axes` alone, in row-major order of those (`rank` included)."""
@@ -77,7 +83,7 @@ class Placement:
         """Where the ranks of `group` stand among the devices."""
         coords = self.coords(rank)
         strides = [math.prod(self.mesh[axis + 1 :]) for axis in axes]
-        first = self.devices.index(rank) - sum(coords[a] * stride for a, stride in zip(axes, strides, strict=True))
+        first = self._index(rank) - sum(coords[a] * stride for a, stride in zip(axes, strides, strict=True))
         found = [first]
         for axis, stride in zip(axes, strides, strict=True):
             found = [position + i * stride for position in found for i in range(self.mesh[axis])]
