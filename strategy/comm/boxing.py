@@ -370,7 +370,11 @@ def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Pl
 
 def dealer(holders: Sequence[int], receiver: int, position: int) -> int:
     """Who of the holders of equal pieces gives to a receiver: itself if it is one, else they take turns."""
-    return receiver if receiver in holders else holders[position % len(holders)]
+    return receiver if receiver in holders else _in_turn(holders, position)
+
+
+def _in_turn(holders: Sequence[int], position: int) -> int:
+    return holders[position % len(holders)]
 
 
 def outgoing(task: BoxingTask, me: int) -> list[Box | None]:
@@ -418,12 +422,14 @@ def transfer_task(
         for layout, placement in sides
     )
     found = replicas(source_boxes.items())
-    holders = list(found.values())
+    whole, holders = tuple(found), list(found.values())
     messages = []
-    common = _common(tuple(found), tuple(target_boxes.values()))
+    common = _common(whole, tuple(target_boxes.values()))
     for position, (receiver, pieces) in enumerate(zip(target_boxes, common, strict=True)):
+        own = source_boxes.get(receiver)
         for piece, box in pieces:
-            messages.append(Message(dealer(holders[piece], receiver, position), receiver, box))
+            giver = receiver if own == whole[piece] else _in_turn(holders[piece], position)  # as `dealer` has it
+            messages.append(Message(giver, receiver, box))
     return TransferTask(tuple(sorted(messages, key=lambda m: (m.source, m.target, m.box))), source_boxes, target_boxes)
 
 

@@ -10,8 +10,12 @@ for others is taken to send as much; it holds as much as any, for the first piec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from strategy.base.errors import present
 from strategy.base.numbers import Numbers
@@ -32,8 +36,8 @@ UNEVEN_NBYTES = 4096
 """How much more than another a rank may hold or send, as a share or in bytes, and still be like it: what dims that a
 few ranks cannot cut evenly come to."""
 
-Sent = tuple[tuple[int, ...], ...]
-"""Bytes that each rank of a placement sends in each part of an act."""
+Sent = NDArray[np.int64]
+"""Bytes that ranks of a placement send in parts of an act: a row per rank, a column per part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +89,13 @@ class _Folder:
                     return None
                 acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
                 acts_of[action.stage, number] = acts_of.get((action.stage, number), 0) + acts
-        total = [0] * sum(len(placement.devices) for placement in self.placements)
+        total = np.zeros(sum(len(placement.devices) for placement in self.placements), np.int64)
+        ranks = [np.array(placement.devices) for placement in self.placements]
         for (stage, number), acts in acts_of.items():
             sent = present(self.sent[number], "what ranks that are alike send")
-            for rank, parts in zip(self.placements[stage].devices, sent, strict=True):
-                total[rank] += acts * sum(parts)
+            total[ranks[stage]] += acts * sent.sum(axis=1)
         first = {rank: placement.devices[0] for placement in self.placements for rank in placement.devices}
-        return Folding(tuple(first[rank] for rank in range(len(total))), tuple(total))
+        return Folding(tuple(first[rank] for rank in range(len(total))), tuple(total.tolist()))
 
     def _hold_alike(self) -> bool:
         """Whether the ranks of every stage hold pieces of one size."""
@@ -118,7 +122,7 @@ class _Folder:
         if key not in self.known:
             crosses = action.kind is ActKind.TRANSFER
             sent = self._transferred(action, there) if crosses else self._boxed(action, here, features)
-            even = sent is not None and all(map(_even, zip(*sent, strict=True)))
+            even = sent is not None and all(map(_even, sent.T))
             self.known[key] = len(self.sent)
             self.sent.append(sent if even else None)
         return self.known[key]
@@ -131,14 +135,28 @@ class _Folder:
         return self.between[source, target]
 
     def _boxed(self, action: Action, placement: Placement, features: Features) -> Sent:
+        """One group stands for all that hold the same at other offsets, on nodes that part it in the same way."""
         source, target = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
         spec, step = self.graph.values[target.value].spec, present(action.step, "a boxing step")
-        found: dict[int, tuple[int, ...]] = {}
-        for group in placement.groups(*step.axes):
-            task = boxing_task(spec, source.layout, step, placement, group[0])
+        groups = _groups(placement, step.axes)
+        boxes = (local_boxes(spec.shape, layout, placement.mesh) for layout in (source.layout, step.target))
+        shape = len(placement.devices), len(spec.shape), 2
+        held = np.concatenate([np.array(found).reshape(shape)[groups] for found in boxes], axis=1)
+        nodes = np.array(placement.devices)[groups] // self.cluster.devices_per_node
+        relative = held - held[..., :1].min(axis=1, keepdims=True)
+        rows = np.concatenate((relative.reshape(len(groups), -1), nodes - nodes[:, :1]), axis=1)
+        number_of: dict[bytes, int] = {}
+        number = [number_of.setdefault(row.tobytes(), len(number_of)) for row in rows]
+        stands = [number.index(one) for one in range(len(number_of))]
+        found = []
+        for group in groups[stands]:
+            task = boxing_task(spec, source.layout, step, placement, placement.devices[group[0]])
             task = replace(task, nodes=nodes_of(self.cluster, task.group)) if features.parts else task
-            found |= group_part_nbytes(action.kind, task, spec)
-        return tuple(found[rank] for rank in placement.devices)
+            found.append(list(group_part_nbytes(action.kind, task, spec).values()))
+        sent = np.array(found)[number]
+        whole = np.empty((len(placement.devices), sent.shape[2]), np.int64)
+        whole[groups] = sent
+        return whole
 
     def _transferred(self, action: Action, receiver: Placement) -> Sent | None:
         """None where a rank sends or receives nothing."""
@@ -152,15 +170,22 @@ class _Folder:
         for message in task.messages:
             if message.source != message.target:
                 sizes[message.source] += box_size(message.box)
-        return tuple((spec.sent_nbytes(sizes[rank]),) for rank in sender.devices)
+        return np.array([(spec.sent_nbytes(sizes[rank]),) for rank in sender.devices])
+
+
+def _groups(placement: Placement, axes: Sequence[int]) -> NDArray[np.int64]:
+    """A row per group along some axes: the positions of its ranks among the devices."""
+    positions = np.arange(len(placement.devices)).reshape(placement.mesh)
+    count = math.prod(placement.mesh[axis] for axis in axes)
+    return np.moveaxis(positions, axes, range(-len(axes), 0)).reshape(-1, count)
 
 
 def _holds_alike(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
     """Whether all ranks of a mesh hold pieces of one size."""
     boxes = () if spec.ragged is not None else local_boxes(spec.shape, layout, mesh)
-    return bool(boxes) and _even([box_size(box) * spec.dtype.nbytes for box in set(boxes)])
+    return bool(boxes) and _even(np.array([box_size(box) * spec.dtype.nbytes for box in set(boxes)]))
 
 
-def _even(nbytes: Sequence[int]) -> bool:
-    most = max(nbytes)
-    return most - min(nbytes) <= max(UNEVEN_NBYTES, UNEVEN_SHARE * most)
+def _even(nbytes: NDArray[np.int64]) -> bool:
+    most, least = int(nbytes.max()), int(nbytes.min())
+    return most - least <= max(UNEVEN_NBYTES, UNEVEN_SHARE * most)

@@ -44,6 +44,8 @@ def allocated(program: Program) -> Program:
     known: dict[Hashable, list[tuple[int, ...]]] = {}
     registers = list(program.registers)
     for rank, mine in enumerate(occupancy.registers_of):
+        if not mine:
+            continue
         stacked, height = _stacked(occupancy, rank)
         key = _shape(occupancy, rank, stacked)
         if key not in known:

@@ -300,11 +300,11 @@ class _Rank:
             return False
         first = self.first[actor]
         turns = self.ends[first : first + self._acts(actor)]
-        ends, begins = (
-            np.unique(np.concatenate([intervals[:, side] for intervals in lives[port.register]]))
-            for port, side in ((source, 1), (target, 0))
-        )
-        return np.array_equal(ends, turns) and np.array_equal(begins, turns - 1)
+        before, after = lives[source.register], lives[target.register]
+        if before[0][0, 1] < turns[0] or before[0][-1, 1] > turns[-1] or after[0][0, 0] < turns[0] - 1:
+            return False
+        ends, begins = np.concatenate(before)[:, 1], np.concatenate(after)[:, 0]
+        return np.array_equal(np.unique(ends), turns) and np.array_equal(np.unique(begins), turns - 1)
 
 
 def nth_of_each(sequence: Integers) -> Integers:
