@@ -9,6 +9,8 @@ import math
 import time
 from dataclasses import dataclass
 
+from strategy.base.errors import OutOfTimeError
+
 # Entries of tables read per unit of work.
 ENTRIES_PER_UNIT = 1_000_000
 
@@ -37,6 +39,15 @@ class Budget:
         """Whether the time is up, or the work after so many entries read."""
         spent = self.max_entries is not None and entries >= self.max_entries
         return spent or time.monotonic() >= self.deadline_s
+
+    def check(self) -> None:
+        """Raise when the time is up.
+
+        Raises:
+            OutOfTimeError: it is.
+        """
+        if self.is_over():
+            raise OutOfTimeError("the time was up before a plan was finished; raise the time limit")
 
     def share(self, part: float) -> Budget:
         """The budget of which a part of the time that is left remains; the work may be the same."""

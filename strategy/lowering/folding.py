@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import present
 from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, group_part_nbytes, transfer_task
@@ -55,12 +56,16 @@ def folding(
     cluster: Cluster,
     arrangement: Arrangement,
     features: Sequence[Features],
+    budget: Budget = UNLIMITED,
 ) -> Folding | None:
     """How the ranks of a laid-out graph fold; None if some of a stage are unlike others.
 
     `features` are those of the actions, in order.
+
+    Raises:
+        OutOfTimeError: the budget was over before it was known.
     """
-    return _Folder(graph, layout, pipeline, cluster, arrangement).folding(features)
+    return _Folder(graph, layout, pipeline, cluster, arrangement).folding(features, budget)
 
 
 class _Folder:
@@ -77,12 +82,13 @@ class _Folder:
         self.between: dict[tuple[int, int], int] = {}
         """Pair of stages -> the number of `by_node` of their ranks."""
 
-    def folding(self, features: Sequence[Features]) -> Folding | None:
+    def folding(self, features: Sequence[Features], budget: Budget) -> Folding | None:
         """Of all stages, or none."""
         if not self._hold_alike():
             return None
         acts_of: dict[tuple[int, int], int] = {}
         for action, found in zip(self.arrangement.actions, features, strict=True):
+            budget.check()
             if action.kind.is_communication:
                 number = self._number(action, found)
                 if self.sent[number] is None:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
@@ -76,7 +77,12 @@ def lower(graph: Graph, layout: Layout, pipeline: Pipeline, cost: CostModel, *, 
 
 
 def lower_priced(
-    priced: Priced, *, tokens_per_step: int = 0, folds: bool = False, folded_from: int | None = None
+    priced: Priced,
+    *,
+    tokens_per_step: int = 0,
+    folds: bool = False,
+    folded_from: int | None = None,
+    budget: Budget = UNLIMITED,
 ) -> Program:
     """The same of a graph that is priced already.
 
@@ -85,16 +91,18 @@ def lower_priced(
 
     Raises:
         PlanError: it is too large (`check_size`).
+        OutOfTimeError: the budget was over before it was done.
     """
     graph, layout, pipeline, cost = priced.graph, priced.layout, priced.pipeline, priced.cost
     arrangement, features = priced.arrangement, priced.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
     if folds and ranks > (FOLDED_FROM if folded_from is None else folded_from):
-        folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features)
+        folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features, budget)
     if folded is None:
         check_size(priced)
-    return allocated(_Lowering(graph, layout, pipeline, cost, arrangement, features, folded).program(tokens_per_step))
+    lowering = _Lowering(graph, layout, pipeline, cost, arrangement, features, folded, budget)
+    return allocated(lowering.program(tokens_per_step), budget)
 
 
 def check_size(priced: Priced) -> None:
@@ -153,6 +161,7 @@ class _Lowering:
     arrangement: Arrangement
     features: Sequence[Features]
     folded: Folding | None
+    budget: Budget
     registers: list[Register] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
     register_of: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -174,6 +183,7 @@ class _Lowering:
         """Registers, actors and streams."""
         self._make_registers()
         for index, action in enumerate(self.arrangement.actions):
+            self.budget.check()
             self.actors_of[index] = list(self._make_actors(action, self.features[index]))
         for index, action in enumerate(self.arrangement.actions):
             self.staged.setdefault(action.stage, []).append((index, action))
@@ -375,6 +385,7 @@ class _Lowering:
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}
         for stage in range(len(self.layout.stages.placements)):
+            self.budget.check()
             parts = {key: self._turns(actions) for key, actions in self._parts(stage).items()}
             order = [parts[key] for key in self._order(stage) if key in parts]
             for stream in {stream for turns in parts.values() for stream in turns}:

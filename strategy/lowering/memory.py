@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.lowering.arena import Span, assign_offsets, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program.program import Actor, OpTask, Program, Register
@@ -38,14 +39,19 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def allocated(program: Program) -> Program:
-    """The program with the offset of every block in the memory of its rank; alike ranks have the same offsets."""
+def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
+    """The program with the offset of every block in the memory of its rank; alike ranks have the same offsets.
+
+    Raises:
+        OutOfTimeError: the budget was over before it was done.
+    """
     occupancy = Occupancy(program)
     known: dict[Hashable, list[tuple[int, ...]]] = {}
     registers = list(program.registers)
     for rank, mine in enumerate(occupancy.registers_of):
         if not mine:
             continue
+        budget.check()
         stacked, height = _stacked(occupancy, rank)
         key = _shape(occupancy, rank, stacked)
         if key not in known:

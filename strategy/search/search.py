@@ -298,7 +298,10 @@ def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int
         if len(plans) == most or (plans and budget.is_over()):
             break
         try:
-            plans.append(fitted_plan(request, one, simulate, bound_ns=bound_ns, budget=budget))
+            found = fitted_plan(request, one, simulate, bound_ns=bound_ns, budget=budget, needed=not plans)
+            plans.append(found)
+        except OutOfTimeError:
+            break
         except InfeasibleError as error:
             known.conflict = known.conflict or error
     if not plans:

@@ -28,24 +28,27 @@ def fitted_plan(
     rules: Sequence[str] = (),
     bound_ns: int | None = None,
     budget: Budget = UNLIMITED,
+    needed: bool = True,
 ) -> Plan:
     """The plan of a candidate, simulated; its bound stays that of the first solution.
 
-    Without `rules` it is solved again as freely as in a search.
+    Without `rules` it is solved again as freely as in a search. One that is `needed` is simulated however long it takes.
 
     Raises:
         InfeasibleError: no layout was found, within the budget and in a few rounds, whose memory fits.
+        OutOfTimeError: it is not needed, and there is not enough time for it.
     """
+    simulating = UNLIMITED if needed else budget
     bound_ns = solved.bound_ns if bound_ns is None else bound_ns
     for _ in range(ROUNDS):
         try:
-            return simulated_plan(request, solved, simulate, bound_ns=bound_ns)
+            return simulated_plan(request, solved, simulate, bound_ns=bound_ns, budget=simulating)
         except InfeasibleError as error:
             found = _solved_tighter(request, solved, rules or free_rules(solved.config), error, budget)
             if found is None:
                 raise
             solved = found
-    return simulated_plan(request, solved, simulate, bound_ns=bound_ns)
+    return simulated_plan(request, solved, simulate, bound_ns=bound_ns, budget=simulating)
 
 
 def _solved_tighter(

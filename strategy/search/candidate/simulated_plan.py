@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strategy.base.errors import InfeasibleError
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
 from strategy.hardware.cluster import host_memory_bytes
+from strategy.layout.config import PlanConfig
 from strategy.layout.objective import Priced
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
@@ -30,6 +33,15 @@ class SimulatedStep:
 
 Simulate = Callable[[Program], SimulatedStep]
 
+OP_S, ACT_S, RANK_S = 5e-4, 2e-6, 2e-4
+"""Seconds that a plan takes about, on one core: per op of its graph, per act of a step and per rank."""
+
+
+def planning_s(ops: int, config: PlanConfig) -> float:
+    """About how long a plan of so many ops takes from its signatures to its simulated step, where its ranks fold."""
+    ranks = config.pp * math.prod(config.mesh)
+    return OP_S * ops + ACT_S * ops * config.num_micro_batches + RANK_S * ranks
+
 
 def simulated_plan(
     request: Request,
@@ -38,6 +50,7 @@ def simulated_plan(
     *,
     bound_ns: int | None = None,
     priced: Priced | None = None,
+    budget: Budget = UNLIMITED,
 ) -> Plan:
     """The plan of a solved candidate, with the simulated time of its program.
 
@@ -47,16 +60,18 @@ def simulated_plan(
         simulate: gives the simulated time of a program.
         bound_ns: bounds the objective of more than this candidate; without it, the candidate's own bound is claimed.
         priced: the candidate's graph with its prices, where they are known.
+        budget: what it may take; it is given up where that is over, or will be before the step has been simulated.
 
     Raises:
         InfeasibleError: its memory, as it is laid out, exceeds the limit, or what it offloads the host's memory.
+        OutOfTimeError: there is not enough time.
     """
     training = request.training_with(solved.config)
     tokens = training.global_batch * request.model.tokens_per_sample
     if priced is None:
         graph = planned_graph(request.model, training, solved.config)
         priced = Priced(graph, solved.layout, request.pipeline_of(solved.config), request.cost)
-    program = lower_priced(priced, tokens_per_step=tokens, folds=True)
+    program = lower_priced(priced, tokens_per_step=tokens, folds=True, budget=budget)
     peaks, host_peaks = memory_nbytes(program), memory_nbytes(program, Space.HOST)
     there = host_memory_bytes(request.cost.cluster)
     if max(host_peaks) > there:
@@ -66,6 +81,9 @@ def simulated_plan(
     if max(peaks) > request.memory_limit_bytes:
         needed = f"{max(peaks)} bytes per device needed, {request.memory_limit_bytes} are there"
         raise InfeasibleError(f"the layout does not fit: {needed}", smallest_limit=max(peaks))
+    acts = sum(actor.acts_per_step for actor in program.actors)
+    if ACT_S * acts > budget.left_s():
+        raise OutOfTimeError("there is no time left to simulate the plan; raise the time limit")
     step = simulate(program)
     bound = solved.bound_ns if bound_ns is None else bound_ns
     claims = Claims(
