@@ -33,6 +33,17 @@ def seconds(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A part of a whole: at least 0 and below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of at least 0 and below 1")
+    return value
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """`--json`, which every verb with figures has."""
     parser.add_argument("--json", action="store_true", help="put one JSON document on one line on stdout")

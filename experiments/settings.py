@@ -20,12 +20,15 @@ FLAG = "--training"
 DECIDED_ELSEWHERE = ("global_batch", "num_micro_batches")
 
 
-def read_training(global_batch: int, settings: Sequence[str]) -> Training:
+def read_training(global_batch: int, settings: Sequence[str], *, bf16: bool = False) -> Training:
     """A training of so many samples per step; what the settings leave out is as `Training` has it.
+
+    With `bf16`, that is what the model computes in where the settings do not say.
 
     Raises:
         InputError: no KEY=VALUE, an unknown or repeated key, a value of another type, or one that cannot train.
     """
+    from strategy.passes.mixed_precision import Precision
     from strategy.passes.training import Training
 
     kinds = {name: kind for name, kind in get_type_hints(Training).items() if name not in DECIDED_ELSEWHERE}
@@ -40,7 +43,8 @@ def read_training(global_batch: int, settings: Sequence[str]) -> Training:
         if key in given:
             raise InputError("a key is given twice", where=FLAG, got=key)
         given[key] = _value(kinds[key], text, f"{FLAG} {key}")
-    return Training(global_batch, **given)
+    usual = {"precision": Precision.BF16} if bf16 else {}
+    return Training(global_batch, **(usual | given))
 
 
 def _value(kind: Any, text: str, where: str) -> Any:

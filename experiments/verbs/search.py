@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int, seconds
+from experiments.arguments import add_json, positive_int, seconds, share
 from experiments.console import emit, say
 from experiments.outputs import check_output_path, clean_stdout, make_folder
 from strategy.base.budget import Budget
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 EXIT_LIMIT = 4
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
 TIME_LIMIT_S = 50.0
+GAP = 0.01
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="how it is trained: precision (full, bf16, fp16), optimizer (adamw, lamb, muon, ...), lr, decay, ...",
+        help="how it is trained: precision (full, bf16, fp16; default: bf16 where the device has tensor cores for it, "
+        "as from A100 on, else full), optimizer (adamw, lamb, muon, ...), lr, decay, ...",
     )
     parser.add_argument("--calibration", type=Path, metavar="F", help="a calibration that 'sbplan refine' wrote")
     parser.add_argument("--pin", type=Path, metavar="F", help="a TOML file that fixes parts of the plan")
@@ -66,6 +68,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="stop solving after so many seconds with the best plan so far (default: %(default)g); where the pins "
         "leave one candidate, a third of that goes into improving its plan",
+    )
+    parser.add_argument(
+        "--gap",
+        type=share,
+        default=GAP,
+        metavar="G",
+        help="where layers are alike, leave out configurations whose bound is not better by more than this part of the "
+        "best objective (default: %(default)g); other searches are exact",
+    )
+    parser.add_argument(
+        "--no-incumbents",
+        action="store_true",
+        help="put no rule-based plans (data parallel, Megatron's) beside those that are searched for",
     )
     parser.add_argument(
         "--dump-passes",
@@ -144,11 +159,15 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     request = Request(
         model_name=args.model,
         model=model,
-        training=read_training(args.global_batch or find_preset(args.model).global_batch, args.training),
+        training=read_training(
+            args.global_batch or find_preset(args.model).global_batch, args.training, bf16=cluster.device.has_bf16
+        ),
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
         memory_limit_bytes=cluster.device.memory_bytes,
         pins=pins,
         deduction=None if args.deduce is None else Deduction(args.deduce),
+        gap=args.gap,
+        incumbents=not args.no_incumbents,
     )
     return request, calibration
 
@@ -166,7 +185,7 @@ def model_of(text: str, sequence: int | None) -> Model:
 
 @contextmanager
 def progress() -> Iterator[Watch | None]:
-    """A line on stderr that says which candidate is being solved, if stderr is a terminal."""
+    """A line on stderr that says which candidate is being solved, the bound and the best, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -174,10 +193,18 @@ def progress() -> Iterator[Watch | None]:
 
     with Console(stderr=True).status("searching") as line:
 
-        def watch(number: int, count: int, config: PlanConfig) -> None:
-            line.update(f"{number + 1} of {count}: {degrees(config)}")
+        def watch(number: int, count: int, config: PlanConfig, bound_ns: int, best_ns: int | None) -> None:
+            line.update(f"{number + 1} of {count}: {progress_text(config, bound_ns, best_ns)}")
 
         yield watch
+
+
+def progress_text(config: PlanConfig, bound_ns: int, best_ns: int | None) -> str:
+    """What is being solved, and what is known of the step by then."""
+    from strategy.base.units import format_seconds
+
+    best = "none yet" if best_ns is None else format_seconds(best_ns / 1e9)
+    return f"{degrees(config)}; bound {format_seconds(bound_ns / 1e9)}, best {best}"
 
 
 def degrees(config: PlanConfig) -> str:
@@ -208,6 +235,7 @@ def document(
         "simulated_lower_bound_s": claims.simulated_lower_bound_s,
         "search_time_s": search_time_s,
         "config": dataclasses.asdict(plan.config),
+        "precision": str(plan.training.precision),
         "peak_memory_bytes": list(claims.peak_memory_bytes),
         "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "memory_limit_bytes": claims.memory_limit_bytes,
@@ -228,7 +256,7 @@ def document(
 def without_plan(status: Status, request: Request, started: float) -> dict[str, object]:
     """The JSON document of a search that found no plan: every key of the contract, null where there is nothing."""
     nothing = ("step_time_s", "objective_s", "lower_bound_s", "gap", "simulated_lower_bound_s", "config")
-    figures = ("peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
+    figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
     return {
         "status": status,
         **dict.fromkeys((*nothing, *figures)),
@@ -253,7 +281,8 @@ def summary(result: SearchResult, path: Path) -> str:
     plan, claims = result.plan, result.plan.claims
     peak, limit = format_bytes(max(claims.peak_memory_bytes)), format_bytes(claims.memory_limit_bytes)
     return (
-        f"{path}: {degrees(plan.config)}; {format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"
+        f"{path}: {degrees(plan.config)}, precision {plan.training.precision}; "
+        f"{format_seconds(claims.step_time_s)} a step, {peak} of {limit}\n"
         f"{result.status}, gap {claims.gap:.2%} (objective {format_seconds(claims.objective_s)}, "
         f"bound {format_seconds(claims.lower_bound_s)}), {result.search_time_s:.1f} s: {result.status.message}"
     )

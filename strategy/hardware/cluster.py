@@ -72,6 +72,11 @@ class Device:
     fp16_speedup: float = 1.0
     slowdown: float = 0.0
 
+    @property
+    def has_bf16(self) -> bool:
+        """Whether products of bfloat16 are faster than those of float32, as they are on tensor cores."""
+        return self.bf16_speedup > 1
+
     def product_flop_per_s(self, dtype: DType) -> float:
         """Rate of matrix products of a dtype."""
         return self.flop_per_s * {DType.BFLOAT16: self.bf16_speedup, DType.FLOAT16: self.fp16_speedup}.get(dtype, 1.0)

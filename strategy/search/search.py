@@ -106,7 +106,8 @@ def search(
             _solve_lighter(request, candidates, known, solving, watch)
             if not known.solved:
                 known.solved = [_last_resort(request, candidates, known, solving, time_limit_s)]
-            known.solved += solved_by_rule(request, known.beaten_best_first, COMPETITORS - len(known.solved), solving)
+            wanted = COMPETITORS - len(known.solved) if request.incumbents else 0
+            known.solved += solved_by_rule(request, known.beaten_best_first, wanted, solving)
         except KeyboardInterrupt:
             if interrupted or not _have_something(request, candidates, known):
                 raise
@@ -121,7 +122,8 @@ def search(
 def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _Known) -> bool:
     """Whether there is a layout to end with at once, if need be a rule-based one; the bound is the quick one then."""
     known.leave_out(min(quick_bound_ns(request, config) for config in candidates))
-    known.solved = known.solved or solved_by_rule(request, likely_first(request, candidates), 1, UNLIMITED)
+    if not known.solved and request.incumbents:
+        known.solved = solved_by_rule(request, likely_first(request, candidates), 1, UNLIMITED)
     return bool(known.solved)
 
 
@@ -221,7 +223,7 @@ def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: B
 
     A single candidate is laid out as freely as the pins allow right away.
     """
-    if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1:
+    if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1 or not request.incumbents:
         return []
     return solved_by_rule(request, likely_first(request, candidates), 1, budget)
 
@@ -240,7 +242,7 @@ def _solve_all(
             known.leave_out(quick_ns)
             continue
         if watch is not None:
-            watch(number, len(candidates), config)
+            watch(number, len(candidates), config, min((*known.bounds_ns, quick_ns)), best_ns)
         try:
             examined = examine(request, config, free_rules(config), budget, best_ns)
         except OutOfTimeError:
@@ -275,7 +277,8 @@ def _last_resort(
         InfeasibleError: the pins contradict each other, or there is too little memory.
     """
     if not known.complete:
-        rule_based = solved_by_rule(request, candidates, 1, UNLIMITED) if len(candidates) == 1 else []
+        by_rule = request.incumbents and len(candidates) == 1
+        rule_based = solved_by_rule(request, candidates, 1, UNLIMITED) if by_rule else []
         if rule_based:
             return rule_based[0]
         raise OutOfTimeError(f"no plan was found within {time_limit_s:.3g} s; raise the time limit")

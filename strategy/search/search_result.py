@@ -9,8 +9,11 @@ from strategy.base.status import Status
 from strategy.layout.config import PlanConfig
 from strategy.plan.plan import Plan
 
-Watch = Callable[[int, int, PlanConfig], None]
-"""(number of the candidate, candidates in all, the candidate): for progress bars."""
+Watch = Callable[[int, int, PlanConfig, int, int | None], None]
+"""(number of the candidate, candidates in all, the candidate, bound and best objective so far): for progress bars.
+
+Both in nanoseconds; the bound is on what has been solved and on this candidate, the best is None before there is any.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("numpy", "scipy", "ortools", "numba", "matplotlib", "mpi4py", "msgspec", "rich", "cupy", "torch")
 CONTRACT = {
     "demo": "--ranks --out --json",
-    "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --out --json",
+    "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --gap --no-incumbents "
+    "--out --json",
     "verify": "PLAN --certificate --json",
     "simulate": "PLAN --calibration --trace --figure --json",
     "train": "PLAN --steps --data --checkpoint --resume --backend numpy cupy --launch --json",

@@ -12,14 +12,17 @@ from types import SimpleNamespace
 
 import pytest
 
+import experiments.verbs.search as verb
 import strategy.base.budget
 import strategy.search.search
 from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.cost.measurement import CostKey, Features, Measurement
 from strategy.hardware.cluster import read_cluster
+from strategy.layout.config import PlanConfig
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
 from strategy.sbp.sbp import B
+from strategy.search.candidate.candidates import Request
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import CLUSTER, PINS, Command
 
@@ -32,6 +35,7 @@ KEYS = [
     "simulated_lower_bound_s",
     "search_time_s",
     "config",
+    "precision",
     "peak_memory_bytes",
     "memory_limit_bytes",
     "tokens_per_s",
@@ -417,6 +421,70 @@ def test_passes_are_dumped_into_a_folder(command: Command, tmp_path: Path, clust
     said = command("search", *SMALL, "--cluster", cluster_file, "--dump-passes", tmp_path / place)
     assert said.code == 2
     assert "--dump-passes" in said.err
+
+
+@pytest.mark.parametrize(
+    ("cluster", "settings", "precision"),
+    [("dgx-a100:1", [], "bf16"), ("dgx-1:1", [], "full"), ("dgx-a100:1", ["precision=full"], "full")],
+)
+def test_what_a_model_computes_in_follows_from_the_device(
+    command: Command, tmp_path: Path, cluster: str, settings: list[str], precision: str
+) -> None:
+    out, pin = tmp_path / "plan.json", write(tmp_path / "pins.toml", "[config]\ndp = 8\nzero_stage = 0")
+    size = ("--seq", "16", "--global-batch", "8", "--pin", pin, "--out", out, "--json")
+    said = command("search", "gpt-tiny", "--cluster", cluster, *size, *(["--training", *settings] if settings else []))
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["precision"] == precision == read_plan(out).training.precision
+    assert f"precision {precision}" in said.err
+
+
+def test_without_incumbents_nothing_is_laid_out_by_rules(
+    command: Command, tmp_path: Path, cluster_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[int] = []
+
+    def by_rule(_request: object, _candidates: object, count: int, _budget: object) -> list[object]:
+        wanted.append(count)
+        return []
+
+    monkeypatch.setattr(strategy.search.search, "solved_by_rule", by_rule)
+    argv = ("search", *SMALL, "--cluster", cluster_file, "--out", tmp_path / "plan.json")
+    assert command(*argv).code == 0
+    assert max(wanted) > 0
+    wanted.clear()
+    assert command(*argv, "--no-incumbents").code == 0
+    assert max(wanted, default=0) == 0
+
+
+def test_the_default_gap_is_that_of_a_request() -> None:
+    assert Request.__dataclass_fields__["gap"].default == verb.GAP
+
+
+def test_progress_says_what_is_known() -> None:
+    config = PlanConfig(dp=2)
+    assert verb.progress_text(config, 2 * 10**9, None).endswith("; bound 2 s, best none yet")
+    assert verb.progress_text(config, 2 * 10**9, 3 * 10**9).endswith("; bound 2 s, best 3 s")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["--global-batch", str(10**15)], 2, ""),
+        (["--cluster", f"dgx-a100:{2**17}", "--global-batch", str(2**20), "--time-limit", "20"], 4, "time"),
+        (["--cluster", f"dgx-a100:{2**17 + 1}"], 2, "more devices than a plan can list"),
+        (["--time-limit", "0.5"], 4, "time limit"),
+    ],
+)
+def test_what_is_too_large_or_too_short_ends_in_words(
+    command: Command, tmp_path: Path, argv: list[str], code: int, message: str
+) -> None:
+    """With a plan, or in the time that there is, and a second."""
+    began_s = time.monotonic()
+    cluster = [] if "--cluster" in argv else ["--cluster", "dgx-a100:16"]
+    said = command("search", "gpt2-small", *cluster, *argv, "--out", tmp_path / "plan.json")
+    limit_s = float(argv[argv.index("--time-limit") + 1]) if "--time-limit" in argv else 50.0
+    assert time.monotonic() - began_s < limit_s + 1 + 0.05 * limit_s
+    assert said.code in (0, 4) if said.code != code else message in said.err
 
 
 @pytest.mark.slow

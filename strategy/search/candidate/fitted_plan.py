@@ -32,7 +32,7 @@ def fitted_plan(
 ) -> Plan:
     """The plan of a candidate, simulated; its bound stays that of the first solution.
 
-    Without `rules` it is solved again as freely as in a search. One that is `needed` is simulated however long it takes.
+    Without `rules` it is solved again as freely as in a search. What is `needed` is simulated however long it takes.
 
     Raises:
         InfeasibleError: no layout was found, within the budget and in a few rounds, whose memory fits.

@@ -115,7 +115,7 @@ def test_less_memory_is_held_where_there_is_less() -> None:
 
 
 def test_interrupted_it_ends_with_the_best_so_far() -> None:
-    def stop(number: int, _count: int, _config: object) -> None:
+    def stop(number: int, *_: object) -> None:
         if number:
             raise KeyboardInterrupt
 
@@ -125,7 +125,7 @@ def test_interrupted_it_ends_with_the_best_so_far() -> None:
     assert found.status == "limit"
     assert verify(found.plan) == []
     with pytest.raises(KeyboardInterrupt):
-        search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1, 1, None))
+        search(request, simulate=simulated, budget=Budget.of(600), watch=lambda *_: stop(1))
 
 
 def test_more_devices_than_a_plan_can_list_are_refused() -> None:

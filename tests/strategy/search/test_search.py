@@ -104,7 +104,7 @@ def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
 def test_interrupted_it_ends_with_the_best_so_far(asked: Request) -> None:
     seen: list[int] = []
 
-    def stop(number: int, _count: int, _config: object) -> None:
+    def stop(number: int, *_: object) -> None:
         seen.append(number)
         if len(seen) == 2:
             raise KeyboardInterrupt
