@@ -24,18 +24,21 @@ from strategy.base.status import Status
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig, Recompute
-from strategy.layout.convert import Converter
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import assign_stages
+from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
+from strategy.passes.planned import planned_graph
 from strategy.plan.plan import Plan
-from strategy.search.candidate.candidate_solve import evaluated
-from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
+from strategy.search.candidate.candidate_solve import solved_as
+from strategy.search.candidate.candidates import Request, placements_of
 from strategy.search.candidate.least_exchange import least_exchange_ns
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.candidate.quick_bound import least_work
-from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
+from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.configurations import MeshGroup, mesh_groups
-from strategy.search.layouts.short_model import LAYERS, expanded
+from strategy.search.layouts.short_model import LAYERS, expanded, multiplicities
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
 from strategy.search.template.outer_approximation import (
@@ -49,8 +52,6 @@ from strategy.search.template.outer_approximation import (
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import Pipelined, messages_ns, parts_at, pipelined
 
-GAP = 0.01
-"""Part of the objective that it is not worth refining groups for."""
 TIE = 0.01
 """What filling the memory counts, as a part of the step."""
 HARDER = 10.0
@@ -220,7 +221,7 @@ class Refinement:
     def run(self) -> None:
         """Refine, until nothing is left or the time is over."""
         while True:
-            most_ns = (1 - GAP) * self.best_ns
+            most_ns = (1 - self.request.gap) * self.best_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and box.level < EXHAUSTED]
             if not left:
                 self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
@@ -231,7 +232,8 @@ class Refinement:
             self.turns += 1
             box, to_the_end = self._next(left, most_ns)
             if self.watch is not None:
-                self.watch(self.turns - 1, len(left), box.config)
+                best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
+                self.watch(self.turns - 1, len(left), box.config, self.bound_ns, best_ns)
             try:
                 self.refine(box, most_ns)
                 while to_the_end and not box.is_proposed and box.bound_ns < most_ns:
@@ -350,7 +352,7 @@ class Refinement:
         factor = self.enough
         for _ in range(FIRST_TRIES if self.enough == HARDER else MOST_TRIES):
             fitting = self.known.fitting(self.request)
-            if self.budget.is_over() or (fitting and box.bound_ns >= (1 - GAP) * fitting[0].found.step_ns):
+            if self.budget.is_over() or (fitting and box.bound_ns >= (1 - self.request.gap) * fitting[0].found.step_ns):
                 return
             held, saved = (three((factor * price * often * layers).tolist()) for often in (1, in_flight))
             count = len(self.known.proposals)
@@ -419,40 +421,62 @@ def _plain(config: PlanConfig) -> PlanConfig:
 
 
 def _plans(request: Request, known: _Known, bound_ns: int, simulate: Simulate, most: int, budget: Budget) -> list[Plan]:
-    """The plans of the leading proposals that fit, as many as there is time for; one at least if any does."""
+    """The plans of the leading proposals that fit, as many as there is time for.
+
+    The first is of a proposal that there is likely to be time for, if there is one; else of that which takes least.
+    """
     plans: list[Plan] = []
     tried: set[PlanConfig] = set()
-    took_s = 0.0
-    while len(plans) < most:
+    pace = 1.0
+    while len(plans) < most and not budget.is_over():
         left = [one for one in known.fitting(request) if one.found.config not in tried]
-        if not left or (plans and budget.left_s() < 1.5 * took_s):
+        in_time = [one for one in left if pace * _planning_s(request, one) <= budget.left_s()]
+        if not left or (plans and not in_time):
             break
-        one, begin = left[0], time.monotonic()
+        one = in_time[0] if in_time else min(left, key=lambda one: _planning_s(request, one))
+        begin = time.monotonic()
         tried.add(one.found.config)
         try:
-            plans.append(_plan(request, one, bound_ns, simulate))
+            plans.append(_plan(request, one, bound_ns, simulate, budget))
+        except OutOfTimeError:
+            known.complete = False
         except InfeasibleError as error:
             if error.smallest_limit is not None:
                 schedule = one.found.config.schedule
                 seen = error.smallest_limit / max(one.found.peak_bytes)
                 known.margins[schedule] = max(known.margin(schedule), seen)
-        took_s = max(took_s, time.monotonic() - begin)
+        pace = max(pace, (time.monotonic() - begin) / _planning_s(request, one))
+    known.complete &= bool(plans) or not budget.is_over()
     return plans
 
 
-def _plan(request: Request, one: _Proposal, bound_ns: int, simulate: Simulate) -> Plan:
+def _planning_s(request: Request, one: _Proposal) -> float:
+    """About how long the plan of a proposal takes."""
+    graph = one.template.space.graph
+    counts = multiplicities(graph, request.model.layers)
+    return planning_s(sum(counts.get(op.name, 1) for op in graph.ops), one.found.config)
+
+
+def _plan(request: Request, one: _Proposal, bound_ns: int, simulate: Simulate, budget: Budget) -> Plan:
     """A proposal in full.
 
     Raises:
         InfeasibleError: its memory, as it is laid out, exceeds the limit.
+        OutOfTimeError: there is not enough time.
     """
     config = one.found.config
-    space = space_of(request, config, free_rules(config))
-    signatures = expanded(one.template.space.graph, space.graph, one.signatures)
+    graph, placements = planned_graph(request.model, request.training_with(config), config), placements_of(config)
+    budget.check()
+    signatures = expanded(one.template.space.graph, graph, one.signatures)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
-    solved = evaluated(config, space, signatures, bound_ns)
-    return simulated_plan(request, solved, simulate, bound_ns=min(bound_ns, solved.objective_ns))
+    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
+    layout = lay_out(graph, stages, signatures, Converter(request.cost, placements))
+    budget.check()
+    priced = Priced(graph, layout, request.pipeline_of(config), request.cost)
+    solved = solved_as(config, priced, bound_ns)
+    bound_ns = min(bound_ns, solved.objective_ns)
+    return simulated_plan(request, solved, simulate, bound_ns=bound_ns, priced=priced, budget=budget)
 
 
 def _nothing_found(request: Request, known: _Known) -> Exception:

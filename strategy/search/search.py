@@ -88,6 +88,7 @@ def search(
         raise InputError("more devices than a plan can list", where=where, got=request.devices, expected=expected)
     short = _short_model(request)
     if short is not None:
+        budget.check()
         return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
     time_limit_s = budget.left_s()
     solving, single, rule_based = (budget.share(part) for part in (SOLVING_SHARE, SINGLE_SHARE, RULE_BASED_SHARE))

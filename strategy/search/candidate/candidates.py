@@ -120,7 +120,7 @@ class Request:
     deduction: Deduction | None = None
     """Deduce signatures by this rule instead of searching for the best ones."""
     gap: float = 0.01
-    """Part of the objective that it is not worth refining groups of configurations for."""
+    """Part of the objective that it is not worth refining boxes of configurations for."""
     incumbents: bool = True
     """Whether plans that are laid out by rules stand beside those that are searched for."""
 
