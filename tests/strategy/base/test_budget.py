@@ -9,6 +9,7 @@ import pytest
 
 from strategy.base import budget as module
 from strategy.base.budget import ENTRIES_PER_UNIT, UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
 
 
 @pytest.fixture
@@ -55,3 +56,12 @@ def test_no_limit_is_never_over() -> None:
 
 def test_no_time_is_over_at_once() -> None:
     assert Budget.of(0.0).is_over()
+
+
+def test_work_ends_where_the_budget_is_over(now_s: list[float]) -> None:
+    budget = Budget.of(10.0)
+    budget.check()
+    now_s[0] = 110.0
+    with pytest.raises(OutOfTimeError, match="raise the time limit"):
+        budget.check()
+    UNLIMITED.check()

@@ -6,11 +6,12 @@ import itertools
 import math
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, InputError
+from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
 from strategy.layout.config import Recompute
@@ -23,6 +24,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import plan_text
 from strategy.plan.verify import verify
+from strategy.search import deep_search as module
 from strategy.search.candidate.candidates import Pins, Request
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.configurations import SCHEDULES, mesh_groups
@@ -161,3 +163,23 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, seed: int) -> None:
             for one in refinement.known.proposals[before:]:
                 bound_ns = box.bounds_ns[box.configs.index(one.found.config)]
                 assert bound_ns <= one.found.step_ns, one.found.config
+
+
+def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest would take ten minutes to plan; of what is left, the cheapest is planned where nothing is in time."""
+    tried: list[str] = []
+
+    def plan(_request: Request, one: str, *_: object) -> None:
+        tried.append(one)
+        raise OutOfTimeError("for the test")
+
+    seconds = {"fast": 600.0, "slow": 1.0, "slowest": 2.0}
+    known = SimpleNamespace(
+        complete=True,
+        fitting=lambda _: [SimpleNamespace(name=name, found=SimpleNamespace(config=name)) for name in seconds],
+    )
+    monkeypatch.setattr(module, "_planning_s", lambda _, one: seconds[one.name])
+    monkeypatch.setattr(module, "_plan", lambda request, one, *rest: plan(request, one.name, *rest))
+    assert module._plans(asked(), known, 0, simulated, 3, Budget.of(60)) == []  # type: ignore[arg-type]
+    assert tried == ["slow", "slowest", "fast"]
+    assert not known.complete
