@@ -10,6 +10,7 @@ Images, features and ids that come from no text are in `synthetic`.
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,11 +47,14 @@ def standard_library() -> Corpus:
     """
     folder = Path(sysconfig.get_path("stdlib"))
     skipped = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-    names = [path.relative_to(folder) for path in folder.rglob("*.py")]
-    kept = [name for name in names if not skipped.intersection(name.parts)]
-    if not kept:
+    names: list[Path] = []
+    for inner, folders, files in os.walk(folder):
+        # not even listed: what is installed can be a hundred times what comes with Python
+        folders[:] = [name for name in folders if name not in skipped]
+        names += [Path(inner, name).relative_to(folder) for name in files if name.endswith(".py")]
+    if not names:
         raise InputError("this Python came without its sources", where=str(folder), hint="give a text with --data PATH")
-    return _split_files("Python standard library", folder, kept)
+    return _split_files("Python standard library", folder, names)
 
 
 def read_corpus(path: Path) -> Corpus:
