@@ -1,7 +1,8 @@
-"""What every test may ask for: the command as a user runs it, an mpiexec, one BLAS thread."""
+"""What every test may ask for: the command as a user runs it, an mpiexec, one BLAS thread, a lazy garbage collector."""
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 # Hundreds of processes are started: each would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Graphs and programs are made of many objects that are no garbage; the command looks through them seldom, too.
+gc.set_threshold(100_000, *gc.get_threshold()[1:])
 
 ROOT = Path(__file__).parent.parent
 Sbplan = Callable[..., "subprocess.CompletedProcess[str]"]

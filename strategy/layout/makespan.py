@@ -121,7 +121,8 @@ def _makespans_ns(schedule: Schedule, m: int, times: PipelineTimes) -> IntArray:
     lasts, messages = by_leg(order, schedule, times)
     before, after = (np.array(each, order="C").reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
     found = np.empty(len(before), np.int64)
-    _run(order, lasts, messages, times.overlaps, before, after, found)
+    entries = int(np.diff(order.section_at) @ order.turns)
+    _run.worth(len(found) * entries)(order, lasts, messages, times.overlaps, before, after, found)
     return found
 
 
@@ -134,7 +135,8 @@ def _gpipe(m: int, times: PipelineTimes) -> IntArray:
     ahead[:, :-1] = times.forward_message_ns
     back[:, 1:] = times.backward_message_ns
     found = np.empty(len(before), np.int64)
-    _longest(m, forward, backward, ahead, back, times.overlaps, before, after, found)
+    steps = len(found) * times.stages**2
+    _longest.worth(steps)(m, forward, backward, ahead, back, times.overlaps, before, after, found)
     return found
 
 

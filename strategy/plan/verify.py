@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from strategy.base.errors import SbplanError
+from strategy.base.errors import EnvironmentLacks, SbplanError
 from strategy.base.units import format_bytes
 from strategy.comm.boxing import BoxingStep, step_between
 from strategy.graph.signature import op_signatures
@@ -67,6 +67,8 @@ def admitted(plan: Plan, run: Callable[[Program], T], *, program: Program | None
         if program is None:
             program = lower_priced(plan.priced, tokens_per_step=plan.tokens_per_step, folds=True)
         result = run(program)
+    except EnvironmentLacks:
+        raise
     except SbplanError as error:
         return [str(error)]
     return [*_memory(plan, program), *_traffic(plan, program)] or Admitted(program, result)

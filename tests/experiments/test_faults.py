@@ -95,8 +95,8 @@ def test_streams_and_folders_that_are_gone(tmp_path: Path, script: str, code: in
     assert done.stderr.count("\n") == (1 if said else 0)
 
 
-def test_a_compiler_that_is_switched_off_is_missing(tmp_path: Path) -> None:
-    done = shell("sbplan verify plan.json", cwd=tmp_path, env={"NUMBA_DISABLE_JIT": "1"})
+def test_a_compiler_that_is_switched_off_is_missing(tmp_path: Path, plan_file: Path) -> None:
+    done = shell(f"sbplan simulate {plan_file}", cwd=tmp_path, env={"NUMBA_DISABLE_JIT": "1"})
     assert (done.returncode, done.stderr.count("\n")) == (5, 1)
     assert "unset NUMBA_DISABLE_JIT" in done.stderr
 

@@ -1,128 +1,61 @@
-"""Machine code is kept where the user alone can write, and only where it can be kept."""
+"""Loops are the functions that they are made of, and load the compiler once they are worth it."""
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 
-import pytest
-from numba.core import config
+import numpy as np
+import numpy.typing as npt
 
-from strategy.base import compiled
-from strategy.base.compiled import cache_folder, in_place, is_private
-from strategy.base.errors import EnvironmentLacks
+from strategy.base.compiled import WORTH, Loop, compiled, in_place
 
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A home and a temporary folder of the test's own; nothing remembered of other folders."""
-    monkeypatch.setattr(config, "CACHE_DIR", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(compiled.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
-    tmp_path.chmod(0o700)
-    cache_folder.cache_clear()
-    yield
-    cache_folder.cache_clear()
+ROOT = Path(__file__).parents[3]
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
-    """Let nothing be written in some folders, as on a read-only disk."""
-    access = os.access
-
-    def refusing(path: Path, mode: int) -> bool:
-        return not any(path.is_relative_to(folder) for folder in folders) and access(path, mode)
-
-    monkeypatch.setattr(os, "access", refusing)
+@in_place
+def halve(numbers: npt.NDArray[np.int64], at: int) -> None:
+    numbers[at] //= 2
 
 
-def test_code_is_kept_beside_the_source_else_in_the_home_else_in_a_temporary_folder_else_nowhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, home, temporary = (tmp_path / name for name in ("source", "home", "temporary"))
-    source.mkdir()
-    found = []
-    for refused in ((), (source,), (source, home), (source, home, temporary)):
-        with monkeypatch.context() as patch:
-            refuse(patch, *refused)
-            cache_folder.cache_clear()
-            found.append(cache_folder(source))
-    beside, at_home, in_temporary, nowhere = found
-    assert beside == source / "__pycache__"
-    for folder, place in ((at_home, home), (in_temporary, temporary)):
-        assert folder is not None
-        assert folder.is_relative_to(place)
-        assert folder.stat().st_mode & 0o77 == 0
-    assert nowhere is None
+@compiled
+def halve_all(numbers: npt.NDArray[np.int64]) -> int:
+    for at in range(numbers.size):
+        halve(numbers, at)
+    return numbers.size
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o722])
-def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
-    cache = tmp_path / "source" / "__pycache__"
-    cache.mkdir(parents=True)
-    cache.chmod(mode)
-    assert cache_folder(cache.parent) != cache
-    cache.chmod(0o755)
-    assert is_private(cache)
+def test_a_loop_that_calls_another_is_the_same_compiled_and_interpreted() -> None:
+    ours, theirs = np.arange(10), np.arange(10)
+    assert halve_all(ours) == halve_all.interpreted(theirs) == 10
+    assert ours.tolist() == theirs.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert halve_all.__name__ == "halve_all"
 
 
-def test_a_folder_in_one_that_others_can_rename_in_is_not_used(tmp_path: Path) -> None:
-    folder = tmp_path / "open" / "mine"
-    folder.mkdir(parents=True, mode=0o700)
-    for mode, private in ((0o777, False), (0o1777, True), (0o755, True)):
-        folder.parent.chmod(mode)
-        assert is_private(folder) is private
+def test_few_turns_are_interpreted_many_are_compiled_also_one_by_one() -> None:
+    loop = Loop(lambda number: number + 1)
+    half = WORTH // 2
+    assert loop.worth(half)(1) == loop.worth(half)(1) == 2
+    assert loop.worth(0) is loop.interpreted
+    assert loop.worth(1) is loop
+    at_once = Loop(lambda: 0)
+    assert at_once.worth(WORTH + 1) is at_once
 
 
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "theirs"
-    folder.mkdir(mode=0o700)
-    assert is_private(folder)
-    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
-    assert not is_private(folder)
+def test_what_is_loaded_is_not_interpreted_any_more() -> None:
+    loop = Loop(lambda number: number + 1)
+    assert loop(1) == 2
+    assert loop.worth(0) is loop
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_code_runs_whether_it_can_be_kept_or_not(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk: the folder is there, and every file in it is refused."""
-
-    def refusing(*_arguments: object) -> None:
-        raise OSError(28, os.strerror(28))
-
-    if not kept:
-        monkeypatch.setattr(compiled.FunctionCache, "_save_overload", refusing)
-        monkeypatch.setattr(compiled.FunctionCache, "_load_overload", refusing)
-
-    def add(left: int, right: int) -> int:
-        return left + right
-
-    assert in_place(add)(2, 3) == 5
-
-
-def test_without_a_compiler_nothing_is_pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "DISABLE_JIT", 1)
-    with pytest.raises(EnvironmentLacks, match="unset NUMBA_DISABLE_JIT"):
-        in_place(lambda: 0)
-
-
-def test_code_of_a_version_whose_types_had_other_names_is_compiled_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    (folder / "older.py").write_text(
-        "from typing import NamedTuple\n"
-        "from strategy.base.compiled import compiled\n"
-        "class Named(NamedTuple):\n    number: int\n"
-        "@compiled\ndef one_more(it):\n    return it.number + 1\n"
+def test_short_loops_of_one_process_load_no_compiler() -> None:
+    program = (
+        "import sys; from strategy.layout.makespan import *; from strategy.layout.schedule import Schedule\n"
+        "one, step = np.ones((2, 1), np.int64), np.ones(2, np.int64)\n"
+        "times = PipelineTimes(one, one, one, step[1:], step[1:], step, step)\n"
+        "print([makespan_ns(schedule, 4, times) for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)])\n"
+        "print(sorted({'numba', 'llvmlite', 'scipy'} & set(sys.modules)))"
     )
-    monkeypatch.syspath_prepend(str(folder))
-    older = importlib.import_module("older")
-    assert older.one_more(older.Named(1)) == 2
-    named = older.Named
-    del older.Named
-    fresh = compiled.compiled(older.one_more.py_func)
-    older.Renamed = named
-    named.__name__ = named.__qualname__ = "Renamed"
-    assert fresh(older.Renamed(2)) == 3
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1] == "[]", done.stderr

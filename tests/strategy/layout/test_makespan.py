@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba.core.dispatcher import Dispatcher
 
 from simulator import reference
 from simulator.pipelines import pipeline
+from strategy.base.compiled import Loop
 from strategy.base.errors import InputError
 from strategy.layout import makespan as module
 from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
@@ -31,7 +31,12 @@ def times_of(p: int, laps: int, forward: Any, backward: Any, weight: Any, **more
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))
-def test_it_is_what_the_chunks_take_one_by_one(schedule: Schedule) -> None:
+@pytest.mark.parametrize("compiled", [True, False])
+def test_it_is_what_the_chunks_take_one_by_one(
+    compiled: bool, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loops are compiled, or interpreted, as a process begins that has run few turns of them."""
+    monkeypatch.setattr(Loop, "worth", lambda loop, _turns: loop if compiled else loop.interpreted)
     rng = random.Random(1)
     for _ in range(60):
         p, laps, m = random_pipeline(rng, schedule)
@@ -138,7 +143,7 @@ def test_what_cannot_be_scheduled_or_counted() -> None:
 def test_once_warm_nothing_is_compiled_any_more() -> None:
     """With arrays that cannot be written to, or are parts of others, and no other types of arrays."""
     warm()
-    before = {name: len(value.signatures) for name, value in vars(module).items() if isinstance(value, Dispatcher)}
+    before = {name: len(value.load().signatures) for name, value in vars(module).items() if isinstance(value, Loop)}
     assert len(before) == 5
     rng = random.Random(3)
     for schedule in Schedule:
@@ -148,4 +153,4 @@ def test_once_warm_nothing_is_compiled_any_more() -> None:
         makespans_ns(schedule, 30, many)
         wide = replace(times_of(3, schedule.default_laps, 1, 2, 3), before_ns=np.arange(9)[::3])
         makespan_ns(schedule, 300, wide)
-    assert before == {name: len(getattr(module, name).signatures) for name in before}
+    assert before == {name: len(getattr(module, name).load().signatures) for name in before}

@@ -7,8 +7,8 @@ import pkgutil
 import random
 
 import pytest
-from numba.core.dispatcher import Dispatcher
 
+from strategy.base.compiled import Loop
 from strategy.ilp import solve as solver
 from strategy.ilp.solve import branch_and_bound
 from strategy.ilp.solve import solve as solve_problem
@@ -21,10 +21,10 @@ def signatures() -> dict[str, int]:
     """For how many types every compiled function of the solver has been compiled, or loaded from its cache."""
     modules = [importlib.import_module(m.name) for m in pkgutil.iter_modules(solver.__path__, f"{solver.__name__}.")]
     return {
-        f"{module.__name__}.{name}": len(value.signatures)
+        f"{module.__name__}.{name}": len(value.load().signatures)
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, Dispatcher)
+        if isinstance(value, Loop)
     }
 
 
