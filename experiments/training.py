@@ -27,7 +27,8 @@ from strategy.cost.calibrate import write_measurements
 from strategy.models.pretrained import Pretrained, open_pretrained
 from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import Plan, read_plan, write_plan
-from strategy.plan.verify import verify
+from strategy.plan.verify import Admitted, admitted
+from strategy.program.protocol import admit
 from strategy.program.timeline import write_timeline
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def train(args: argparse.Namespace) -> int:
     plan = read_plan(args.plan)
     check_world(plan, comm.size)
     agree(comm, **_same_on_all(args, plan))
-    problems = broadcast(comm, verify(plan) if comm.rank == 0 else None)
+    verified = admitted(plan, admit) if comm.rank == 0 else None
+    problems = broadcast(comm, verified if isinstance(verified, list) else [])
     if problems:
         raise PlanError(problems[0], where=str(args.plan))
     kernels = open_kernels(args.backend)
@@ -63,7 +65,8 @@ def train(args: argparse.Namespace) -> int:
         checkpoint=None if checkpoint is None else checkpoint.folder,
         checkpoint_content=None if checkpoint is None else _digest(checkpoint.folder / MANIFEST),
     )
-    program = program_of(plan)
+    made = verified.program if isinstance(verified, Admitted) else None
+    program = program_of(plan) if made is None or made.alike else made
     transport = MpiTransport(comm, lanes_of(program))
     folder = run_folder()
     run = None

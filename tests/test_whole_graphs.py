@@ -1,6 +1,6 @@
 """Any graph over the ops, laid out in any legal way, computes what one device computes.
 
-Eighty graphs here, thousands by `python -m tests.campaigns layouts --cases 3000`.
+Forty graphs here, thousands by `python -m tests.campaigns layouts --cases 3000`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.threads import run_loopback
 from tests.support.unaliased import unaliased
 from tests.support.whole_graphs import WholeCase, forward_kinds, random_whole_graph
 
-CASES = 80
+CASES = 40
 BATCH = 10
 NUMBERS = [number for number in range(CASES) if number % MPI_EVERY]
 MPI_NUMBERS = [number for number in range(CASES) if number % MPI_EVERY == 0]

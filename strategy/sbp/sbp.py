@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from strategy.base.errors import SbpError
 from strategy.sbp.tensor import Box, Shape, TensorSpec
@@ -139,7 +139,18 @@ def parse_nd(texts: object, *, where: str = "sbp") -> NdSbp:
     """
     if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
         raise SbpError("not a list of SBPs", where=where, got=texts, expected="a list, one SBP per mesh axis")
-    return tuple(parse_sbp(text, where=where) for text in texts)
+    try:
+        found = _nd_sbp_of(tuple(texts))
+    except TypeError:  # a list among them, say, which parse_sbp names
+        found = None
+    return tuple(parse_sbp(text, where=where) for text in texts) if found is None else found
+
+
+@lru_cache(maxsize=4096)
+def _nd_sbp_of(texts: tuple[object, ...]) -> NdSbp | None:
+    """None where one of them is no SBP. A plan writes few different ones, often."""
+    found = [_sbp_of(text) if isinstance(text, str) else None for text in texts]
+    return None if None in found else cast(NdSbp, tuple(found))
 
 
 def adjoint(nd_sbp: NdSbp) -> NdSbp:

@@ -24,7 +24,7 @@ from tests.support.small_plans import request, simulated
 
 MODEL = MixtralConfig(2, 16, 2, 1, 12, 4, 2, 8, 256)
 TRAINING = Training(global_batch=8, lr=1e-2, dtype=DType.FLOAT64)
-STEPS = 8
+STEPS = 4
 
 
 def experts(weights: NdSbp, tokens: NdSbp) -> Mapping[str, NdSbp]:

@@ -23,7 +23,7 @@ from tests.experiments.test_experts import experts
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import config_of, plan_by_rules, request
 
-STEPS, RANKS = 12, 4
+STEPS, RANKS = 6, 4
 TRAINING = Training(global_batch=8, num_micro_batches=2, lr=2e-2, dtype=DType.FLOAT64)
 BY_SAMPLES = ("samples split", "tensor")
 
@@ -94,7 +94,7 @@ def test_four_ranks_learn_what_one_learns(model: str, name: str, tmp_path_factor
     assert plan_of(model, name).ranks == RANKS
     alone, found = losses_of(folder, model, "alone"), losses_of(folder, model, name)
     assert len(alone) == STEPS
-    assert alone[-1] < 0.8 * alone[0]
+    assert alone[-1] < 0.9 * alone[0]
     assert found == pytest.approx(alone, rel=1e-9)
 
 

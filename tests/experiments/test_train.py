@@ -24,7 +24,7 @@ from tests.mpi.jobs import Ended, run, run_well
 from tests.mpi.plans import DEGREES, LAYOUTS, small_plan, write_small_plan
 
 pytestmark = pytest.mark.mpi
-STEPS = 14
+STEPS = 7
 STEP_KEYS = {"step", "loss", "skipped", "step_time_s", "tokens_per_s", "grad_norm"}
 SUMMARY_KEYS = {
     "steps",
@@ -103,7 +103,7 @@ def test_a_plan_learns_what_one_rank_learns(trained: Train, layout: str, dtype: 
     found, alone = trained(layout, dtype), trained("alone", dtype)
     assert found.checkpoint.step == alone.checkpoint.step == STEPS
     assert len(found.losses) == STEPS
-    assert alone.losses[-1] < 0.8 * alone.losses[0]
+    assert alone.losses[-1] < 0.9 * alone.losses[0]
     assert relative(found.losses, alone.losses) <= (1e-4 if dtype is DType.FLOAT32 else 1e-10)
     assert set(found.checkpoint.manifest.tensors) == set(alone.checkpoint.manifest.tensors)
     assert {v.name for v in small_plan(layout, dtype).graph.with_role(Role.VARIABLE)} == set(

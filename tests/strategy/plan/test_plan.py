@@ -107,7 +107,7 @@ def test_wrong_values_under_a_right_hash_are_refused_by_name(tmp_path: Path) -> 
     accepted = []
     places = [place for place in paths(content) if place and place[0] not in ("plan_hash", "inputs_hash")]
     mutations = [(place, junk) for place in places for junk in JUNK]
-    for place, junk in random.Random(0).sample(mutations, 400):
+    for place, junk in random.Random(0).sample(mutations, 200):
         damaged = copy.deepcopy(content)
         put(damaged, place, junk)
         if damaged == content:

@@ -65,9 +65,9 @@ def test_unchanged_plans_are_accepted(kind: str, tmp_path: Path) -> None:
 
 
 def signature_mutants(kind: str, rng: random.Random) -> Iterator[Mutant]:
-    """For every op, one tensor's SBP along one axis replaced such that the signature is not legal."""
+    """For sixty ops, one tensor's SBP along one axis replaced such that the signature is not legal."""
     plan, mesh = real_plan(kind), real_plan(kind).layout.stages.placements[0].mesh
-    for op in plan.graph.ops:
+    for op in rng.sample(plan.graph.ops, 60):
         legal = {json.dumps([format_nd(nd) for nd in s.layouts]) for s in op_signatures(plan.graph, op, mesh)}
         neighbours = []
         for part in ("inputs", "outputs", "updates"):
