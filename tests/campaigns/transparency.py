@@ -22,7 +22,7 @@ import numpy as np
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
 from executor.runtime.initialize import initial_piece
-from executor.train import StepReport, Trainer, program_of
+from executor.train import StepReport, Trainer
 from strategy.base.errors import SbplanError
 from strategy.graph.graph import Role
 from strategy.layout.layout import home_of
@@ -41,7 +41,7 @@ from tests.support.plan_features import features_of
 from tests.support.random_plans import PlanCase, random_plan_case
 from tests.support.reference import Array, run_graph
 from tests.support.routed import dense_bytes, moves_by_all_to_alls, routed_bytes
-from tests.support.small_plans import Trained, corpus, train
+from tests.support.small_plans import Trained, corpus, lowered, train
 
 LEAST = 0.05
 QUOTAS = {
@@ -162,7 +162,7 @@ def check(plan: Plan, program: Program | None = None, *, steps: int = STEPS) -> 
 
     `program` is what the plan is lowered to, where the caller has it already.
     """
-    program = program_of(plan) if program is None else program
+    program = lowered(plan) if program is None else program
     first: dict[int, dict[str, Array]] = {}
 
     def after_step(trainer: Trainer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, Program
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
-from strategy.search.candidate.candidate_solve import solve_candidate, solved_as
+from strategy.search.candidate.candidate_solve import Solved, solve_candidate, solved_as
 from strategy.search.candidate.candidates import Request, space_of
 from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep, simulated_plan
 from strategy.search.layouts.deduce import deduce
@@ -103,7 +104,7 @@ def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str], simu
     solved = solve_candidate(asked, config, rules=rules)
     if solved is None:
         raise InfeasibleError("no layout fits")
-    return simulated_plan(asked, solved, simulate)
+    return _planned(asked, solved, simulate)
 
 
 def random_plan(asked: Request, config: PlanConfig, rng: random.Random, simulate: Simulate = no_simulation) -> Plan:
@@ -129,7 +130,29 @@ def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str], simul
 def _laid_out(asked: Request, config: PlanConfig, space: SearchSpace, layout: Layout, simulate: Simulate) -> Plan:
     """The plan of a layout chosen in some space, at the prices of the request."""
     solved = solved_as(config, Priced(space.graph, layout, space.pipeline, asked.cost), 0)
-    return simulated_plan(asked, solved, simulate)
+    return _planned(asked, solved, simulate)
+
+
+_recent: deque[tuple[Plan, Program]] = deque(maxlen=8)
+
+
+def _planned(asked: Request, solved: Solved, simulate: Simulate) -> Plan:
+    """The plan, whose program is kept for a while."""
+    made: list[Program] = []
+
+    def seen(program: Program) -> SimulatedStep:
+        made.append(program)
+        return simulate(program)
+
+    plan = simulated_plan(asked, solved, seen)
+    if not made[0].alike:
+        _recent.append((plan, made[0]))
+    return plan
+
+
+def lowered(plan: Plan) -> Program:
+    """The program of a plan; that from which its claims were taken, where the plan was made here lately."""
+    return next((program for known, program in _recent if known is plan), None) or program_of(plan)
 
 
 def _random_layout(space: SearchSpace, rng: random.Random) -> Layout:
@@ -200,7 +223,7 @@ def train(
     Raises:
         RankFault: the first failure of any rank.
     """
-    program = program_of(plan) if program is None else program
+    program = lowered(plan) if program is None else program
     hub = LoopbackHub(plan.ranks, lanes_of(program))
     transports = [hub.transport(rank) for rank in range(plan.ranks)]
     trainers = [
