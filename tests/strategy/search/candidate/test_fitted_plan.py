@@ -18,7 +18,7 @@ from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.candidates import Pins, Request, free_rules
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.search import search
-from tests.support.small_plans import config_of, no_simulation, request, simulated
+from tests.support.small_plans import MODEL, config_of, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)
 PINS = Pins(dp=1, tp=2, pp=1, num_micro_batches=1, recompute=Recompute.NONE)
@@ -57,7 +57,7 @@ def test_what_exceeds_the_limit_is_solved_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_never_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = request(2, TRAINING, limit=10**6)
+    asked = request(2, TRAINING, limit=10**6, model=replace(MODEL, layers=1))
     first = solved(asked)
     waste(monkeypatch, 10**6)
     with pytest.raises(InfeasibleError):

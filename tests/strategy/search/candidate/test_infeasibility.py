@@ -16,11 +16,11 @@ from strategy.passes.training import Training
 from strategy.search.candidate import infeasibility
 from strategy.search.candidate.candidates import Pins, candidates_of
 from strategy.search.search import search
-from tests.support.small_plans import request, simulated
+from tests.support.small_plans import MODEL, request, simulated
 
 
 def test_too_little_memory_names_what_would_do() -> None:
-    asked = replace(request(1, Training(global_batch=4)), memory_limit_bytes=1000)
+    asked = replace(request(1, Training(global_batch=2), model=replace(MODEL, layers=1)), memory_limit_bytes=1000)
     with pytest.raises(InfeasibleError) as caught:
         search(asked, simulate=simulated, budget=Budget.of(120))
     smallest = caught.value.smallest_limit
