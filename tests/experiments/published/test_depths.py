@@ -14,7 +14,7 @@ from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job
 from tests.experiments.conftest import Command
 
-SMALL = megatron.megatron_job(megatron.gpt(2, 2048, 16), 8, tp=2, pp=2, global_batch=16, micro_batch=2)
+SMALL = megatron.megatron_job(megatron.gpt(2, 2048, 16), 4, tp=2, pp=2, global_batch=8, micro_batch=2)
 
 
 @cache
@@ -61,8 +61,8 @@ def test_causes_are_counted_each_for_itself_and_are_the_step(changes: dict[str, 
 
 def test_more_micro_batches_are_less_bubble_and_slower_links_more_exposed() -> None:
     """The same in both depths."""
-    base, longer = priced(SMALL), priced(replace(SMALL, global_batch=64))
-    whole = priced(replace(SMALL, pp=1, tp=1, gpus=2))
+    base, longer = priced(SMALL), priced(replace(SMALL, global_batch=32))
+    whole = priced(replace(SMALL, pp=1, tp=1, gpus=2, global_batch=32))
     for depth in ("closed_form", "acts"):
         plain = getattr(base, depth)
         assert of(getattr(longer, depth), "bubble") < 0.5 * of(plain, "bubble")
