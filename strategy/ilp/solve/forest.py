@@ -4,17 +4,20 @@ Dynamic programming over induced trees is the tree-block move of Hamze and de Fr
 Memory enters through prices, so a move may break a limit; the caller repairs or refuses it.
 
 Shapes, as in `packed_arrays`: N nodes, C choices in all, F nodes of the forest. Picks are (N,) int64, costs (C,)
-float64.
+float64; `inside` (N,) tells which nodes are of the forest, `value` and its parts the cost of each choice of these,
+with the best of what hangs below it.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.packed_arrays import PackedArrays
 
+BoolArray = npt.NDArray[np.bool_]
 BIG = 1e300
 
 
@@ -57,9 +60,31 @@ def optimise_forest(arrays: PackedArrays, costs: FloatArray, picks: IntArray, ca
 
     A candidate that would close a cycle stays where it is. `costs` (C,) are those of the choices, memory priced.
     """
-    nodes = picks.size
-    inside = np.zeros(nodes, np.bool_)  # (N,) whether a node is of the forest
-    leader = np.arange(nodes)  # (N,) union-find: towards the leader of a node's tree
+    inside = _forest_among(arrays, candidates)
+    parent = np.full(picks.size, -1)
+    order = _by_breadth(arrays, candidates, inside, parent)
+    position = np.full(picks.size, -1)  # (N,) in `order`
+    at = np.empty(order.size + 1, np.int64)  # (F+1,) the choices of the k-th node, in `value`
+    at[0] = 0
+    for k in range(order.size):
+        i = order[k]
+        position[i] = k
+        at[k + 1] = at[k] + arrays.choice_at[i + 1] - arrays.choice_at[i]
+    value = np.empty(at[order.size])
+    _own_costs(arrays, costs, picks, inside, order, at, value)
+    _hang_below(arrays, order, parent, position, at, value)
+    _pick_from_roots(arrays, order, parent, at, value, picks)
+
+
+@compiled
+def _forest_among(arrays: PackedArrays, candidates: IntArray) -> BoolArray:
+    """(N,) whether a node is of the forest: a candidate joins unless it has two neighbours in one tree.
+
+    Trees are told apart by union-find: `leader` (N,) points towards the leader of a node's tree.
+    """
+    nodes = arrays.choice_at.size - 1
+    inside = np.zeros(nodes, np.bool_)
+    leader = np.arange(nodes)
     roots = np.empty(nodes, np.int64)  # trees that the candidate touches
     for i in candidates:
         count = 0
@@ -82,11 +107,16 @@ def optimise_forest(arrays: PackedArrays, costs: FloatArray, picks: IntArray, ca
             inside[i] = True
             for q in range(count):
                 leader[roots[q]] = i
-    order = np.empty(candidates.size, np.int64)  # (F,) every tree from its root, by breadth
-    parent = np.full(nodes, -1)  # (N,) the edge to the node above
+    return inside
+
+
+@compiled
+def _by_breadth(arrays: PackedArrays, candidates: IntArray, inside: BoolArray, parent: IntArray) -> IntArray:
+    """(F,) the nodes of every tree from its root; writes the edge to the node above into `parent` (N,)."""
+    order = np.empty(candidates.size, np.int64)
     filled = 0
     read = 0
-    seen = np.zeros(nodes, np.bool_)
+    seen = np.zeros(inside.size, np.bool_)
     for seed in candidates:
         if not inside[seed] or seen[seed]:
             continue
@@ -104,15 +134,21 @@ def optimise_forest(arrays: PackedArrays, costs: FloatArray, picks: IntArray, ca
                     parent[j] = e
                     order[filled] = j
                     filled += 1
-    at = np.empty(filled + 1, np.int64)  # (F+1,) the choices of the k-th node, in `value`
-    position = np.full(nodes, -1)  # (N,) in `order`
-    at[0] = 0
-    for k in range(filled):
-        i = order[k]
-        position[i] = k
-        at[k + 1] = at[k] + arrays.choice_at[i + 1] - arrays.choice_at[i]
-    value = np.empty(at[filled])  # the cost of each choice, with the best of what hangs below it
-    for k in range(filled):
+    return order[:filled]
+
+
+@compiled
+def _own_costs(
+    arrays: PackedArrays,
+    costs: FloatArray,
+    picks: IntArray,
+    inside: BoolArray,
+    order: IntArray,
+    at: IntArray,
+    value: FloatArray,
+) -> None:
+    """Writes what each choice costs, with its node's tables to neighbours that stay at their picks."""
+    for k in range(order.size):
         i = order[k]
         begin = arrays.choice_at[i]
         size = arrays.choice_at[i + 1] - begin
@@ -133,7 +169,14 @@ def optimise_forest(arrays: PackedArrays, costs: FloatArray, picks: IntArray, ca
                 start = arrays.table_at[e] + picks[j]
                 for c in range(size):
                     mine[c] += arrays.table[start + c * columns]
-    for k in range(filled - 1, -1, -1):
+
+
+@compiled
+def _hang_below(
+    arrays: PackedArrays, order: IntArray, parent: IntArray, position: IntArray, at: IntArray, value: FloatArray
+) -> None:
+    """Adds to each choice, leaves first, the least that every node below costs beside it."""
+    for k in range(order.size - 1, -1, -1):
         i = order[k]
         e = parent[i]
         if e < 0:
@@ -153,7 +196,14 @@ def optimise_forest(arrays: PackedArrays, costs: FloatArray, picks: IntArray, ca
                 for d in range(mine.size):
                     least = min(least, arrays.table[start + d * columns] + mine[d])
             above[c] += least
-    for k in range(filled):
+
+
+@compiled
+def _pick_from_roots(
+    arrays: PackedArrays, order: IntArray, parent: IntArray, at: IntArray, value: FloatArray, picks: IntArray
+) -> None:
+    """Writes the best choice of every node, roots first, beside the pick of the node above."""
+    for k in range(order.size):
         i = order[k]
         e = parent[i]
         mine = value[at[k] : at[k + 1]]

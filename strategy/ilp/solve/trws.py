@@ -101,39 +101,7 @@ def trws_sweep(
         size = arrays.choice_at[i + 1] - begin
         for c in range(size):
             own[c] = priced[begin + c]
-        later = 0
-        earlier = 0
-        for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
-            e = arrays.links[k]
-            as_head = arrays.head[e] == i
-            if as_head == forward:
-                earlier += 1
-                rows = arrays.tail_at[e + 1] - arrays.tail_at[e]
-                columns = arrays.head_at[e + 1] - arrays.head_at[e]
-                if as_head:
-                    into = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
-                    into[:] = BIG
-                    for a in range(rows):
-                        given = to_tail[arrays.tail_at[e] + a]
-                        line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
-                        for b in range(columns):
-                            into[b] = min(into[b], line[b] - given)
-                else:
-                    other = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
-                    for a in range(rows):
-                        line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
-                        least = BIG
-                        for b in range(columns):
-                            least = min(least, line[b] - other[b])
-                        to_tail[arrays.tail_at[e] + a] = least
-            else:
-                later += 1
-            if as_head:
-                for c in range(size):
-                    own[c] += to_head[arrays.head_at[e] + c]
-            else:
-                for c in range(size):
-                    own[c] += to_tail[arrays.tail_at[e] + c]
+        earlier, later = _receive_from_edges(arrays, i, to_tail, to_head, forward, own[:size])
         earlier_joins, later_joins = _receive_from_joins(arrays, i, to_lines, forward, own, buffer)
         earlier += earlier_joins
         later += later_joins
@@ -143,24 +111,7 @@ def trws_sweep(
         total += least
         for c in range(size):
             beside[c] = own[c]
-        for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
-            e = arrays.links[k]
-            as_head = arrays.head[e] == i
-            if as_head != forward:
-                continue
-            columns = arrays.head_at[e + 1] - arrays.head_at[e]
-            if as_head:
-                a = picks[arrays.tail[e]]
-                start = arrays.table_at[e] + a * columns
-                given = to_tail[arrays.tail_at[e] + a]
-                for c in range(size):
-                    beside[c] += arrays.table[start + c] - given - to_head[arrays.head_at[e] + c]
-            else:
-                b = picks[arrays.head[e]]
-                start = arrays.table_at[e] + b
-                given = to_head[arrays.head_at[e] + b]
-                for c in range(size):
-                    beside[c] += arrays.table[start + c * columns] - given - to_tail[arrays.tail_at[e] + c]
+        _condition_on_picks(arrays, i, to_tail, to_head, forward, picks, beside[:size])
         _condition_on_visited(arrays, i, to_lines, forward, picks, visited, beside, buffer)
         best = 0
         for c in range(1, size):
@@ -170,19 +121,108 @@ def trws_sweep(
         visited[i] = True
         if later:
             share = 1.0 / max(later, earlier)
-            for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
-                e = arrays.links[k]
-                as_head = arrays.head[e] == i
-                if as_head == forward:
-                    continue
-                if as_head:
-                    for c in range(size):
-                        to_head[arrays.head_at[e] + c] -= share * (own[c] - least)
-                else:
-                    for c in range(size):
-                        to_tail[arrays.tail_at[e] + c] -= share * (own[c] - least)
+            _send_along_edges(arrays, i, to_tail, to_head, forward, own[:size], least, share)
             _send_to_joins(arrays, i, to_lines, forward, own, least, share, buffer)
     return total
+
+
+@compiled
+def _receive_from_edges(
+    arrays: PackedArrays, i: int, to_tail: FloatArray, to_head: FloatArray, forward: bool, own: FloatArray
+) -> tuple[int, int]:
+    """Renews the messages to node i of those visited before, and adds all its messages to `own` (W,).
+
+    Returns how many edges lead to nodes before it, and after it.
+    """
+    earlier, later = 0, 0
+    for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+        e = arrays.links[k]
+        as_head = arrays.head[e] == i
+        if as_head == forward:
+            earlier += 1
+            rows = arrays.tail_at[e + 1] - arrays.tail_at[e]
+            columns = arrays.head_at[e + 1] - arrays.head_at[e]
+            if as_head:
+                into = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
+                into[:] = BIG
+                for a in range(rows):
+                    given = to_tail[arrays.tail_at[e] + a]
+                    line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
+                    for b in range(columns):
+                        into[b] = min(into[b], line[b] - given)
+            else:
+                other = to_head[arrays.head_at[e] : arrays.head_at[e] + columns]
+                for a in range(rows):
+                    line = arrays.table[arrays.table_at[e] + a * columns : arrays.table_at[e] + (a + 1) * columns]
+                    least = BIG
+                    for b in range(columns):
+                        least = min(least, line[b] - other[b])
+                    to_tail[arrays.tail_at[e] + a] = least
+        else:
+            later += 1
+        if as_head:
+            for c in range(own.size):
+                own[c] += to_head[arrays.head_at[e] + c]
+        else:
+            for c in range(own.size):
+                own[c] += to_tail[arrays.tail_at[e] + c]
+    return earlier, later
+
+
+@compiled
+def _condition_on_picks(
+    arrays: PackedArrays,
+    i: int,
+    to_tail: FloatArray,
+    to_head: FloatArray,
+    forward: bool,
+    picks: IntArray,
+    beside: FloatArray,
+) -> None:
+    """Puts into `beside` (W,), in place of messages to node i, the tables to those visited before, at their picks."""
+    for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+        e = arrays.links[k]
+        as_head = arrays.head[e] == i
+        if as_head != forward:
+            continue
+        columns = arrays.head_at[e + 1] - arrays.head_at[e]
+        if as_head:
+            a = picks[arrays.tail[e]]
+            start = arrays.table_at[e] + a * columns
+            given = to_tail[arrays.tail_at[e] + a]
+            for c in range(beside.size):
+                beside[c] += arrays.table[start + c] - given - to_head[arrays.head_at[e] + c]
+        else:
+            b = picks[arrays.head[e]]
+            start = arrays.table_at[e] + b
+            given = to_head[arrays.head_at[e] + b]
+            for c in range(beside.size):
+                beside[c] += arrays.table[start + c * columns] - given - to_tail[arrays.tail_at[e] + c]
+
+
+@compiled
+def _send_along_edges(
+    arrays: PackedArrays,
+    i: int,
+    to_tail: FloatArray,
+    to_head: FloatArray,
+    forward: bool,
+    own: FloatArray,
+    least: float,
+    share: float,
+) -> None:
+    """Takes from node i, on each edge to a node after it, its share of what choices cost over the least."""
+    for k in range(arrays.link_at[i], arrays.link_at[i + 1]):
+        e = arrays.links[k]
+        as_head = arrays.head[e] == i
+        if as_head == forward:
+            continue
+        if as_head:
+            for c in range(own.size):
+                to_head[arrays.head_at[e] + c] -= share * (own[c] - least)
+        else:
+            for c in range(own.size):
+                to_tail[arrays.tail_at[e] + c] -= share * (own[c] - least)
 
 
 @compiled
