@@ -25,7 +25,7 @@ from strategy.sbp.sbp import P
 from strategy.sbp.tensor import TensorSpec
 
 MOST_LISTED = 12
-MOST_UNLISTED = 60
+MOST_UNLISTED = 30
 NUMPY = NumpyKernels()
 KINDS = tuple(REGISTRY)
 

@@ -40,9 +40,10 @@ def read_backward(graph: Graph) -> int:
     return sum(graph.values[name].spec.nbytes for name in read)
 
 
-@pytest.mark.parametrize("owner", [False, True])
-@pytest.mark.parametrize("micro_batches", [1, 2, 3])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize(
+    ("stage", "owner"), [(0, False), *((stage, owner) for stage in (1, 2, 3) for owner in (False, True))]
+)
 def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batches: int, owner: bool) -> None:
     """Over two ranks; T are the bytes of all parameters, G those of their gradients, a second term of the table's too.
 
@@ -50,7 +51,7 @@ def test_what_a_stage_sends_is_counted_by_the_transport(stage: int, micro_batche
     and gathers T once; stage 3 scatters G and gathers what either pass reads, per micro-batch.
     Reduced to owners and broadcast by them, it is as much.
     """
-    plan = zero_plan(stage, micro_batches, owner=owner and stage > 0)
+    plan = zero_plan(stage, micro_batches, owner=owner)
     graph, gradients = plan.graph, PARAMETERS + TABLE
     wanted = {
         0: 2 * PARAMETERS,

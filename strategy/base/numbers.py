@@ -1,6 +1,6 @@
-"""Numbers: of values, equal ones the same; the value itself is looked at once, then it is told by its identity.
+"""Numbering (interning): equal values get the same number; a value seen before is found by its identity.
 
-Layers that are alike share specs and layouts, whose hashes are made of many parts and are asked for all the time.
+Alike layers share specs and layouts. Their hashes are made of many parts, and are asked for all the time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Known = TypeVar("Known", bound=Hashable)
 
 
 class Numbers(Generic[Known]):
-    """From 0, in the order in which they are asked for."""
+    """Numbers from 0, in the order in which values are first asked for."""
 
     def __init__(self) -> None:
         self._of_value: dict[Known, int] = {}
@@ -36,5 +36,5 @@ class Numbers(Generic[Known]):
         return self._values[number]
 
     def __len__(self) -> int:
-        """How many different values there are."""
+        """The number of different values."""
         return len(self._values)

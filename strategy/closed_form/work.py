@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.closed_form.gemm import EffectiveFlops, Floats, training
 from strategy.closed_form.job import Jobs
@@ -64,101 +65,143 @@ class JobWork:
 
 
 def measure(jobs: Jobs) -> JobWork:
-    """Count the work of jobs."""
+    """Count the work of jobs; every array is (jobs,)."""
     j = jobs
-    micro_batches = np.maximum(np.round(j.global_batch / (j.dp * j.micro_batch)), 1)
     images = j.conv_flop > 0
     tokens = np.where(images, 0.0, j.micro_batch * j.seq / j.cp)
-    nbytes = np.where(j.bits == 32, 4.0, 2.0)
-    sheet = {"multiprocessors": j.multiprocessors, "bandwidth": j.memory_bytes_per_s}
-    wide = {**sheet, "peak": j.peak, "nbytes": np.minimum(j.bits / 8, 4.0)}
-    half = {**sheet, "peak": j.peak_half, "nbytes": nbytes}
-    one = np.ones(len(jobs))
-
-    latent = j.q_rank > 0
-    queries = j.heads * j.head_qk
-    per_layer = _products(jobs, tokens)
-    weights = [(m, n, k, one, layers) for m, n, k, layers in per_layer]
-    forward, backward = _sum(weights, wide)
-    experts = np.maximum(j.experts, 1)
-    local = np.maximum(experts / j.ep, 1)
-    rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep / experts
-    width = np.where(j.latent > 0, j.latent, j.hidden)
-    routed = np.where(j.moe_layers > 0, local, 0.0)
-    of_experts = [
-        (rows, j.expert_ffn * (1 + j.gated), width, routed, j.moe_layers),
-        (rows, width, j.expert_ffn, routed, j.moe_layers),
-    ]
-    grouped, grouped_back = _sum(of_experts, wide)
-    # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
-    casts = j.bits < 16
-    narrow = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
-    narrow_back = (
-        sum((2 * m * n * count * layers for m, n, _, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
-    )
-    span = j.seq / j.cp
-    unfused = np.array([not job.flash for job in jobs.jobs]) & (j.heads > 0)
-    heads = j.micro_batch * j.heads / j.tp * unfused
-    batched, batched_back = _sum(
-        [
-            (span, j.seq, j.head_qk, heads, j.attention_layers),
-            (span, j.head_v, j.seq, heads, j.attention_layers),
-        ],
-        half,
-    )
-    flash_flop = (
-        np.where(
-            unfused, 0.0, 2 * j.micro_batch * j.heads / j.tp * span * j.seq * j.attended * (j.head_qk + j.head_v) / 2
-        )
-        * j.attention_layers
-    )
-    scores = nbytes * heads * span * j.seq * j.attention_layers
-
-    along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
-    inner = (
-        j.attention_layers * (queries + j.kv_heads * (j.head_qk + j.head_v) + j.heads * j.head_v)
-        + j.dense_layers * j.ffn * (2 + j.gated)
-        + j.moe_layers * j.shared_ffn * (2 + j.gated)
-    )
-    moved = (
-        nbytes * tokens * (5 * j.hidden * (j.attention_layers + _feeds(jobs) + j.mamba_layers) / along + inner / j.tp)
-    )
-    scanned = nbytes * tokens * j.mamba_inner / j.tp * j.mamba_layers
-    sent = tokens * j.top_k * width * nbytes * j.moe_layers / np.where(j.moe_layers > 0, j.tp, 1)
-    kernels = (
-        j.attention_layers * (np.where(unfused, 14, 9) + np.where(latent, 6, 0)) + j.dense_layers * 5
-        + j.moe_layers * 22 + j.mamba_layers * 9
-    )  # fmt: skip
-    kernels = np.where(images, j.conv_kernels, kernels)
-    conv = j.micro_batch * j.conv_flop
-    convolved = nbytes * j.micro_batch * j.conv_elements
-    # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
-    ahead = Pass(forward, grouped, batched, flash_flop, scores, moved, scanned, narrow, sent, conv, convolved, kernels)
-    back = Pass(
-        backward, grouped_back, batched_back, 2.5 * flash_flop, 2 * scores, 1.6 * moved, 2 * scanned, narrow_back, sent,
-        2 * conv, 2 * convolved, 1.9 * kernels,
-    )  # fmt: skip
+    forward, backward = _passes(jobs, tokens)
     # A vocabulary that is cut is padded to whole tiles; one that is not stays as ragged as it is.
     vocab = np.where(j.tp > 1, np.ceil(j.vocab / (128 * j.tp)) * 128, j.vocab)
-    logits, logits_back = _sum([(tokens * j.logit_share, vocab, j.hidden, one, one)], half)
+    one = np.ones(len(jobs))
+    logits, logits_back = _sum([(tokens * j.logit_share, vocab, j.hidden, one, one)], _half_sheet(jobs))
     dense, expert = _parameters(jobs)
     again = np.array([{"none": 0.0, "selective": 0.0, "full": 1.0}[job.recompute] for job in jobs.jobs])
     return JobWork(
-        forward=ahead,
-        backward=back,
+        forward=forward,
+        backward=backward,
         logits=logits + logits_back,
         logits_bytes=tokens * j.logit_share * vocab * 4,
-        activation=nbytes * tokens * j.hidden,
-        dispatched=sent,
+        activation=_element_nbytes(jobs) * tokens * j.hidden,
+        dispatched=forward.routed,
         parameters=dense / (j.tp * j.pp),
         expert_parameters=expert / (j.ep * j.pp),
         edge_parameters=j.vocab * j.hidden / j.tp,
-        micro_batches=micro_batches,
+        micro_batches=np.maximum(np.round(j.global_batch / (j.dp * j.micro_batch)), 1),
         tokens=tokens,
         recompute=again,
         collectives=np.where(images, 0.0, j.attention_layers + j.mamba_layers + _feeds(jobs)),
         routed_kernels=22 * j.moe_layers,
     )
+
+
+def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
+    """Forward and backward of one micro-batch through all blocks."""
+    j = jobs
+    one = np.ones(len(jobs))
+    weights = [(m, n, k, one, layers) for m, n, k, layers in _products(jobs, tokens)]
+    of_experts = _expert_products(jobs, tokens)
+    forward, backward = _sum(weights, _wide_sheet(jobs))
+    grouped, grouped_back = _sum(of_experts, _wide_sheet(jobs))
+    # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
+    casts = j.bits < 16
+    cast = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
+    cast_back = (
+        sum((2 * m * n * count * layers for m, n, _, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
+    )
+    unfused = np.array([not job.flash for job in jobs.jobs]) & (j.heads > 0)
+    heads = j.micro_batch * j.heads / j.tp * unfused
+    batched, batched_back = _sum(_attention_products(jobs, heads), _half_sheet(jobs))
+    fused_flop = _fused_attention_flop(jobs, unfused)
+    nbytes = _element_nbytes(jobs)
+    scores = nbytes * heads * (j.seq / j.cp) * j.seq * j.attention_layers
+    moved = _moved_bytes(jobs, tokens)
+    scanned = nbytes * tokens * j.mamba_inner / j.tp * j.mamba_layers
+    sent = tokens * j.top_k * _routed_width(jobs) * nbytes * j.moe_layers / np.where(j.moe_layers > 0, j.tp, 1)
+    conv = j.micro_batch * j.conv_flop
+    images = nbytes * j.micro_batch * j.conv_elements
+    kernels = _kernels(jobs, unfused)
+    # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
+    return (
+        Pass(forward, grouped, batched, fused_flop, scores, moved, scanned, cast, sent, conv, images, kernels),
+        Pass(
+            backward, grouped_back, batched_back, 2.5 * fused_flop, 2 * scores, 1.6 * moved, 2 * scanned, cast_back,
+            sent, 2 * conv, 2 * images, 1.9 * kernels,
+        ),
+    )  # fmt: skip
+
+
+def _element_nbytes(jobs: Jobs) -> Floats:
+    """Of an element of an activation."""
+    return np.where(jobs.bits == 32, 4.0, 2.0)
+
+
+def _wide_sheet(jobs: Jobs) -> dict[str, Floats]:
+    """The device as products with weights see it, at the job's precision."""
+    sheet = {"multiprocessors": jobs.multiprocessors, "bandwidth": jobs.memory_bytes_per_s}
+    return {**sheet, "peak": jobs.peak, "nbytes": np.minimum(jobs.bits / 8, 4.0)}
+
+
+def _half_sheet(jobs: Jobs) -> dict[str, Floats]:
+    """The device as products see it that are not narrower than halves: attention and the head."""
+    sheet = {"multiprocessors": jobs.multiprocessors, "bandwidth": jobs.memory_bytes_per_s}
+    return {**sheet, "peak": jobs.peak_half, "nbytes": _element_nbytes(jobs)}
+
+
+def _routed_width(jobs: Jobs) -> Floats:
+    """Elements of a token as experts take it."""
+    return np.where(jobs.latent > 0, jobs.latent, jobs.hidden)
+
+
+def _expert_products(jobs: Jobs, tokens: Floats) -> list[tuple[Floats, Floats, Floats, Floats, Floats]]:
+    """(rows, columns, depth, experts of a GPU, layers) of the two products of experts."""
+    j = jobs
+    experts = np.maximum(j.experts, 1)
+    local = np.maximum(experts / j.ep, 1)
+    rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep / experts
+    routed = np.where(j.moe_layers > 0, local, 0.0)
+    width = _routed_width(jobs)
+    return [
+        (rows, j.expert_ffn * (1 + j.gated), width, routed, j.moe_layers),
+        (rows, width, j.expert_ffn, routed, j.moe_layers),
+    ]
+
+
+def _attention_products(jobs: Jobs, heads: Floats) -> list[tuple[Floats, Floats, Floats, Floats, Floats]]:
+    """(rows, columns, depth, heads of a GPU, layers) of the two products of attention that is not fused."""
+    j = jobs
+    span = j.seq / j.cp
+    return [(span, j.seq, j.head_qk, heads, j.attention_layers), (span, j.head_v, j.seq, heads, j.attention_layers)]
+
+
+def _fused_attention_flop(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
+    """FLOPs of fused attention: both products, of the share of positions that is attended to."""
+    j = jobs
+    span = j.seq / j.cp
+    flop = 2 * j.micro_batch * j.heads / j.tp * span * j.seq * j.attended * (j.head_qk + j.head_v) / 2
+    return np.where(unfused, 0.0, flop) * j.attention_layers
+
+
+def _moved_bytes(jobs: Jobs, tokens: Floats) -> Floats:
+    """Bytes of norms, residuals and activation functions; sequence parallelism cuts those of width h."""
+    j = jobs
+    along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
+    inner = (
+        j.attention_layers * (j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v) + j.heads * j.head_v)
+        + j.dense_layers * j.ffn * (2 + j.gated)
+        + j.moe_layers * j.shared_ffn * (2 + j.gated)
+    )
+    outer = 5 * j.hidden * (j.attention_layers + _feeds(jobs) + j.mamba_layers) / along
+    return _element_nbytes(jobs) * tokens * (outer + inner / j.tp)
+
+
+def _kernels(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
+    """Kernels that a forward pass launches."""
+    j = jobs
+    of_layers = (
+        j.attention_layers * (np.where(unfused, 14, 9) + np.where(j.q_rank > 0, 6, 0)) + j.dense_layers * 5
+        + j.moe_layers * 22 + j.mamba_layers * 9
+    )  # fmt: skip
+    return np.where(j.conv_flop > 0, j.conv_kernels, of_layers)
 
 
 def _fan_in(jobs: Jobs) -> Floats:
