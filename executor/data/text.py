@@ -51,7 +51,8 @@ def standard_library() -> Corpus:
     for inner, folders, files in os.walk(folder):
         # not even listed: what is installed can be a hundred times what comes with Python
         folders[:] = [name for name in folders if name not in skipped]
-        names += [Path(inner, name).relative_to(folder) for name in files if name.endswith(".py")]
+        found = (Path(inner, name) for name in files)
+        names += [path.relative_to(folder) for path in found if path.suffix == ".py"]
     if not names:
         raise InputError("this Python came without its sources", where=str(folder), hint="give a text with --data PATH")
     return _split_files("Python standard library", folder, names)

@@ -1,7 +1,7 @@
 """Compiled loops: numba's machine code of a function, and numba itself, are loaded when the first one is called.
 
 That takes about a second, which most commands and most ranks of a job never need: what they run in loops is short. Such
-a loop is interpreted until, in sum, that has cost what the compiler would (`Loop.pays`); it is the same function.
+a loop is interpreted until, in sum, that has cost what the compiler would (`CompiledLoop.pays`); it is the same function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WORTH = 20_000
 _loading = threading.RLock()
 
 
-class Loop(Generic[P, R]):
+class CompiledLoop(Generic[P, R]):
     """A function that runs as machine code. Loops may call each other; to numba this is the code that it stands for."""
 
     def __init__(self, function: Callable[P, R], **options: Any) -> None:
@@ -70,16 +70,16 @@ class Loop(Generic[P, R]):
         """The function, in whose body loops are interpreted, too."""
         assert isinstance(self._function, FunctionType)
         code, names = self._function.__code__, self._function.__globals__
-        inner = {name: names[name].interpreted for name in code.co_names if isinstance(names.get(name), Loop)}
+        inner = {name: names[name].interpreted for name in code.co_names if isinstance(names.get(name), CompiledLoop)}
         found: Callable[P, R] = FunctionType(code, names | inner)
         return found
 
 
-def compiled(function: Callable[P, R]) -> Loop[P, R]:
+def compiled(function: Callable[P, R]) -> CompiledLoop[P, R]:
     """`function`, compiled for the types of its arguments when it is first called."""
-    return Loop(function)
+    return CompiledLoop(function)
 
 
-def in_place(function: Callable[P, R]) -> Loop[P, R]:
+def in_place(function: Callable[P, R]) -> CompiledLoop[P, R]:
     """The same, for what makes no arrays but works on those given: then no references to arrays are counted."""
-    return Loop(function, _nrt=False)
+    return CompiledLoop(function, _nrt=False)

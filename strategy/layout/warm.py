@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategy.base.compiled import Loop
+from strategy.base.compiled import CompiledLoop
 from strategy.layout import critical_path, makespan
 from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
 from strategy.layout.schedule import Schedule
@@ -13,7 +13,7 @@ from strategy.layout.schedule import Schedule
 def warm() -> None:
     """Runs every loop on a pipeline of two stages, with the types that it always has."""
     for loop in (*vars(makespan).values(), *vars(critical_path).values()):
-        if isinstance(loop, Loop):
+        if isinstance(loop, CompiledLoop):
             loop.load()
     for cases in ((), (1,)):
         chunks, messages, step = (np.ones((*cases, *shape), np.int64) for shape in ((2, 1), (1,), (2,)))

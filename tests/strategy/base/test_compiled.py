@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from strategy.base.compiled import WORTH, Loop, compiled, in_place
+from strategy.base.compiled import WORTH, CompiledLoop, compiled, in_place
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,17 +34,17 @@ def test_a_loop_that_calls_another_is_the_same_compiled_and_interpreted() -> Non
 
 
 def test_few_turns_are_interpreted_many_are_compiled_also_one_by_one() -> None:
-    loop = Loop(lambda number: number + 1)
+    loop = CompiledLoop(lambda number: number + 1)
     half = WORTH // 2
     assert loop.worth(half)(1) == loop.worth(half)(1) == 2
     assert loop.worth(0) is loop.interpreted
     assert loop.worth(1) is loop
-    at_once = Loop(lambda: 0)
+    at_once = CompiledLoop(lambda: 0)
     assert at_once.worth(WORTH + 1) is at_once
 
 
 def test_what_is_loaded_is_not_interpreted_any_more() -> None:
-    loop = Loop(lambda number: number + 1)
+    loop = CompiledLoop(lambda number: number + 1)
     assert loop(1) == 2
     assert loop.worth(0) is loop
 

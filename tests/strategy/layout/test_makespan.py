@@ -11,7 +11,7 @@ import pytest
 
 from simulator import reference
 from simulator.pipelines import pipeline
-from strategy.base.compiled import Loop
+from strategy.base.compiled import CompiledLoop
 from strategy.base.errors import InputError
 from strategy.layout import makespan as module
 from strategy.layout.makespan import PipelineTimes, makespan_ns, makespans_ns
@@ -36,7 +36,7 @@ def test_it_is_what_the_chunks_take_one_by_one(
     compiled: bool, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loops are compiled, or interpreted, as a process begins that has run few turns of them."""
-    monkeypatch.setattr(Loop, "worth", lambda loop, _turns: loop if compiled else loop.interpreted)
+    monkeypatch.setattr(CompiledLoop, "worth", lambda loop, _turns: loop if compiled else loop.interpreted)
     rng = random.Random(1)
     for _ in range(60):
         p, laps, m = random_pipeline(rng, schedule)
@@ -143,7 +143,9 @@ def test_what_cannot_be_scheduled_or_counted() -> None:
 def test_once_warm_nothing_is_compiled_any_more() -> None:
     """With arrays that cannot be written to, or are parts of others, and no other types of arrays."""
     warm()
-    before = {name: len(value.load().signatures) for name, value in vars(module).items() if isinstance(value, Loop)}
+    before = {
+        name: len(value.load().signatures) for name, value in vars(module).items() if isinstance(value, CompiledLoop)
+    }
     assert len(before) == 5
     rng = random.Random(3)
     for schedule in Schedule:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from strategy.base.compiled import Loop
+from strategy.base.compiled import CompiledLoop
 from strategy.ilp import solve as solver
 from strategy.ilp.solve import branch_and_bound
 from strategy.ilp.solve import solve as solve_problem
@@ -24,7 +24,7 @@ def signatures() -> dict[str, int]:
         f"{module.__name__}.{name}": len(value.load().signatures)
         for module in modules
         for name, value in vars(module).items()
-        if isinstance(value, Loop)
+        if isinstance(value, CompiledLoop)
     }
 
 
