@@ -1,7 +1,8 @@
 """Compiled loops: numba's machine code of a function, and numba itself, are loaded when the first one is called.
 
-That takes about a second, which most commands and most ranks of a job never need: what they run in loops is short. Such
-a loop is interpreted until, in sum, that has cost what the compiler would (`CompiledLoop.pays`); it is the same function.
+That takes about a second, which most commands and most ranks of a job never need: what they run in loops is short.
+Such a loop is interpreted until, in sum, that has cost what the compiler would (`CompiledLoop.pays`); it is the same
+function.
 """
 
 from __future__ import annotations
