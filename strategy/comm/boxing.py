@@ -113,6 +113,9 @@ _ALONG_SEVERAL: dict[tuple[type[Sbp], type[Sbp]], ActKind] = {
 }
 
 
+_FORMS: tuple[type[Sbp], ...] = (Split, Broadcast, Partial)
+
+
 def _form(sbp: Sbp) -> type[Sbp]:
     """What a step depends on: an owner holds a piece, the others empty ones, as of a split."""
     return Split if isinstance(sbp, Owner) else type(sbp)
@@ -319,12 +322,28 @@ class _Table:
 def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> StepTable:
     """Every single step from one layout to another that a table prices."""
     found: list[tuple[int, int, BoxingStep]] = []
-    for (i, source), (j, target) in itertools.permutations(enumerate(layouts), 2):
-        step = step_between(source, target)
+    for i, j in np.argwhere(_may_step(layouts)).tolist():
+        step = step_between(layouts[i], layouts[j])
         if step is not None and (len(step.axes) == 1 or _worth_pricing(step, mesh)):
             found.append((i, j, step))
     sources, targets = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
     return StepTable(layouts, mesh, tuple(step for *_, step in found), sources, targets)
+
+
+def _may_step(layouts: Sequence[NdSbp]) -> npt.NDArray[np.bool_]:
+    """(layouts, layouts): where there may be a single step; most pairs that change terms on several axes have none."""
+    numbers: dict[Sbp, int] = {}
+    codes = np.array([[numbers.setdefault(sbp, len(numbers)) for sbp in layout] for layout in layouts])
+    is_partial = np.array([isinstance(sbp, Partial) for sbp in numbers])[codes]
+    forms = np.array([_FORMS.index(_form(sbp)) for sbp in numbers])[codes]
+    changed = codes[:, None] != codes[None]
+    ends = len(_FORMS) * forms[:, None] + forms[None]
+    with_terms = changed & (is_partial[:, None] | is_partial[None])
+    unlike = np.zeros(changed.shape[:2], bool)
+    for one, other in itertools.combinations(range(codes.shape[1]), 2):
+        unlike |= changed[..., one] & changed[..., other] & (ends[..., one] != ends[..., other])
+    found: npt.NDArray[np.bool_] = changed.any(2) & ~(with_terms.any(2) & unlike)
+    return found
 
 
 def _worth_pricing(step: BoxingStep, mesh: Shape) -> bool:

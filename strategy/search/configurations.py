@@ -20,7 +20,7 @@ from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
-LEAST_POSITIONS = 4096
+LEAST_POSITIONS = 2**15
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
 
 

@@ -56,7 +56,7 @@ TIE = 0.01
 """What filling the memory counts, as a part of the step."""
 HARDER = 10.0
 """By this factor bytes count more where what was found does not fit."""
-FIRST_TRIES, MOST_TRIES = 4, 2
+FIRST_TRIES, MOST_TRIES = 3, 2
 """So many prices of bytes are tried, to find the least at which something fits: at first, and once one is known."""
 PLAIN = Schedule.ONE_F_ONE_B
 RISE = 1e-3
@@ -65,7 +65,9 @@ EXHAUSTED = 8
 """Level of a box that no further cut is looked for."""
 ONE_SHARE = 0.05
 """Share of the time for a single template: it ends with a bound and a choice that are not the best."""
-REFINING_SHARE = 0.6
+FIRST_SHARE = 0.25
+"""Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
+REFINING_SHARE = 0.65
 """Share of the time that is left after which no further group is refined."""
 MARGIN = 0.92
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
@@ -112,6 +114,10 @@ class _Known:
     margins: dict[Schedule, float] = field(default_factory=dict)
     """Memory as it was laid out over the sum of its parts, where that was more than `MARGIN`."""
     complete: bool = True
+    tried: set[PlanConfig] = field(default_factory=set)
+    """Of which there are plans, or which do not fit as they are laid out."""
+    pace: float = 1.0
+    """Time that a plan has taken over what it was expected to."""
 
     def margin(self, schedule: Schedule) -> float:
         """What a sum of parts is multiplied by."""
@@ -144,22 +150,24 @@ def deep_search(
     if not groups:
         hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
         raise InputError("no plan has these degrees", got=request.pins, hint=hint)
-    refinement = Refinement(request, short, work, groups, budget.share(REFINING_SHARE), watch)
+    all_refining = budget.share(REFINING_SHARE)
+    refinement = Refinement(request, short, work, groups, budget.share(FIRST_SHARE), watch)
     known, interrupted = refinement.known, False
+    plans: list[Plan] = []
     try:
         refinement.run()
+        plans += _plans(request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
+        refinement.go_on(all_refining)
     except KeyboardInterrupt:
-        if not known.fitting(request):
+        if not plans and not known.fitting(request):
             raise
         interrupted, simulated, known.complete = True, 1, False
-    plans = _plans(request, known, refinement.bound_ns, simulate, simulated, budget)
+    plans += _plans(request, known, simulate, simulated - len(plans), budget)
     if not plans:
         raise _nothing_found(request, known)
-    best = min(plans, key=lambda plan: plan.claims.step_time_s)
+    best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
-    status = Status.OPTIMAL if best.claims.gap == 0 else status
-    chosen = replace(best, claims=replace(best.claims, status=str(status)))
-    others = sorted((plan for plan in plans if plan is not best), key=lambda plan: plan.claims.step_time_s)
+    chosen = with_bound(best, refinement.bound_ns / 1e9, status)
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in others)
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)
@@ -247,6 +255,18 @@ class Refinement:
     def _for_one(self) -> Budget:
         """For a single template."""
         return Budget(min(self.budget.deadline_s, time.monotonic() + self.one_s), self.budget.max_entries)
+
+    def go_on(self, budget: Budget) -> None:
+        """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
+        self.budget = budget
+        if self.known.margins:
+            fits = {one.found.config for one in self.known.fitting(self.request)}
+            for box in self.boxes:
+                if box.is_proposed and fits.isdisjoint(box.configs):
+                    box.is_proposed, box.level = False, min(box.level, 2)
+            self.enough *= HARDER
+            self.promising = sorted(self.boxes, key=self._promise, reverse=True)
+        self.run()
 
     def _next(self, left: list[_Box], most_ns: float) -> tuple[_Box, bool]:
         """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least."""
@@ -420,24 +440,26 @@ def _plain(config: PlanConfig) -> PlanConfig:
     return replace(config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=PLAIN)
 
 
-def _plans(request: Request, known: _Known, bound_ns: int, simulate: Simulate, most: int, budget: Budget) -> list[Plan]:
+def _plans(
+    request: Request, known: _Known, simulate: Simulate, most: int, budget: Budget, *, most_tries: float = math.inf
+) -> list[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for.
 
     The first is of a proposal that there is likely to be time for, if there is one; else of that which takes least.
     """
     plans: list[Plan] = []
-    tried: set[PlanConfig] = set()
-    pace = 1.0
-    while len(plans) < most and not budget.is_over():
-        left = [one for one in known.fitting(request) if one.found.config not in tried]
-        in_time = [one for one in left if pace * _planning_s(request, one) <= budget.left_s()]
+    tries = 0
+    while len(plans) < most and tries < most_tries and not budget.is_over():
+        tries += 1
+        left = [one for one in known.fitting(request) if one.found.config not in known.tried]
+        in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (plans and not in_time):
             break
         one = in_time[0] if in_time else min(left, key=lambda one: _planning_s(request, one))
         begin = time.monotonic()
-        tried.add(one.found.config)
+        known.tried.add(one.found.config)
         try:
-            plans.append(_plan(request, one, bound_ns, simulate, budget))
+            plans.append(_plan(request, one, simulate, budget))
         except OutOfTimeError:
             known.complete = False
         except InfeasibleError as error:
@@ -445,7 +467,7 @@ def _plans(request: Request, known: _Known, bound_ns: int, simulate: Simulate, m
                 schedule = one.found.config.schedule
                 seen = error.smallest_limit / max(one.found.peak_bytes)
                 known.margins[schedule] = max(known.margin(schedule), seen)
-        pace = max(pace, (time.monotonic() - begin) / _planning_s(request, one))
+        known.pace = max(known.pace, (time.monotonic() - begin) / _planning_s(request, one))
     known.complete &= bool(plans) or not budget.is_over()
     return plans
 
@@ -457,8 +479,8 @@ def _planning_s(request: Request, one: _Proposal) -> float:
     return planning_s(sum(counts.get(op.name, 1) for op in graph.ops), one.found.config)
 
 
-def _plan(request: Request, one: _Proposal, bound_ns: int, simulate: Simulate, budget: Budget) -> Plan:
-    """A proposal in full.
+def _plan(request: Request, one: _Proposal, simulate: Simulate, budget: Budget) -> Plan:
+    """A proposal in full; nothing is claimed to bound it yet.
 
     Raises:
         InfeasibleError: its memory, as it is laid out, exceeds the limit.
@@ -474,9 +496,17 @@ def _plan(request: Request, one: _Proposal, bound_ns: int, simulate: Simulate, b
     layout = lay_out(graph, stages, signatures, Converter(request.cost, placements))
     budget.check()
     priced = Priced(graph, layout, request.pipeline_of(config), request.cost)
-    solved = solved_as(config, priced, bound_ns)
-    bound_ns = min(bound_ns, solved.objective_ns)
-    return simulated_plan(request, solved, simulate, bound_ns=bound_ns, priced=priced, budget=budget)
+    solved = solved_as(config, priced, 0)
+    return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
+
+
+def with_bound(plan: Plan, bound_s: float, status: Status) -> Plan:
+    """A plan that claims a bound of all, which its own objective may be below by what boxes are refined up to."""
+    objective_s = plan.claims.objective_s
+    bound_s = min(bound_s, objective_s)
+    gap = (objective_s - bound_s) / objective_s
+    status = Status.OPTIMAL if gap == 0 else status
+    return replace(plan, claims=replace(plan.claims, lower_bound_s=bound_s, gap=gap, status=str(status)))
 
 
 def _nothing_found(request: Request, known: _Known) -> Exception:

@@ -29,12 +29,13 @@ from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
+from strategy.sbp.sbp import Partial, Reduce
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
 from strategy.search.layouts.rules import following_samples
 from strategy.search.layouts.short_model import places_of
-from strategy.search.layouts.space import Kept, SearchSpace
+from strategy.search.layouts.space import Kept, SearchSpace, all_of
 
 PASSES = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
 """What has a weight: the passes of a micro-batch, and what is done once per step; fields of `PipelineTimes`."""
@@ -79,7 +80,8 @@ class LayerTemplate:
         """
         alone = on_one_stage(config)
         space = space_of(replace(request, model=short), alone, free_rules(alone))
-        space = replace(space, weigh=_weigher(space.graph, weights), **_prices(space.graph, weights))
+        keep = all_of({"space": space.keep, "terms": sums_alone})
+        space = replace(space, keep=keep, weigh=_weigher(space.graph, weights), **_prices(space.graph, weights))
         return LayerTemplate(space, layout_problem(space, budget=budget))
 
     def solve(self, budget: Budget) -> tuple[int, Mapping[str, Signature]]:
@@ -102,6 +104,12 @@ class LayerTemplate:
         """The short model under signatures, on one stage."""
         layout = lay_out(self.space.graph, self.space.stages, signatures, self.space.converter)
         return layout, arrange(self.space.graph, layout, self.space.pipeline)
+
+
+def sums_alone(op: Op, signature: Signature) -> bool:
+    """Keep what reads no terms of a maximum or a minimum: they are combined where they arise."""
+    reads = (sbp for layout in signature.inputs for sbp in layout)
+    return not any(isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM for sbp in reads)
 
 
 def on_one_stage(config: PlanConfig) -> PlanConfig:

@@ -176,10 +176,12 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     seconds = {"fast": 600.0, "slow": 1.0, "slowest": 2.0}
     known = SimpleNamespace(
         complete=True,
+        tried=set(),
+        pace=1.0,
         fitting=lambda _: [SimpleNamespace(name=name, found=SimpleNamespace(config=name)) for name in seconds],
     )
     monkeypatch.setattr(module, "_planning_s", lambda _, one: seconds[one.name])
     monkeypatch.setattr(module, "_plan", lambda request, one, *rest: plan(request, one.name, *rest))
-    assert module._plans(asked(), known, 0, simulated, 3, Budget.of(60)) == []  # type: ignore[arg-type]
+    assert module._plans(asked(), known, simulated, 3, Budget.of(60)) == []  # type: ignore[arg-type]
     assert tried == ["slow", "slowest", "fast"]
     assert not known.complete
