@@ -56,7 +56,6 @@ HUNG = 4
 """Tests that take so many times their seconds when nothing is changed, and half a minute, have caught a mutant."""
 EQUIVALENT = {
     "strategy/program/protocol.py Protocol.may_act: constant: 1 -> (2)": "more than `oldest`, by however much",
-    "strategy/lowering/arena.py usage: constant: 1 -> (2)": "one time more, at which nothing is in use",
 }
 """Mutant -> why it changes nothing that anybody could see: it is not drawn."""
 PACKAGES = ("strategy", "simulator", "executor", "experiments", "tests")

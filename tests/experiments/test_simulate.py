@@ -58,7 +58,7 @@ def test_the_trace_and_the_figures(command: Command, tmp_path: Path, plan_file: 
 
 PIPELINED = """
 [config]
-dp = 20
+dp = 32
 tp = 1
 pp = 2
 micro_batch = 1
@@ -68,12 +68,12 @@ recompute = "full"
 
 
 def test_the_trace_of_a_step_is_the_step(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 40 GPUs, two ranks stand for their stages: each act is an event, and the last one ends with the step."""
+    """Of 64 GPUs, two ranks stand for their stages: each act is an event, and the last one ends with the step."""
     monkeypatch.setattr("simulator.simulate.MOST_ACTS", 1000)
     pins, plan, trace = tmp_path / "pins.toml", tmp_path / "plan.json", tmp_path / "trace.json.gz"
     pins.write_text(PIPELINED)
-    size = ("--global-batch", 160, "--pin", pins, "--time-limit", 60)
-    assert command("search", "gpt-tiny", "--cluster", "dgx-a100:5", *size, "--out", plan).code in (0, 4)
+    size = ("--global-batch", 256, "--pin", pins, "--time-limit", 60)
+    assert command("search", "gpt-tiny", "--cluster", "dgx-a100:8", *size, "--out", plan).code in (0, 4)
     said = command("simulate", plan, "--trace", trace, "--json")
     found = json.loads(said.out)
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
@@ -81,7 +81,7 @@ def test_the_trace_of_a_step_is_the_step(command: Command, tmp_path: Path, monke
     assert len({event["pid"] for event in acts}) == 2
     assert len(acts) == found["num_tasks"] > 1000
     assert round(max(event["ts"] + event["dur"] for event in acts) * 1000) == round(found["step_time_s"] * 1e9)
-    assert len(found["peak_memory_bytes"]) == 40
+    assert len(found["peak_memory_bytes"]) == 64
 
 
 def test_a_calibration_changes_the_prices(command: Command, tmp_path: Path, plan_file: Path) -> None:
