@@ -69,6 +69,8 @@ FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
 REFINING_SHARE = 0.65
 """Share of the time that is left after which no further group is refined."""
+SAFETY = 1.05
+"""Plans of other degrees may hold more, in proportion, than one that fits."""
 MARGIN = 0.92
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 
@@ -112,7 +114,9 @@ class _Known:
 
     proposals: list[_Proposal] = field(default_factory=list)
     margins: dict[Schedule, float] = field(default_factory=dict)
-    """Memory as it was laid out over the sum of its parts, where that was more than `MARGIN`."""
+    """Memory as it was laid out over the sum of its parts, where a plan has shown it."""
+    refused: bool = False
+    """Whether some plan did not fit though it was likely to."""
     complete: bool = True
     tried: set[PlanConfig] = field(default_factory=set)
     """Of which there are plans, or which do not fit as they are laid out."""
@@ -259,7 +263,7 @@ class Refinement:
     def go_on(self, budget: Budget) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget = budget
-        if self.known.margins:
+        if self.known.refused:
             fits = {one.found.config for one in self.known.fitting(self.request)}
             for box in self.boxes:
                 if box.is_proposed and fits.isdisjoint(box.configs):
@@ -410,7 +414,7 @@ class Refinement:
         gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
-        crowded = 1.0 if held <= request.memory_limit_bytes else 1e3
+        crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         return crowded * ((box.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
 
 
@@ -459,17 +463,24 @@ def _plans(
         begin = time.monotonic()
         known.tried.add(one.found.config)
         try:
-            plans.append(_plan(request, one, simulate, budget))
+            plan = _plan(request, one, simulate, budget)
+            plans.append(plan)
+            _learn(known, one, SAFETY * max(plan.claims.peak_memory_bytes))
         except OutOfTimeError:
             known.complete = False
         except InfeasibleError as error:
+            known.refused = True
             if error.smallest_limit is not None:
-                schedule = one.found.config.schedule
-                seen = error.smallest_limit / max(one.found.peak_bytes)
-                known.margins[schedule] = max(known.margin(schedule), seen)
+                _learn(known, one, error.smallest_limit)
         known.pace = max(known.pace, (time.monotonic() - begin) / _planning_s(request, one))
     known.complete &= bool(plans) or not budget.is_over()
     return plans
+
+
+def _learn(known: _Known, one: _Proposal, nbytes: float) -> None:
+    """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
+    schedule, seen = one.found.config.schedule, nbytes / max(one.found.peak_bytes)
+    known.margins[schedule] = max(known.margins.get(schedule, 0.0), seen)
 
 
 def _planning_s(request: Request, one: _Proposal) -> float:
