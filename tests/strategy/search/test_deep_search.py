@@ -28,8 +28,8 @@ from strategy.search import deep_search as module
 from strategy.search.candidate.candidates import Pins, Request
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.configurations import SCHEDULES, mesh_groups
-from strategy.search.deep_search import Refinement
 from strategy.search.layouts.short_model import shortened
+from strategy.search.refinement import Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from tests.support.small_plans import simulated
