@@ -54,8 +54,8 @@ RISE = 1e-3
 """Part of the objective by which a further cut has to raise a bound."""
 EXHAUSTED = 8
 """Level of a box that no further cut is looked for."""
-ONE_SHARE = 0.05
-"""Share of the time for a single template: it ends with a bound and a choice that are not the best."""
+ONE_SHARE, ONE_S = 0.05, 2.0
+"""Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
 MARGIN = 0.92
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 
@@ -140,7 +140,7 @@ class Refinement:
         self.layers_ns: dict[object, int] = {}
         self.exchange_ns: dict[object, int] = {}
         self.enough = HARDER
-        self.one_s = ONE_SHARE * budget.left_s()
+        self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[Weights, int]]] = {}
         self.boxes = [self._box(group) for group in groups]
         self.promising = sorted(self.boxes, key=self._promise, reverse=True)
