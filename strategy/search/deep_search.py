@@ -116,7 +116,7 @@ def _learn(known: SearchState, one: LayoutProposal, nbytes: float) -> None:
 
 def _planning_s(request: Request, one: LayoutProposal) -> float:
     """About how long the plan of a proposal takes."""
-    graph = one.template.space.graph
+    graph = one.graph
     counts = multiplicities(graph, request.model.layers)
     return planning_s(sum(counts.get(op.name, 1) for op in graph.ops), one.found.config)
 
@@ -131,7 +131,7 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
     config = one.found.config
     graph, placements = planned_graph(request.model, request.training_with(config), config), placements_of(config)
     budget.check()
-    signatures = expanded(one.template.space.graph, graph, one.signatures)
+    signatures = expanded(one.graph, graph, one.signatures)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)

@@ -2,8 +2,9 @@
 
     level 0   every configuration, by the least work that it can do with              `configurations`
     level 1   what layers take on the tensor and context axes, communication included `template`
-    level 2   the least step along paths through the schedule, in the memory that there is
-    level 3   cuts by layout problems on a short model, whose answers are proposals   `outer_approximation`
+    level 2   the least step along paths through the schedule, in the memory that there is, by cuts that all boxes
+              with the same tensor and context axes share                             `outer_approximation`
+    level 3   cuts by layout problems of the box's own, whose answers are proposals
 
 A *box* holds the configurations of one mesh, micro-batch and way to save memory. By turns the box that promises most,
 by a rule of thumb, is brought to proposals, and the box with the least bound is refined by a level. A box whose bound
@@ -18,31 +19,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.convert import Converter
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
+from strategy.search.box import Box, of_tensor_axis, of_work
 from strategy.search.candidate.candidates import Request, placements_of
-from strategy.search.candidate.least_exchange import least_exchange_ns
+from strategy.search.candidate.least_exchange import least_exchange_ns, least_message_ns, least_step_exchange_ns
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.configurations import MeshGroup
-from strategy.search.layouts.short_model import LAYERS
 from strategy.search.search_result import Watch
-from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
-from strategy.search.template.outer_approximation import (
-    Bound,
-    OuterApproximation,
-    chunks_in_flight,
-    scale_of,
-    template_weights,
-    three,
-)
+from strategy.search.template.outer_approximation import OuterApproximation, chunks_in_flight, least_times
 from strategy.search.template.parts import parts_of
+from strategy.search.template.point import HELD, MICRO, PARTS, SAVED, SIZE, SUMS, FloatArray
 from strategy.search.template.stages import Pipelined, messages_ns, parts_at, pipelined
+from strategy.search.templates import Templates, on_axes
 
 TIE = 0.01
 """What filling the memory counts, as a part of the step."""
@@ -50,8 +48,8 @@ HARDER = 10.0
 """By this factor bytes count more where what was found does not fit."""
 FIRST_TRIES, MOST_TRIES = 3, 2
 """So many prices of bytes are tried, to find the least at which something fits: at first, and once one is known."""
-RISE = 1e-3
-"""Part of the objective by which a further cut has to raise a bound."""
+RISE, WORTH_SHARING = 1e-3, 3e-3
+"""Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
 EXHAUSTED = 8
 """Level of a box that no further cut is looked for."""
 ONE_SHARE, ONE_S = 0.05, 2.0
@@ -65,32 +63,8 @@ class LayoutProposal:
     """A configuration with its layouts, as the short model has them."""
 
     found: Pipelined
-    template: LayerTemplate
+    graph: Graph
     signatures: Mapping[str, Signature]
-
-
-@dataclass(slots=True, eq=False)
-class _Box:
-    """A mesh group with what bounds its configurations; `level` is that of the module's table, in steps."""
-
-    configs: tuple[PlanConfig, ...]
-    bounds_ns: list[float]
-    level: int = 0
-    within: OuterApproximation | None = None
-    prices: dict[PlanConfig, Bound] = field(default_factory=dict)
-    cuts: int = 0
-    """Cuts that it has of those that all boxes with its work share."""
-    is_proposed: bool = False
-
-    @property
-    def bound_ns(self) -> float:
-        """Of all configurations; infinite where none fits."""
-        return min(self.bounds_ns)
-
-    @property
-    def config(self) -> PlanConfig:
-        """The one with the least bound."""
-        return self.configs[self.bounds_ns.index(self.bound_ns)]
 
 
 @dataclass(slots=True)
@@ -135,18 +109,19 @@ class Refinement:
         budget: Budget,
         watch: Watch | None,
     ) -> None:
-        self.request, self.short, self.work, self.budget, self.watch = request, short, work, budget, watch
+        self.request, self.work, self.budget, self.watch = request, work, budget, watch
+        self.templates = Templates(request, short)
         self.known = SearchState()
         self.layers_ns: dict[object, int] = {}
         self.exchange_ns: dict[object, int] = {}
         self.enough = HARDER
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
-        self.cuts: dict[object, list[tuple[Weights, int]]] = {}
+        self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
         self.boxes = [self._box(group) for group in groups]
         self.promising = sorted(self.boxes, key=self._promise, reverse=True)
         self.turns = 0
 
-    def _box(self, group: MeshGroup) -> _Box:
+    def _box(self, group: MeshGroup) -> Box:
         """Of a group, without what cannot fit."""
         bounds, limit, layers = [], self.request.memory_limit_bytes, self.request.model.layers
         first = group.configs[0]
@@ -162,7 +137,7 @@ class Refinement:
                 for sums in (False, True)
             )
             bounds.append(float(bound_ns) if fits else math.inf)
-        return _Box(group.configs, bounds)
+        return Box(group.configs, bounds)
 
     @property
     def bound_ns(self) -> int:
@@ -200,7 +175,7 @@ class Refinement:
                 if not self.budget.is_over():
                     box.level, box.is_proposed = EXHAUSTED, True
             except InfeasibleError:
-                box.bounds_ns = [math.inf] * len(box.configs)
+                box.close()
 
     def _for_one(self) -> Budget:
         """For a single template."""
@@ -218,7 +193,7 @@ class Refinement:
             self.promising = sorted(self.boxes, key=self._promise, reverse=True)
         self.run()
 
-    def _next(self, left: list[_Box], most_ns: float) -> tuple[_Box, bool]:
+    def _next(self, left: list[Box], most_ns: float) -> tuple[Box, bool]:
         """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least."""
         while self.promising and self.turns % 2:
             box = self.promising.pop()
@@ -226,30 +201,35 @@ class Refinement:
                 return box, True
         return min(left, key=lambda box: box.bound_ns), False
 
-    def refine(self, box: _Box, most_ns: float) -> None:
-        """One level more."""
+    def refine(self, box: Box, most_ns: float) -> None:
+        """One level more, or what boxes share and this one has not."""
         if box.level == 0:
             self._bound_layers(box)
-        elif box.level == 1:
-            self._bound_within(box, most_ns)
-            box.level = 2
+            return
+        if box.within is None:
+            box.within = self._within(box)
+        if self._share(box) or box.level == 1:
+            box.level = max(box.level, 2)
+            box.raise_bounds(most_ns)
+        elif box.level == 2:
+            self._cut_tensor_axis(box, most_ns)
         else:
             self._solve(box, most_ns)
 
-    def _bound_layers(self, box: _Box) -> None:
+    def _bound_layers(self, box: Box) -> None:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
-        key = _on_axes(box.configs[0])
+        key = on_axes(box.configs[0])
         self.layers_ns[key] = self._layers_ns(box.configs[0])
         for other in self.boxes:
-            if other.level == 0 and _on_axes(other.configs[0]) == key:
+            if other.level == 0 and on_axes(other.configs[0]) == key:
                 bounds = least_steps_ns(self.work, other.configs, self._known_ns(other))
                 other.bounds_ns = [max(known, new) for known, new in zip(other.bounds_ns, bounds, strict=True)]
                 other.level = 1
 
-    def _known_ns(self, box: _Box) -> int:
+    def _known_ns(self, box: Box) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work."""
         plain, config = _plain(box.configs[0]), box.configs[0]
-        least_ns = self.layers_ns.get(_on_axes(config), 0)
+        least_ns = self.layers_ns.get(on_axes(config), 0)
         more_s = self.work.seconds(config).following_s - self.work.seconds(plain).following_s
         return least_ns + max(int(more_s * 1e9) - 1, 0) + self._exchange_ns(config)
 
@@ -264,46 +244,72 @@ class Refinement:
         plain = _plain(config)
         if config.tp * config.cp == 1:
             return int(self.work.seconds(plain).following_s * 1e9)
-        alone = replace(plain, dp=1, zero_stage=0)
-        training = replace(self.request.training, global_batch=config.micro_batch)
-        counts = (1, self.request.model.layers - LAYERS + 1, 1)
-        micro = ("forward_ns", "backward_ns", "weight_ns")
-        weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES}, following=True)
-        request = replace(self.request, training=training)
-        template = LayerTemplate.of(request, self.short, alone, weights, self.budget)
-        least, _ = template.solve(self._for_one())
-        return least
+        template = self.templates.tensor_axis(plain, self.budget)
+        least, *_ = template.solve(_micro(self.request.model.layers), self._for_one())
+        return int(least)
 
-    def _bound_within(self, box: _Box, most_ns: float) -> None:
-        """Along paths, within the cuts and the memory."""
+    def _within(self, box: Box) -> OuterApproximation:
+        """What bounds the box before there are any cuts, and the first ones."""
+        config, layers, work = box.configs[0], self.request.model.layers, self.work.seconds(box.configs[0])
+        within = OuterApproximation.of(
+            layers,
+            self.request.memory_limit_bytes,
+            work,
+            self.work.bytes_of_layer(config),
+            overlaps=self.request.cost.cluster.overlaps,
+            between_ns=least_message_ns(self.request, self.work, config),
+        )
+        within.add_exchange(
+            least_step_exchange_ns(self.request, self.work, config), micro=config.num_micro_batches == 1
+        )
+        rest_s = work.micro_batch_s - work.following_s
+        within.add_cut(_micro(layers), self._known_ns(box) + rest_s * 1e9)
+        return within
+
+    def _share(self, box: Box) -> bool:
+        """Take the cuts that others have found; says whether there were any."""
         if box.within is None:
-            box.within = OuterApproximation.of(
-                self.request.model.layers,
-                self.request.memory_limit_bytes,
-                self.work.seconds(box.configs[0]),
-                self.work.bytes_of_layer(box.configs[0]),
-                self._known_ns(box),
-                overlaps=self.request.cost.cluster.overlaps,
-            )
-        known = self.cuts.get(_of_work(box.configs[0]), ())
-        for weights, least in known[box.cuts :]:
-            box.within.add_cut(weights, least)
-        box.cuts = len(known)
-        for i, config in enumerate(box.configs):
-            if box.bounds_ns[i] < most_ns:
-                bound = box.prices[config] = box.within.bound(config)
-                box.bounds_ns[i] = math.inf if bound.step_ns is None else max(box.bounds_ns[i], bound.step_ns)
+            return False
+        config, found = box.configs[0], False
+        rest = least_times(self.work.seconds(config), self.request.model.layers, free=True)
+        of_layer_ns = self._exchange_ns(config) / self.request.model.layers
+        for key in (of_tensor_axis(config), of_work(config)):
+            known, seen = self.cuts.get(key, []), box.shared.get(key, 0)
+            for weights, least in known[seen:]:
+                more = 0.0
+                if key == of_tensor_axis(config):
+                    exchanged = weights[MICRO].reshape(-1, PARTS).min(0).sum() * of_layer_ns
+                    more = float(weights @ rest) + exchanged
+                box.within.add_cut(weights, least + more)
+                found = True
+            box.shared[key] = len(known)
+        return found
 
-    def _solve(self, box: _Box, most_ns: float) -> None:
+    def _cut_tensor_axis(self, box: Box, most_ns: float) -> None:
+        """A cut on the tensor axis alone by the prices of the least bounded configuration, for all that share it."""
+        before_ns, config = box.bound_ns, box.config
+        weights = np.zeros(SIZE)
+        weights[MICRO], weights[SAVED] = box.prices[config].weights[MICRO], box.prices[config].weights[SAVED]
+        if config.tp * config.cp > 1 or weights[SAVED].any():
+            template = self.templates.tensor_axis(config, self.budget)
+            least, *_ = template.solve(weights, self._for_one())
+            self.cuts.setdefault(of_tensor_axis(config), []).append((weights, least))
+            self._share(box)
+            box.raise_bounds(most_ns)
+        if box.bound_ns < before_ns + WORTH_SHARING * most_ns:
+            box.level = 3
+
+    def _solve(self, box: Box, most_ns: float) -> None:
         """A cut by the prices of the least bounded configuration, and proposals under its layouts."""
         before_ns, config, count = box.bound_ns, box.config, len(self.known.proposals)
-        weights = template_weights(box.prices[config])
+        weights = box.prices[config].weights
         least = self._propose(box, weights)
-        if config.recompute is Recompute.NONE and not any(weights.saved):
-            self.cuts.setdefault(_of_work(config), []).append((weights, least))
+        if config.recompute is Recompute.NONE and not weights[SAVED].any():
+            self.cuts.setdefault(of_work(config), []).append((weights, least))
+            self._share(box)
         elif box.within is not None:
             box.within.add_cut(weights, least)
-        self._bound_within(box, most_ns)
+        box.raise_bounds(most_ns)
         box.level += 1
         if box.bound_ns < before_ns + RISE * most_ns:
             box.level = EXHAUSTED
@@ -312,41 +318,47 @@ class Refinement:
             if not any(self.known.fits(self.request, one) for one in self.known.proposals[count:]):
                 self._propose_lighter(box, config)
 
-    def _propose_lighter(self, box: _Box, config: PlanConfig) -> None:
+    def _propose_lighter(self, box: Box, config: PlanConfig) -> None:
         """Proposals that hold less, where what was found does not fit."""
-        weights = template_weights(box.prices[config])
+        weights = box.prices[config].weights
         layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
         in_flight = float(min(config.pp, config.num_micro_batches))
-        price = TIE * box.bound_ns * scale_of(box.prices[config]) / self.request.memory_limit_bytes
+        price = TIE * box.bound_ns / self.request.memory_limit_bytes
         low, high = 0.0, math.inf  # of what a byte counts: too little, and enough
         factor = self.enough
         for _ in range(FIRST_TRIES if self.enough == HARDER else MOST_TRIES):
             fitting = self.known.fitting(self.request)
             if self.budget.is_over() or (fitting and box.bound_ns >= (1 - self.request.gap) * fitting[0].found.step_ns):
                 return
-            held, saved = (three((factor * price * often * layers).tolist()) for often in (1, in_flight))
+            heavier = weights.copy()
+            heavier[HELD] = heavier[SUMS] = factor * price * layers
+            heavier[SAVED] = factor * price * in_flight * layers
             count = len(self.known.proposals)
-            self._propose(box, replace(weights, held=held, sums=held, saved=saved, copies=True))
+            self._propose(box, heavier)
             fits = any(self.known.fits(self.request, one) for one in self.known.proposals[count:])
             low, high = (low, factor) if fits else (factor, high)
             self.enough = factor if fits else self.enough
             factor = HARDER * factor if math.isinf(high) else math.sqrt(max(low, 0.1) * high)
 
-    def _propose(self, box: _Box, weights: Weights) -> int:
+    def _propose(self, box: Box, weights: FloatArray) -> float:
         """Add the configurations of a box under the layouts that cost least; returns what these cost at least."""
         request, config = self.request, box.config
-        template = LayerTemplate.of(request, self.short, config, weights, self.budget)
-        least, signatures = template.solve(self._for_one())
+        template = self.templates.full(config, self.budget)
+        least, signatures, point = template.solve(weights, self._for_one())
+        best_ns, within = self.best_ns, box.within
+        worth = [one for one in box.configs if within is None or within.step_ns(one, point) < best_ns]
+        if not worth:
+            return least
         layout, arrangement = template.arranged(signatures)
         parts = parts_of(template.space.graph, layout, arrangement, request.cost)
         converter = Converter(request.cost, placements_of(config)[:2])
         between = messages_ns(template.space, signatures, converter)
-        for one in box.configs:
+        for one in worth:
             found = pipelined(parts, one, request.model.layers, between, overlaps=request.cost.cluster.overlaps)
-            self.known.proposals.append(LayoutProposal(found, template, signatures))
+            self.known.proposals.append(LayoutProposal(found, template.space.graph, signatures))
         return least
 
-    def _promise(self, box: _Box) -> float:
+    def _promise(self, box: Box) -> float:
         """A guess of the step's nanoseconds, to begin with what is likely to be good."""
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
@@ -364,29 +376,15 @@ class Refinement:
         return crowded * ((box.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
 
 
-def _on_axes(config: PlanConfig) -> object:
-    """What a template without data axis depends on."""
-    return config.tp, config.cp, config.context, config.micro_batch
-
-
-def _of_work(config: PlanConfig) -> object:
-    """What a template of everything that takes time depends on, and what computes some of it again takes no less than.
-
-    What computes again is laid out like what it computes: without it, all else could be as it is.
-    """
-    return (
-        config.dp,
-        config.tp,
-        config.cp,
-        config.context,
-        config.micro_batch,
-        config.num_micro_batches,
-        config.zero_stage,
-    )
-
-
 def _plain(config: PlanConfig) -> PlanConfig:
     """A single micro-batch of which everything is kept: what others take more time than."""
     return replace(
         config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B
     )
+
+
+def _micro(layers: int) -> FloatArray:
+    """(SIZE,): all that a micro-batch takes."""
+    weights = np.zeros(SIZE)
+    weights[MICRO] = np.tile([1.0, layers - 2, 1.0], 3)
+    return weights

@@ -22,9 +22,10 @@ from strategy.ilp.solve.cutting_planes import raise_prices_by_cuts
 from strategy.ilp.solve.elimination import Bucket, plan_elimination
 from strategy.ilp.solve.joins import WIDTHS, find_joins
 from strategy.ilp.solve.progress import Progress
-from strategy.ilp.solve.reductions import reduce_core
+from strategy.ilp.solve.reductions import drop_forbidden, reduce_core
 
 if TYPE_CHECKING:
+    from strategy.ilp.solve.dual_ascent import DualAscent
     from strategy.ilp.solve.primal_dual import PrimalDual
     from strategy.ilp.solve.relaxation import PackedCore, Relaxation
 
@@ -33,6 +34,8 @@ ROOT_ELIMINATION_CELLS = 1 << 24
 ELIMINATION_CELLS = 1 << 22
 # The ascent of the root and of other nodes ends when so many steps have gained less than this part of the gap.
 ROOT_PATIENCE, PATIENCE = (200, 0.01), (60, 0.03)
+# Rounds of so many steps of messages on a core as it is, where a gap is allowed.
+FIRST_ROUNDS, FIRST_STEPS = 12, 8
 # Without an incumbent the gap counts as this part of the bound.
 ASSUMED_GAP = 0.05
 # An ascent from known prices first aims at this part of the gap.
@@ -48,8 +51,9 @@ WORTHWHILE = 0.04
 class BranchAndBound:
     """The tree: its root, and the open nodes by bound."""
 
-    def __init__(self, core: Core, rank: IntArray, progress: Progress) -> None:
+    def __init__(self, core: Core, rank: IntArray, progress: Progress, gap: float = 0.0) -> None:
         self.rank = rank
+        self.gap = gap
         self.progress = progress
         self.cost_ceiling = core.cost_ceiling
         self.root = BranchNode(core, core.constant, np.zeros(core.room.size))
@@ -64,6 +68,8 @@ class BranchAndBound:
             OutOfTimeError: the budget is used up; the tree is whole.
         """
         with ThreadPoolExecutor(1) as self.pool:
+            if self.gap:
+                self._pass_messages(self.root)
             self._tighten(self.root, ROOT_PATIENCE)
             self._push(self.root)
             while self.open:
@@ -76,7 +82,9 @@ class BranchAndBound:
     def _is_fathomed(self, bound: int | None) -> bool:
         """Whether nothing of interest can be left: nothing cheaper than what is known, or nothing legal at all."""
         upper_bound = self.progress.upper_bound
-        return bound is None or bound > self.cost_ceiling or (upper_bound is not None and bound >= upper_bound)
+        if bound is None or bound > self.cost_ceiling:
+            return True
+        return upper_bound is not None and bound >= upper_bound - int(self.gap * abs(upper_bound))
 
     def _push(self, node: BranchNode) -> None:
         if node.bound is None or self._is_fathomed(node.bound):
@@ -100,7 +108,7 @@ class BranchAndBound:
     def _tighten(self, node: BranchNode, patience: tuple[int, float]) -> None:
         """Raises a node's bound until it is closed or should be branched on."""
         core = node.core
-        if core is None:
+        if core is None or self._is_fathomed(node.bound):
             return
         try:
             while not self._tighten_once(node, core, patience):
@@ -156,16 +164,64 @@ class BranchAndBound:
             offer(found.picks, found.lower_bound)
         return found
 
-    def _ascend(self, node: BranchNode, core: Core, patience: tuple[int, float]) -> bool:
-        """Raises prices and messages; then fixes choices, or says what to branch on, which ends the last round."""
+    def _pass_messages(self, node: BranchNode) -> None:
+        """Messages on the core as it is: where a gap is allowed, they often close the node before it is reduced."""
         from strategy.ilp.solve.dual_ascent import start_dual_ascent
         from strategy.ilp.solve.message_bound import certify_messages
-        from strategy.ilp.solve.primal_dual import Patience
+        from strategy.ilp.solve.primal import PrimalHeuristic
+        from strategy.ilp.solve.relaxation import relax
+
+        core = node.core
+        if core is None or not core.costs:
+            return
+        try:
+            drop_forbidden(core)
+        except NoChoiceError:
+            node.close_as_empty()
+            return
+        relaxation = relax(core, self.rank)
+        ascent = start_dual_ascent(relaxation.relaxed.arrays, core.constant, node.prices)
+        local = PrimalHeuristic(relaxation.full.arrays)
+        for _ in range(FIRST_ROUNDS):
+            ascent.ascend(FIRST_STEPS)
+            bound = ascent.bound + core.constant
+            local.consider(relaxation.complete(ascent.decoded), ascent.best_prices, abs(bound))
+            if local.picks is not None:
+                self.progress.offer_picks(core, dict(zip(relaxation.full.nodes, local.picks.tolist(), strict=True)))
+            if self._is_fathomed(math.ceil(bound - ROUNDING)):
+                break
+        self._raise_bound(node, certify_messages(relaxation, ascent), "messages")
+
+    def _ascend(self, node: BranchNode, core: Core, patience: tuple[int, float]) -> bool:
+        """Raises prices and messages; then fixes choices, or says what to branch on, which ends the last round."""
         from strategy.ilp.solve.probing import choose_branching
         from strategy.ilp.solve.relaxation import relax
 
         relaxation = relax(core, self.rank, node.join_width)
         wider = node.join_width + 1 < len(WIDTHS) and self._is_worth_widening(relaxation, node.join_width + 1)
+        found, ascent = self._raise_messages(node, relaxation, PATIENCE if wider else patience)
+        if self._is_fathomed(node.bound):
+            return True
+        if self._fix_choices(core, found):
+            return False
+        if wider:
+            node.join_width += 1
+            return False
+        gap = self._gap(ascent.bound + core.constant)
+        node.branching_node, node.branching_choices = choose_branching(
+            relaxation.relaxed, ascent, found, gap, self.progress.spend
+        )
+        return True
+
+    def _raise_messages(
+        self, node: BranchNode, relaxation: Relaxation, patience: tuple[int, float]
+    ) -> tuple[CertifiedBound, DualAscent]:
+        """(what prices and messages prove, where they ended), raised until they stall or close the node."""
+        from strategy.ilp.solve.dual_ascent import start_dual_ascent
+        from strategy.ilp.solve.message_bound import certify_messages
+        from strategy.ilp.solve.primal_dual import Patience
+
+        core = relaxation.full.core
         aim = WARM_AIM * self._gap(float(node.bound or 0)) if node.prices.any() else None
         ascent = start_dual_ascent(relaxation.relaxed.arrays, core.constant, node.prices, aim)
 
@@ -184,23 +240,11 @@ class BranchAndBound:
             return 0.0 if self._is_fathomed(node.bound) else self._gap(bound)
 
         try:
-            stop = Patience(*(PATIENCE if wider else patience))
-            self._primal_dual().run(relaxation, ascent, stop, gap_at=gap_at, tell=tell)
+            self._primal_dual().run(relaxation, ascent, Patience(*patience), gap_at=gap_at, tell=tell)
         finally:
             found = certify()
         node.prices = ascent.best_prices
-        if self._is_fathomed(node.bound):
-            return True
-        if self._fix_choices(core, found):
-            return False
-        if wider:
-            node.join_width += 1
-            return False
-        gap = self._gap(ascent.bound + core.constant)
-        node.branching_node, node.branching_choices = choose_branching(
-            relaxation.relaxed, ascent, found, gap, self.progress.spend
-        )
-        return True
+        return found, ascent
 
     def _is_worth_widening(self, relaxation: Relaxation, join_width: int) -> bool:
         """Whether joins of that width are more than there are, and quickly read."""

@@ -28,6 +28,7 @@ def solve(
     *,
     budget: Budget = UNLIMITED,
     cutoff: int | None = None,
+    gap: float = 0.0,
     starts: Sequence[Sequence[int]] = (),
     progress: Report | None = None,
 ) -> Solution:
@@ -38,6 +39,7 @@ def solve(
         budget: the time and the work after which the best choice and bound so far are returned with status `limit`;
             a stop by work is the same on any machine.
         cutoff: only choices cheaper than this are wanted: once none is proved to exist, the status is `cutoff`.
+        gap: part of the cost that the bound may be below it: the work ends there, with status `feasible`.
         starts: known choices; the answer is never worse than the legal ones among them.
         progress: called whenever bound or cost move, with seconds, lower bound and cost (None: none yet).
 
@@ -57,7 +59,7 @@ def solve(
         for choice in starts:
             known.offer(choice)
         core = build_core(problem, budget=budget)
-        search = BranchAndBound(core, lifetime_rank(problem), known)
+        search = BranchAndBound(core, lifetime_rank(problem), known, gap)
         known.raise_bound(core.constant, "reductions")
         search.run()
     except OutOfTimeError:

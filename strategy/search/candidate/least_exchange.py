@@ -12,11 +12,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from strategy.graph.graph import Graph, Phase, act_rate
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Graph, Phase, Role, act_rate
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Home
 from strategy.passes.zero_layouts import is_shared
+from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
 from strategy.sbp.tensor import Rate, Shape, TensorSpec
 from strategy.search.candidate.candidates import Request, placements_of
@@ -27,16 +29,20 @@ from strategy.search.layouts.short_model import MIDDLE
 
 @dataclass(frozen=True, slots=True)
 class LayerExchange:
-    """What a layer exchanges in a micro-batch: parameters, once for every pass that reads them, and gradients."""
+    """What a layer exchanges in a micro-batch: parameters, once for every pass that reads them, and gradients.
+
+    `added` are the sums over micro-batches of what is `reduced`.
+    """
 
     gathered: tuple[TensorSpec, ...]
     reduced: tuple[TensorSpec, ...]
+    added: tuple[TensorSpec, ...]
 
 
 def exchanged(graph: Graph) -> LayerExchange:
     """Of the middle layer of a short model that is not parallel yet."""
     beside = beside_experts(graph)
-    gathered, reduced = [], []
+    gathered, reduced, added = [], [], []
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
         if value.rate is Rate.STEP and not (producer is not None and producer.phase is Phase.UPDATE):
@@ -50,13 +56,16 @@ def exchanged(graph: Graph) -> LayerExchange:
             gathered += [_smallest(graph, name)] * len({op.phase is Phase.FORWARD for op in readers})
         if producer is None or producer.layer != MIDDLE or value.rate is not Rate.MICRO_BATCH:
             continue
-        adds_up = any(
-            act_rate(graph, op) is Rate.MICRO_BATCH and any(graph.values[out].rate is Rate.STEP for out in op.outputs)
+        sums = [
+            out
             for op in graph.consumers[name]
-        )
-        if adds_up and producer.name not in beside:
+            for out in op.outputs
+            if act_rate(graph, op) is Rate.MICRO_BATCH and graph.values[out].rate is Rate.STEP
+        ]
+        if sums and producer.name not in beside:
             reduced.append(_smallest(graph, name))
-    return LayerExchange(tuple(gathered), tuple(reduced))
+            added.append(_smallest_later(graph, sums[0]))
+    return LayerExchange(tuple(gathered), tuple(reduced), tuple(added))
 
 
 def _smallest(graph: Graph, name: str) -> TensorSpec:
@@ -72,6 +81,14 @@ def _smallest(graph: Graph, name: str) -> TensorSpec:
     return found
 
 
+def _smallest_later(graph: Graph, name: str) -> TensorSpec:
+    """The spec of fewest bytes in which a sum may travel: its own, or that of what it is cast to."""
+    shape = graph.values[name].spec.shape
+    casts = (op.outputs[0] for op in graph.consumers[name] if len(op.inputs) == len(op.outputs) == 1)
+    alike = (graph.values[out].spec for out in casts if graph.values[out].spec.shape == shape)
+    return min((graph.values[name].spec, *alike), key=lambda spec: spec.nbytes)
+
+
 def least_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
     """Of all layers, in a micro-batch."""
     if config.dp == 1 or config.zero_stage < 2 or work.unusual:
@@ -84,19 +101,68 @@ def least_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> 
     return request.model.layers * int(total * (1 - 1e-9))
 
 
-def _least_ns(converter: Converter, config: PlanConfig, spec: TensorSpec, *, shared_first: bool) -> float:
-    """Nanoseconds from parts to the whole or, of terms, to parts; the least over all layouts on the other axes."""
-    if not is_shared(spec.shape, config):
+def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+    """Of a layer's parameters, once per step, where they are whole along the data axis while samples pass.
+
+    Gradients are terms then: they are added up on every rank, or to parts, and the parts of what is updated by them
+    are gathered.
+    """
+    if config.dp == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
+        return 0
+    known = exchanged(work.graph(config.recompute))
+    converter = Converter(request.cost, placements_of(config)[:1])
+    smallest: dict[Shape, TensorSpec] = {}
+    for spec in known.gathered:
+        smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
+    total = 0.0
+    for once, several in zip(known.reduced, known.added, strict=True):
+        spec = several if config.num_micro_batches * once.nbytes >= several.nbytes else once
+        whole = _least_ns(converter, config, spec, shared_first=False, to_all=True)
+        parts = _least_ns(converter, config, spec, shared_first=False)
+        gathered = smallest.get(spec.shape)
+        back = 0.0 if gathered is None else _least_ns(converter, config, gathered, shared_first=True)
+        total += min(whole, parts + back)
+    return int(total * (1 - 1e-9))
+
+
+def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+    """Of what a layer hands on to the next, from stage to stage: an even part, in one message."""
+    if config.pp == 1 or work.unusual:
+        return 0
+    graph, size = work.graph(config.recompute), math.prod(config.mesh)
+    nbytes = max(
+        (
+            value.spec.nbytes
+            for name, value in graph.values.items()
+            if value.rate is Rate.MICRO_BATCH
+            and value.role is Role.COMPUTED
+            and graph.producer[name].layer == MIDDLE
+            and graph.producer[name].phase is Phase.FORWARD
+            and any(op.layer == MIDDLE + 1 and op.phase is Phase.FORWARD for op in graph.consumers[name])
+        ),
+        default=0,
+    )
+    each = nbytes * config.micro_batch // (config.tp * config.cp)
+    level = request.cost.cluster.level((0, size))
+    return int(1e9 * request.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level)))
+
+
+def _least_ns(
+    converter: Converter, config: PlanConfig, spec: TensorSpec, *, shared_first: bool, to_all: bool = False
+) -> float:
+    """Nanoseconds from parts to the whole or, of terms, to parts, or to all; the least over layouts on other axes."""
+    if not is_shared(spec.shape, config) and config.zero_stage:
         return 0.0
     whole: Sbp = B if shared_first else P
     found = math.inf
-    for dim, beside in itertools.product(range(len(spec.shape)), _layouts(spec, config.mesh[1:])):
-        parts: NdSbp = (Split(dim), *beside)
+    along: list[Sbp] = [B] if to_all else [Split(dim) for dim in range(len(spec.shape))]
+    for one, beside in itertools.product(along, _layouts(spec, config.mesh[1:])):
+        parts: NdSbp = (one, *beside)
         if not is_legal_layout(spec.shape, parts, config.mesh):
             continue
         ends: tuple[NdSbp, NdSbp] = (parts, (whole, *beside)) if shared_first else ((whole, *beside), parts)
         found = min(found, sum(converter.prices_ns(spec, Home(0, ends[0]), 0, ends[1])))
-    return found if math.isfinite(found) else 0.0
+    return found if math.isfinite(found) or config.zero_stage == 0 else 0.0
 
 
 def _layouts(spec: TensorSpec, mesh: Shape) -> Iterator[tuple[Sbp, ...]]:

@@ -57,8 +57,13 @@ class LeastSeconds:
     backward_s: Three
     weight_s: Three
     step_s: Three
-    following_s: float
-    """Of a micro-batch, what follows samples along the data axis."""
+    free_s: tuple[Three, Three, Three]
+    """Forward, backward, gradients of weights: what of them does not follow samples along the data axis."""
+
+    @property
+    def following_s(self) -> float:
+        """Of a micro-batch, what follows samples along the data axis."""
+        return self.micro_batch_s - sum(map(sum, self.free_s))
 
     @property
     def micro_batch_s(self) -> float:
@@ -142,15 +147,16 @@ class LeastWork:
             if kind not in self.items:
                 self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
             sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
-            following = 0.0
+            freely = {part: [0.0, 0.0, 0.0] for part in sums}
             few, many = self._scaled(kind, samples), self._scaled(kind, samples * config.dp)
             for item, own, whole in zip(self.items[kind], few, many, strict=True):
                 among_all = item.free or item.part == "step"
                 seconds = item.count * self._least(*((whole, parts * config.dp) if among_all else (own, parts)))
                 sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
-                following += seconds * (1 - NEGLIGIBLE) * (item.part != "step" and not item.free)
+                freely[item.part][item.place] += seconds * (1 - NEGLIGIBLE) * item.free
             forward, backward, weight, step = ((ahead, within, behind) for ahead, within, behind in sums.values())
-            self.known[key] = LeastSeconds(forward, backward, weight, step, following)
+            free = [(ahead, within, behind) for ahead, within, behind in freely.values()]
+            self.known[key] = LeastSeconds(forward, backward, weight, step, (free[0], free[1], free[2]))
         return self.known[key]
 
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:

@@ -11,12 +11,12 @@ from strategy.layout.arrangement import Lifetimes
 from strategy.layout.objective import account_of, message_account
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.search.layouts.classes import Classes, OpClass, Writer
-from strategy.search.layouts.space import SearchSpace
+from strategy.search.layouts.space import SearchSpace, Weight
 
 Instance = tuple[str, int, int]
 """(value, the stage that it lives on or -1 where it is loaded, the stage of its readers)."""
-Weights = tuple[int, int, int]
-"""What a nanosecond of a conversion costs: at home, on the way, and where it arrives."""
+Weights = tuple[Weight, Weight, Weight]
+"""What a nanosecond of a conversion counts: at home, on the way, and where it arrives."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,9 @@ from strategy.sbp.tensor import TensorSpec
 from strategy.search.layouts.bundles import Bundle, Weights, bundles
 from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
 from strategy.search.layouts.layout_memory import LayoutMemory
-from strategy.search.layouts.problem_builder import IntArray, ProblemBuilder, Table
+from strategy.search.layouts.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table
 from strategy.search.layouts.restriction import complete
-from strategy.search.layouts.space import Keep, Kept, SearchSpace
+from strategy.search.layouts.space import Keep, Kept, SearchSpace, Weight
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -77,6 +77,18 @@ class LayoutProblem:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class LinearLayoutProblem:
+    """A layout problem whose costs are linear in weights; `classes` as of a `LayoutProblem`."""
+
+    linear: LinearProblem
+    classes: tuple[tuple[tuple[str, ...], tuple[Signature, ...]], ...]
+
+    def at(self, weights: npt.NDArray[np.float64]) -> LayoutProblem:
+        """The problem under weights."""
+        return LayoutProblem(self.linear.at(weights), self.classes)
+
+
 def layout_problem(space: SearchSpace, *, limit: int | None = None, budget: Budget = UNLIMITED) -> LayoutProblem:
     """The problem of a search space; with `limit`, memory per rank is bounded at every time.
 
@@ -84,6 +96,24 @@ def layout_problem(space: SearchSpace, *, limit: int | None = None, budget: Budg
         InfeasibleError: `keep` leaves an op without signature.
         OutOfTimeError: the time is up.
     """
+    builder, classes = _built(space, limit, budget)
+    return LayoutProblem(builder.problem("layout", limit), classes)
+
+
+def linear_layout_problem(space: SearchSpace, weights: int, *, budget: Budget = UNLIMITED) -> LinearLayoutProblem:
+    """The problem of a space that counts for so many weights.
+
+    Raises:
+        InfeasibleError: `keep` leaves an op without signature.
+        OutOfTimeError: the time is up.
+    """
+    builder, classes = _built(space, None, budget)
+    return LinearLayoutProblem(builder.linear("layout", weights), classes)
+
+
+def _built(
+    space: SearchSpace, limit: int | None, budget: Budget
+) -> tuple[ProblemBuilder, tuple[tuple[tuple[str, ...], tuple[Signature, ...]], ...]]:
     classes, builder = classify(space), ProblemBuilder()
     _add_classes(builder, classes)
     found = bundles(classes)
@@ -96,8 +126,7 @@ def layout_problem(space: SearchSpace, *, limit: int | None = None, budget: Budg
     for bundle in found:
         copies.add(bundle, budget)
     known = (*classes.of_ops, *classes.held.values())
-    answers = tuple((tuple(op.name for op in one.ops), one.options) for one in known)
-    return LayoutProblem(builder.problem("layout", limit), answers)
+    return builder, tuple((tuple(op.name for op in one.ops), one.options) for one in known)
 
 
 def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
@@ -118,33 +147,78 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
             for op in found.ops
         )
         name = first.template if first.template and len(found.ops) > 1 else first.name
-        builder.add_node(name, [weight * ns for ns in op_ns[found.kind]])
+        builder.add_node(name, np.multiply.outer(op_ns[found.kind], weight))
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
-    for name, _, writer in classes.homes() if space.home_prices else ():
-        price = space.home_prices.get(name, 0.0)
-        if price:
-            spec = space.graph.values[name].spec
-            builder.add_costs(writer.found.index, [int(price * _nbytes(space, spec, home)) for home in writer.homes])
-    tables: dict[object, Table] = {}
-    for name, kept in space.kept_prices.items():
-        _keep(builder, classes, tables, name, kept)
+    _add_kept(builder, classes)
 
 
-def _keep(builder: ProblemBuilder, classes: Classes, tables: dict[object, Table], value: str, kept: Kept) -> None:
-    """What it costs to keep a value for a reader."""
-    space, spec = classes.space, classes.space.graph.values[value].spec
-    writer, reader = classes.writer(value), classes.of_op[kept.reader]
-    position = space.graph.by_name[kept.reader].inputs.index(value)
-    wanted = [option.inputs[position] for option in reader.options]
-    if kept.as_read:
-        builder.add_costs(reader.index, [int(kept.price * _nbytes(space, spec, layout)) for layout in wanted])
-    elif writer is not None:
-        key = writer.kind, reader.kind, position, spec, kept.price
-        if key not in tables:
-            sizes = (np.array([_nbytes(space, spec, layout) for layout in each]) for each in (writer.homes, wanted))
-            tables[key] = Table((kept.price * np.minimum.outer(*sizes)).astype(np.int64))
-        builder.add_edge(writer.found.index, reader.index, tables[key])
+def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
+    """What it counts to hold values where they live, and to keep them for ops that read them later."""
+    space = classes.space
+    homes: dict[tuple[int, int, TensorSpec], tuple[Writer, Weight]] = {}
+    for name, _, writer in classes.homes() if space.home_weights else ():
+        if name in space.home_weights:
+            key = (*writer.identity, space.graph.values[name].spec)
+            _, known = homes.get(key, (writer, 0))
+            homes[key] = writer, known + space.home_weights[name]
+    for (index, _, spec), (writer, weight) in homes.items():
+        sizes = [_nbytes(space, spec, home) for home in writer.homes]
+        builder.add_costs(index, np.multiply.outer(sizes, weight))
+    groups: dict[object, _Readers] = {}
+    for name, kept in space.kept.items():
+        spec, readers = space.graph.values[name].spec, _later(classes, name, kept)
+        writer = classes.writer(name) if kept.or_home else None
+        key = spec, writer and writer.identity, tuple((one.index, positions) for one, positions in readers)
+        groups.setdefault(key, _Readers(name, spec, writer, readers)).weight += kept.weight
+    for group in groups.values():
+        group.add(space, builder)
+
+
+def _later(classes: Classes, value: str, kept: Kept) -> tuple[tuple[OpClass, tuple[int, ...]], ...]:
+    """The classes of the ops that a value is kept for, each with its positions."""
+    found: dict[int, tuple[OpClass, set[int]]] = {}
+    for name in kept.readers:
+        op, reader = classes.space.graph.by_name[name], classes.of_op[name]
+        positions = found.setdefault(reader.index, (reader, set()))[1]
+        positions.update(i for i, read in enumerate(op.inputs) if read == value)
+    return tuple((reader, tuple(sorted(positions))) for reader, positions in found.values())
+
+
+@dataclass(slots=True)
+class _Readers:
+    """Values that the same classes read later: what every layout counts that some of these want."""
+
+    name: str
+    spec: TensorSpec
+    writer: Writer | None
+    readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
+    weight: Weight = 0
+
+    def add(self, space: SearchSpace, builder: ProblemBuilder) -> None:
+        """Count each layout once; where one class alone may want it, as a part of its own cost."""
+        if self.writer is not None:
+            (reader, (position, *_)), *_ = self.readers
+            layouts = [option.inputs[position] for option in reader.options]
+            sizes = (np.array([_nbytes(space, self.spec, one) for one in each]) for each in (self.writer.homes, layouts))
+            table = Table(np.multiply.outer(np.minimum.outer(*sizes), self.weight))
+            builder.add_edge(self.writer.found.index, reader.index, table)
+            return
+        wanted: dict[NdSbp, list[tuple[int, BoolArray]]] = {}
+        for reader, positions in self.readers:
+            each = [{option.inputs[position] for position in positions} for option in reader.options]
+            for layout in dict.fromkeys(layout for layouts in each for layout in sorted(layouts, key=str)):
+                wants = np.array([layout in layouts for layouts in each])
+                wanted.setdefault(layout, []).append((reader.index, wants))
+        for layout, among in wanted.items():
+            price = np.multiply(_nbytes(space, self.spec, layout), self.weight)
+            if len(among) == 1:
+                ((index, wants),) = among
+                builder.add_costs(index, np.multiply.outer(wants.astype(np.int64), price))
+                continue
+            node = builder.add_node(f"{self.name} kept in {'.'.join(map(str, layout))}", np.array([0 * price, price]))
+            for index, wants in among:
+                builder.add_edge(index, node, Table(_needs(wants, 2)))
 
 
 @dataclass(slots=True)
@@ -187,7 +261,7 @@ class _Copies:
         """A copy that one class alone can want: an edge from its writer."""
         reader, _ = bundle.readers[0]
         prices = self._prices(bundle, writer, layout)
-        self.builder.add_edge(writer.found.index, reader.index, self.builder.once(np.outer, prices, reads))
+        self.builder.add_edge(writer.found.index, reader.index, self.builder.once(_paid, prices, reads))
 
     def _share(self, bundle: Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, Table]]) -> None:
         """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
@@ -197,7 +271,7 @@ class _Copies:
         elif self.memory is None:
             node = self.builder.add_node(name, [0, 0])
             prices = self._prices(bundle, bundle.writer, layout)
-            self.builder.add_edge(bundle.writer.found.index, node, self.builder.once(np.outer, prices, _USED))
+            self.builder.add_edge(bundle.writer.found.index, node, self.builder.once(_paid, prices, _USED))
         else:
             node = self._converted(bundle, bundle.writer, self.memory, layout, name)
         width = self.builder.width(node)
@@ -210,15 +284,15 @@ class _Copies:
     def _loaded(self, bundle: Bundle, layout: NdSbp, name: str) -> int:
         """A copy that nobody writes: it is loaded where it is used."""
         ns = to_ns(self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh)))
-        cost = ns * sum(arriving for _, _, arriving in bundle.moves.values())
+        often = sum(arriving for _, _, arriving in bundle.moves.values())
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
-        return self.builder.add_node(name, [0, cost], usages)
+        return self.builder.add_node(name, np.multiply.outer([0, ns], often), usages)
 
     def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp, name: str) -> int:
         """A copy whose choices are the layouts that it may come from, at what it costs and holds."""
         homes = writer.homes
         sources = list(dict.fromkeys(homes))
-        prices = _prices_ns(self.space, bundle, sources, layout)
+        prices = _prices_ns(self.space, bundle, sources, layout).tolist()
         legal = [source for source, price in zip(sources, prices, strict=True) if price < FORBIDDEN]
         usages = memory.of_copies(bundle, legal, layout)
         node = self.builder.add_node(name, [0, *(price for price in prices if price < FORBIDDEN)], usages)
@@ -230,40 +304,52 @@ class _Copies:
 
     def _prices(self, bundle: Bundle, writer: Writer, layout: NdSbp) -> Table:
         """What a copy costs under each choice of its writer."""
-        key = (*writer.kind, bundle.spec, tuple(bundle.moves.items()))
+        key = (*writer.kind, bundle.spec, _moves(bundle))
         by_layout = self.prices.setdefault(key, {})
         if layout not in by_layout:
             homes = writer.homes
             sources = list(dict.fromkeys(homes))
-            known = dict(zip(sources, _prices_ns(self.space, bundle, sources, layout), strict=True))
-            by_layout[layout] = Table(np.array([known[source] for source in homes], np.int64))
+            place = {source: i for i, source in enumerate(sources)}
+            prices = _prices_ns(self.space, bundle, sources, layout)
+            by_layout[layout] = Table(prices[[place[home] for home in homes]])
         return by_layout[layout]
 
 
-def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> list[int]:
+def _moves(bundle: Bundle) -> object:
+    """What a bundle's conversions weigh, as a key."""
+    return tuple((ends, *(np.asarray(one).tobytes() for one in each)) for ends, each in bundle.moves.items())
+
+
+def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> IntArray:
     """What copies cost by the layout that they come from: the weighted times of their conversions."""
-    totals, converter = [0] * len(sources), space.converter
+    converter = space.converter
     ways: dict[tuple[int, int], tuple[int, int, Weights]] = {}
     for (home, stage), (leaves, moves, arrives) in bundle.moves.items():
         way = converter.way(home, stage)
         *_, known = ways.get(way, (home, stage, (0, 0, 0)))
         ways[way] = home, stage, (known[0] + leaves, known[1] + moves, known[2] + arrives)
-    if space.copy_prices:
-        held = sum(space.copy_prices.get(value, 0.0) for value, _, _ in bundle.instances)
-        price = int(held * _nbytes(space, bundle.spec, layout)) if held else 0
-        totals = [0 if source == layout else price for source in sources]
+    total: IntArray | int = 0
+    forbidden = np.zeros(len(sources), bool)
     for home, stage, weights in ways.values():
-        for i, prices in enumerate(converter.all_prices_ns(bundle.spec, home, sources, stage, layout)):
-            if totals[i] == FORBIDDEN or math.inf in prices:
-                totals[i] = FORBIDDEN
-            else:
-                totals[i] += sum(weight * int(price) for weight, price in zip(weights, prices, strict=True))
-    return totals
+        prices = np.array(converter.all_prices_ns(bundle.spec, home, sources, stage, layout))
+        forbidden |= np.isinf(prices).any(axis=1)
+        whole = np.where(forbidden[:, None], 0, prices).astype(np.int64)
+        for column, weight in zip(whole.T, weights, strict=True):
+            total = total + np.multiply.outer(column, weight)
+    found = np.asarray(total)
+    found[forbidden] = FORBIDDEN
+    return found
 
 
 def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:
     """What the fullest rank holds of a tensor."""
     return largest_nbytes(spec, layout, space.mesh)
+
+
+def _paid(prices: IntArray, often: IntArray) -> IntArray:
+    """(sources, choices): prices, (sources,), where choices want what they are of."""
+    table: IntArray = prices[:, None] * (often if prices.ndim == 1 else often[:, None])
+    return table
 
 
 def _needs(wants: BoolArray, width: int) -> IntArray:

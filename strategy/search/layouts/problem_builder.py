@@ -2,11 +2,14 @@
 
 What repeated layers have in common is made once: a table of costs is made of parts, and the same parts give the same
 table. Tables are told apart by which they are, not by their numbers, so that it takes no time to find out.
+
+A cost is a number, or several: what counts once for every weight that is given later (`LinearProblem`). Arrays of
+costs have an axis more then, (..., weights).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,26 +28,80 @@ class Table:
     numbers: npt.NDArray[Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearProblem:
+    """A problem whose costs are linear in weights.
+
+    Attributes:
+        name: of the problem.
+        nodes: their names.
+        costs: (choices of all nodes, weights), what is counted, in the order of the nodes.
+        sizes: (nodes,) how many choices each has.
+        ends: (tail, head, number of the table) of every edge.
+        cells: (cells of all tables, weights).
+        table_sizes: (tables,) how many cells each has.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    costs: IntArray
+    sizes: IntArray
+    ends: tuple[tuple[int, int, int], ...]
+    cells: IntArray
+    table_sizes: IntArray
+
+    def at(self, weights: npt.NDArray[np.float64]) -> Problem:
+        """The problem under weights, (weights,) >= 0; costs are rounded down."""
+        own, cells = _weighed(self.costs, weights), _weighed(self.cells, weights)
+        tables = list(_split(cells, self.table_sizes))
+        nodes = tuple(Node(*pair) for pair in zip(self.nodes, _split(own, self.sizes), strict=True))
+        return Problem(self.name, nodes, tuple(Edge(tail, head, tables[k]) for tail, head, k in self.ends), None)
+
+    def counted(self, choice: Sequence[int]) -> IntArray:
+        """(weights,) what a choice counts."""
+        starts, at = np.cumsum(self.sizes) - self.sizes, np.array(choice, np.int64)
+        total: IntArray = self.costs[starts + at].sum(0)
+        places = np.cumsum(self.table_sizes) - self.table_sizes
+        ends = np.array(self.ends, np.int64).reshape(-1, 3)
+        cells = places[ends[:, 2]] + at[ends[:, 0]] * self.sizes[ends[:, 1]] + at[ends[:, 1]]
+        total += self.cells[cells].sum(0)
+        return total
+
+
+def _weighed(counts: IntArray, weights: npt.NDArray[np.float64]) -> list[int]:
+    costs = np.floor(counts @ weights)
+    costs[counts[:, 0] >= FORBIDDEN] = FORBIDDEN
+    weighed: list[int] = costs.astype(np.int64).tolist()
+    return weighed
+
+
+def _split(values: Sequence[int], sizes: IntArray) -> Iterator[tuple[int, ...]]:
+    begin = 0
+    for end in np.cumsum(sizes).tolist():
+        yield tuple(values[begin:end])
+        begin = end
+
+
 class ProblemBuilder:
     """The nodes and edges so far; between two nodes there is one edge, the sum of what was added."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
-        self._costs: list[list[int]] = []
+        self._costs: list[IntArray] = []
         self._usages: list[list[Usage]] = []
         self._edges: dict[tuple[int, int], Table] = {}
         self._tables: dict[tuple[object, ...], Table] = {}
 
-    def add_node(self, name: str, costs: list[int], usages: Sequence[Usage] = ()) -> int:
-        """The index of a new node."""
+    def add_node(self, name: str, costs: npt.ArrayLike, usages: Sequence[Usage] = ()) -> int:
+        """The index of a new node of (choices,) costs."""
         self._names.append(name)
-        self._costs.append(costs)
+        self._costs.append(np.asarray(costs, np.int64))
         self._usages.append(list(usages))
         return len(self._names) - 1
 
-    def add_costs(self, node: int, costs: Sequence[int]) -> None:
+    def add_costs(self, node: int, costs: IntArray) -> None:
         """Let the choices of a node cost something more."""
-        self._costs[node] = [known + more for known, more in zip(self._costs[node], costs, strict=True)]
+        self._costs[node] = np.minimum(self._costs[node] + costs, FORBIDDEN)
 
     def add_usage(self, node: int, usage: Usage) -> None:
         """Let a node hold something more."""
@@ -63,8 +120,7 @@ class ProblemBuilder:
             table: costs, [choices of the tail, choices of the head].
         """
         if tail == head:
-            own = np.minimum(np.array(self._costs[tail]) + np.diagonal(table.numbers), FORBIDDEN)
-            self._costs[tail] = own.tolist()
+            self.add_costs(tail, table.numbers[(np.arange(self.width(tail)),) * 2])
             return
         known = self._edges.get((tail, head))
         self._edges[tail, head] = table if known is None else self.once(_sum, known, table)
@@ -80,13 +136,36 @@ class ProblemBuilder:
         """What was added, as plain data; edges of one table share its numbers."""
         written = {table: tuple(table.numbers.ravel().tolist()) for table in self._edges.values()}
         nodes = tuple(
-            Node(node, tuple(costs), tuple(usages))
+            Node(node, tuple(costs.tolist()), tuple(usages))
             for node, costs, usages in zip(self._names, self._costs, self._usages, strict=True)
         )
         edges = tuple(Edge(tail, head, written[table]) for (tail, head), table in self._edges.items())
         return Problem(name, nodes, edges, limit)
 
+    def linear(self, name: str, weights: int) -> LinearProblem:
+        """What was added, where every cost is (weights,); nodes and tables that cost nothing may be without."""
+        numbers = {table: i for i, table in enumerate(dict.fromkeys(self._edges.values()))}
+        cells = [_as_wide(table.numbers, 2, weights) for table in numbers]
+        costs = [_as_wide(each, 1, weights) for each in self._costs]
+        return LinearProblem(
+            name,
+            tuple(self._names),
+            np.concatenate(costs),
+            np.array([len(each) for each in costs], np.int64),
+            tuple((tail, head, numbers[table]) for (tail, head), table in self._edges.items()),
+            np.concatenate([*cells, np.zeros((0, weights), np.int64)]),
+            np.array([len(each) for each in cells], np.int64),
+        )
+
+
+def _as_wide(numbers: IntArray, axes: int, weights: int) -> IntArray:
+    """(cells, weights); what has no axis of weights costs nothing or is forbidden."""
+    wide = numbers if numbers.ndim > axes else np.repeat(numbers[..., None], weights, axis=-1)
+    return wide.reshape(-1, weights)
+
 
 def _sum(one: IntArray, other: IntArray) -> IntArray:
-    table: IntArray = np.minimum(one + other, FORBIDDEN)
+    wide = max(one.ndim, other.ndim)
+    both = (each if each.ndim == wide else each[..., None] for each in (one, other))
+    table: IntArray = np.minimum(sum(both), FORBIDDEN)
     return table

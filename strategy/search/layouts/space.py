@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import Signature, op_signatures
@@ -33,20 +36,23 @@ def all_of(rules: Mapping[str, Keep]) -> Keep:
     return lambda op, signature: all(rule(op, signature) for rule in rules.values())
 
 
+Weight = int | npt.NDArray[np.int64]
+"""What something counts: a number, or one for every weight that is given later, (weights,)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A value is kept for a reader.
+    """A value is kept for ops that read it later.
 
     Attributes:
-        price: of a byte.
-        reader: an op that reads it later.
-        as_read: whether it is kept in the layout that the reader wants; else in that or where it lives, in whichever is
-            smaller.
+        weight: of a byte.
+        readers: ops that read it later.
+        or_home: whether it may be kept where it lives, if that is smaller; else every layout that a reader wants is.
     """
 
-    price: float
-    reader: str
-    as_read: bool
+    weight: Weight
+    readers: tuple[str, ...]
+    or_home: bool = False
 
 
 @dataclass
@@ -67,14 +73,12 @@ class SearchSpace:
     """Whether repeated layers share their decisions; else every op has its own, which costs time and may gain some."""
     rule_based: Keep | None = None
     """Which signatures a person would choose from: where a solver begins."""
-    weigh: Callable[[Op, Account], int] | None = None
+    weigh: Callable[[Op, Account], Weight] | None = None
     """What a nanosecond counts of an op's acts, and of conversions for it, by their account; else the paths say."""
-    home_prices: Mapping[str, float] = field(default_factory=dict)
+    home_weights: Mapping[str, Weight] = field(default_factory=dict)
     """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
-    copy_prices: Mapping[str, float] = field(default_factory=dict)
-    """Value -> what a byte of each of its copies counts, where that is anything."""
-    kept_prices: Mapping[str, Kept] = field(default_factory=dict)
-    """Value -> what a byte counts of what is kept of it for a reader."""
+    kept: Mapping[str, Kept] = field(default_factory=dict)
+    """Value -> for whom it is kept, where that counts."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
 
@@ -98,7 +102,7 @@ class SearchSpace:
             return self.along
         return even_paths(pipeline.schedule, count, pipeline.laps, pipeline.num_micro_batches, pipeline.overlaps)
 
-    def weight(self, op: Op, account: Account) -> int:
+    def weight(self, op: Op, account: Account) -> Weight:
         """How often the paths pass an act of an op, or of a conversion for it: what a nanosecond of it costs."""
         if self.weigh is not None:
             return self.weigh(op, account)

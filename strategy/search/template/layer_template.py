@@ -1,18 +1,18 @@
 """Layer template: the layout problem of a short model on the mesh of one stage, its parts weighed as a deep model's.
 
-    cost = sum over the parts of the model (first, middle, last) of
-           weight of a pass x what it takes + weight of a byte x what it holds
+    cost = sum over the coordinates of a point of  weight x what the choice of layouts takes or holds there
 
 The choice that costs least is a layout of the deep model. Its least cost is a bound on the same sum under all choices
 whose layers are alike, and, with the weights of a path through the schedule, on the step itself
-(`outer_approximation`).
+(`outer_approximation`). A template is built once and solved under any weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+
+import numpy as np
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
@@ -32,78 +32,90 @@ from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, Reduce
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
-from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
+from strategy.search.layouts.layout_problem import LayoutProblem, LinearLayoutProblem, linear_layout_problem
 from strategy.search.layouts.rules import following_samples
 from strategy.search.layouts.short_model import places_of
-from strategy.search.layouts.space import Kept, SearchSpace, all_of
+from strategy.search.layouts.space import Kept, SearchSpace, Weight, all_of
+from strategy.search.template.point import HELD, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray, time_at, unit
 
-PASSES = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
-"""What has a weight: the passes of a micro-batch, and what is done once per step; fields of `PipelineTimes`."""
-NOTHING = (0.0, 0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What counts how much in the cost of a template, in its first, its middle and its last part.
-
-    Attributes:
-        times: pass -> of a nanosecond.
-        held: of a byte that is held for the whole step: parameters and their state.
-        sums: of a byte of sums of gradients, held from the first backward pass on.
-        saved: of a byte of a micro-batch that is held from its forward pass to its backward pass.
-        copies: whether what conversions write counts too; a bound may not count it, for some of it may be passing.
-        following: whether what follows samples along the data axis counts alone: the rest is free to be shared there.
-    """
-
-    times: Mapping[str, tuple[int, int, int]]
-    held: tuple[float, float, float] = NOTHING
-    sums: tuple[float, float, float] = NOTHING
-    saved: tuple[float, float, float] = NOTHING
-    copies: bool = False
-    following: bool = False
+CLOSE_ENOUGH = 2e-4
+"""By this part a template's bound may be below the cost that is found."""
+FINENESS = 2.0**12
+"""What the largest weight of a time is made: costs are whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerTemplate:
-    """The problem of a short model on one stage's mesh under weights."""
+    """The problem of a short model on one stage's mesh."""
 
     space: SearchSpace
-    problem: LayoutProblem
+    problem: LinearLayoutProblem
 
     @staticmethod
-    def of(request: Request, short: Model, config: PlanConfig, weights: Weights, budget: Budget) -> LayerTemplate:
+    def of(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
         """The template of a configuration.
 
         Raises:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
-        alone = on_one_stage(config)
-        space = space_of(replace(request, model=short), alone, free_rules(alone))
-        keep = all_of({"space": space.keep, "terms": sums_alone})
-        space = replace(space, keep=keep, weigh=_weigher(space.graph, weights), **_prices(space.graph, weights))
-        return LayerTemplate(space, layout_problem(space, budget=budget))
+        return _template(request, short, on_one_stage(config), budget, following=False)
 
-    def solve(self, budget: Budget) -> tuple[int, Mapping[str, Signature]]:
-        """(bound on the cost, the signatures found).
+    @staticmethod
+    def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
+        """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
+
+        Raises:
+            OutOfTimeError, InfeasibleError: as `of`.
+        """
+        alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=1)
+        training = replace(request.training, global_batch=config.micro_batch)
+        return _template(replace(request, training=training), short, alone, budget, following=True)
+
+    def solve(self, weights: FloatArray, budget: Budget) -> tuple[float, Mapping[str, Signature], FloatArray]:
+        """(bound on the cost, the signatures found, the point that they are).
+
+        Args:
+            weights: (SIZE,), >= 0.
+            budget: for it.
 
         Raises:
             InfeasibleError: no choice is legal.
             OutOfTimeError: there was no time to find any.
         """
-        solution = solve(self.problem.problem, budget=budget)
+        scale = FINENESS / max(float(weights[TIMES].max()), 1e-300)
+        problem: LayoutProblem = self.problem.at(weights * scale)
+        solution = solve(problem.problem, budget=budget, gap=CLOSE_ENOUGH)
         if solution.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         if solution.status is Status.INFEASIBLE:
             raise InfeasibleError("no conversions lead between the layouts that the pins leave", hint="relax a pin")
         if solution.choice is None:
             raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
-        return solution.lower_bound, self.problem.signatures(solution.choice)
+        point = self.problem.linear.counted(solution.choice).astype(np.float64)
+        return solution.lower_bound / scale, problem.signatures(solution.choice), point
 
     def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
         layout = lay_out(self.space.graph, self.space.stages, signatures, self.space.converter)
         return layout, arrange(self.space.graph, layout, self.space.pipeline)
+
+
+def _template(
+    request: Request, short: Model, config: PlanConfig, budget: Budget, *, following: bool
+) -> LayerTemplate:
+    space = space_of(replace(request, model=short), config, free_rules(config))
+    graph = space.graph
+    counted = frozenset(following_samples(graph, 2) if following else graph.by_name)
+    homes, kept = _held(graph, counted, everything=not following)
+    space = replace(
+        space,
+        keep=all_of({"space": space.keep, "terms": sums_alone}),
+        weigh=_weigher(graph, counted),
+        home_weights=homes,
+        kept=kept,
+    )
+    return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
 
 
 def sums_alone(op: Op, signature: Signature) -> bool:
@@ -119,59 +131,73 @@ def on_one_stage(config: PlanConfig) -> PlanConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Weigher:
-    """Weighs an act by the part that its op belongs to, and its pass."""
+    """Says at which coordinate an act counts: by its pass, and the part that its op belongs to."""
 
-    weights: Weights
     part_of: Mapping[str, int]
     counted: frozenset[str]
     apart: frozenset[str]
     """Gradients of weights: a pass of their own under some schedules."""
 
-    def __call__(self, op: Op, account: Account) -> int:
+    def __call__(self, op: Op, account: Account) -> Weight:
         name, _ = account
-        if op.name not in self.counted:
-            return 0
+        if op.name not in self.counted or name not in PASSES:
+            return np.zeros(SIZE, np.int64)
         if name == "backward_ns" and op.name in self.apart:
             name = "weight_ns"
-        return self.weights.times[name][self.part_of[op.name]] if name in self.weights.times else 0
+        return unit(time_at(name, self.part_of[op.name]))
 
 
-def _weigher(graph: Graph, weights: Weights) -> _Weigher:
+def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
     apart = frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
-    counted = following_samples(graph, 2) if weights.following else graph.by_name
-    return _Weigher(weights, places_of(graph), frozenset(counted), apart)
+    return _Weigher(places_of(graph), counted, apart)
 
 
-def _prices(graph: Graph, weights: Weights) -> dict[str, Any]:
-    """The fields of a search space that say what bytes count.
+def _held(
+    graph: Graph, counted: frozenset[str], *, everything: bool
+) -> tuple[Mapping[str, Weight], Mapping[str, Kept]]:
+    """What bytes count: (value -> where it lives, value -> for whom it is kept).
 
-    A bound may count only what is held for certain: variables and sums where they live; what is made once per step, in
-    the layouts in which micro-batches read it; what the backward pass reads, as that wants it or where it lives. What
-    the update alone makes and reads is not there while micro-batches are.
+    Only what is held for certain, whenever micro-batches are under way: variables and sums where they live; what is
+    made once per step, in every layout in which micro-batches read it; and what the backward pass reads. Where a
+    layer reads a value in both passes, its copies are made in the first one, so that every layout which the second one
+    wants is kept; what is read in the backward pass alone is kept where it lives or, at the end of a stage, as it is
+    wanted.
+
+    Args:
+        graph: of the short model.
+        counted: the ops whose values count.
+        everything: whether what is held for the step counts, too.
     """
-    home: dict[str, float] = {}
+    homes: dict[str, Weight] = {}
     kept: dict[str, Kept] = {}
-    if not any((*weights.held, *weights.sums, *weights.saved)):
-        return {}
     part_of = places_of(graph)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)
-        if decider is None or value.space is not Space.DEVICE:
+        if decider is None or value.space is not Space.DEVICE or decider.name not in counted:
             continue
         part, readers = part_of[decider.name], graph.consumers[name]
-        if value.role is Role.VARIABLE:
-            home[name] = weights.held[part]
-        elif value.rate is Rate.STEP and decider.phase is Phase.FORWARD:
-            often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
-            if often:
-                kept[name] = Kept(weights.held[part], often[0].name, as_read=True)
-        elif value.rate is Rate.STEP:
-            home |= {name: weights.sums[part]} if decider.phase is not Phase.UPDATE else {}
-        elif decider.phase is Phase.FORWARD:
+        if value.rate is Rate.MICRO_BATCH:
             later = [op for op in readers if op.phase is not Phase.FORWARD]
-            if later:
-                kept[name] = Kept(weights.saved[part], later[0].name, as_read=False)
-    if weights.copies:
-        home |= {name: one.price for name, one in kept.items()}
-        return {"home_prices": home, "copy_prices": home}
-    return {"home_prices": home, "kept_prices": {name: one for name, one in kept.items() if one.price}}
+            if decider.phase is not Phase.FORWARD or not later or any(op.name not in counted for op in later):
+                continue
+            there = part_of[later[0].name]
+            later = [op for op in later if part_of[op.name] == there]
+            weight = unit(SAVED.start + there)
+            if any(op.phase is Phase.FORWARD and part_of[op.name] == there for op in readers):
+                kept[name] = Kept(weight, tuple(op.name for op in later))
+            elif part == there:
+                homes[name] = weight
+            else:
+                kept[name] = Kept(weight, (later[0].name,), or_home=True)
+        elif not everything:
+            continue
+        elif value.role is Role.VARIABLE:
+            homes[name] = unit(HELD.start + part)
+        elif decider.phase is Phase.FORWARD:
+            often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
+            here = tuple(op.name for op in often if part_of[op.name] == part) or tuple(op.name for op in often[:1])
+            if here:
+                kept[name] = Kept(unit(HELD.start + part), here)
+        elif decider.phase is not Phase.UPDATE:
+            homes[name] = unit(SUMS.start + part)
+    return homes, kept

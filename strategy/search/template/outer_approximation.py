@@ -1,9 +1,9 @@
 """Outer approximation: what the parts of a model can take and hold, bounded by cuts; the least step within them.
 
-Each choice of layouts is a point: what the first, the middle and the last part take in every pass, and what they hold.
-Whatever bounds a weighted sum of these over all choices is a *cut*: the least work of every part, the least cost of a
-template under any weights. What a step takes is at least the length of any path through the schedule, linear in the
-point, and what a stage holds is linear too. So over all choices that fit, no step takes less than
+Each choice of layouts is a point (`point`). Whatever bounds a weighted sum of its coordinates over all choices is a
+*cut*: the least work of every part, the least cost of a template under any weights. What a step takes is at least the
+length of any path through the schedule, linear in the point, and what a stage holds is linear too. So over all choices
+that fit, no step takes less than
 
     min z    z >= path(x) for some paths,    cut(x) >= value for all cuts,    held(x) <= limit on some stages
 
@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from scipy.optimize import linprog
 
 from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path
@@ -28,36 +26,91 @@ from strategy.layout.makespan import PipelineTimes
 from strategy.layout.schedule import Schedule
 from strategy.search.candidate.least_work import LeastBytes, LeastSeconds
 from strategy.search.layouts.short_model import MIDDLE
-from strategy.search.template.layer_template import PASSES, Weights
-from strategy.search.template.parts import ModelParts
+from strategy.search.template.point import HELD, PARTS, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray
 from strategy.search.template.stages import FIRST, LAST, parts_at, stage_times
 
-FloatArray = npt.NDArray[np.float64]
-TIMES, HELD, SUMS, SAVED = slice(0, 15), slice(15, 18), slice(18, 21), slice(21, 24)
-"""Where things are in a point: the milliseconds of `PASSES` x parts, the MiB held, summed up, saved per micro-batch."""
-SIZE = 24
-MS, MIB = 1e6, 2.0**20
-Number = TypeVar("Number", int, float)
+UNITS = np.concatenate([np.full(15, 1e6), np.full(9, 2.0**20)])
+"""Milliseconds and MiB: what the program counts in."""
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 8
-LARGEST_WEIGHT = 2**12
-"""Weights of templates are integers: dual prices, scaled to be at most this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """What a configuration takes at least, None if nothing fits; and the prices that say so."""
+    """What a configuration takes at least, None if nothing fits; and the prices that say so.
+
+    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds.
+    """
 
     step_ns: int | None
-    times: FloatArray
-    """(5, 3): what a nanosecond of a pass and part counts in the step."""
-    held: FloatArray
-    """(3,): nanoseconds of the step that a byte held by a part is worth."""
-    sums: FloatArray
-    """(3,): the same of a byte of sums of gradients."""
-    saved: FloatArray
-    """(3,): the same of a byte that a micro-batch saves."""
+    weights: FloatArray
+
+
+@dataclass(slots=True, eq=False)
+class _Program:
+    """The linear program of one configuration, which grows row by row."""
+
+    solver: Any
+    point: list[Any]
+    step: Any
+    paths: int = 0
+    priced: list[tuple[Any, FloatArray]] = field(default_factory=list)
+    """Rows whose dual prices weigh the point: what they say of it."""
+    cuts: int = 0
+
+    @staticmethod
+    def of(least: FloatArray, rows: FloatArray, limits: FloatArray) -> _Program:
+        """Least `step` over points of at least `least`, in what `rows` leave."""
+        from ortools.linear_solver import pywraplp
+
+        solver = pywraplp.Solver.CreateSolver("GLOP")
+        point = [solver.NumVar(float(low), solver.infinity(), "") for low in least]
+        step = solver.NumVar(0.0, solver.infinity(), "")
+        solver.Objective().SetCoefficient(step, 1.0)
+        solver.Objective().SetMinimization()
+        program = _Program(solver, point, step)
+        for row, limit in zip(rows, limits, strict=True):
+            held = solver.Constraint(-solver.infinity(), float(limit))
+            program._fill(held, row)
+            program.priced.append((held, row))
+        return program
+
+    def _fill(self, row: Any, numbers: FloatArray) -> None:
+        for at in np.flatnonzero(numbers).tolist():
+            row.SetCoefficient(self.point[at], float(numbers[at]))
+
+    def add_path(self, path: FloatArray, messages_ms: float) -> None:
+        """The step takes no less than a path, with the messages on it."""
+        row = self.solver.Constraint(-self.solver.infinity(), -messages_ms)
+        self._fill(row, path)
+        row.SetCoefficient(self.step, -1.0)
+        self.paths += 1
+        self.priced.append((row, path))
+
+    def add_cuts(self, cuts: list[tuple[FloatArray, float]]) -> None:
+        """Add those that are new."""
+        for numbers, value in cuts[self.cuts :]:
+            self._fill(self.solver.Constraint(float(value), self.solver.infinity()), numbers)
+        self.cuts = len(cuts)
+
+    def solve(self) -> tuple[float, FloatArray] | None:
+        """(the least step, the point of it); None where nothing fits."""
+        from ortools.linear_solver import pywraplp
+
+        status = self.solver.Solve()
+        if status == pywraplp.Solver.INFEASIBLE:
+            return None
+        if status != pywraplp.Solver.OPTIMAL:
+            return 0.0, np.array([variable.lb() for variable in self.point])
+        return self.step.solution_value(), np.array([variable.solution_value() for variable in self.point])
+
+    def weights(self) -> FloatArray:
+        """(SIZE,): what the coordinates count, by the dual prices of paths and memory."""
+        found = np.zeros(SIZE)
+        for row, numbers in self.priced:
+            found += max(-row.dual_value(), 0.0) * numbers
+        return found
 
 
 @dataclass(slots=True)
@@ -68,86 +121,75 @@ class OuterApproximation:
     limit_bytes: int
     overlaps: bool
     least: FloatArray
-    """(SIZE,), the least of every coordinate alone."""
+    """(SIZE,), the least of every coordinate alone, in `UNITS`."""
+    between_ns: int = 0
+    """What is handed on between stages takes so long at least."""
     cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
-    paths: dict[PlanConfig, list[FloatArray]] = field(default_factory=dict)
+    programs: dict[PlanConfig, _Program] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        layers: int, limit_bytes: int, work: LeastSeconds, held: LeastBytes, following_ns: int, *, overlaps: bool
+        layers: int, limit_bytes: int, work: LeastSeconds, held: LeastBytes, *, overlaps: bool, between_ns: int = 0
     ) -> OuterApproximation:
-        """The first cuts.
+        """What every coordinate is at least.
 
         Args:
             layers: of the model.
             limit_bytes: of a device.
             work: of a micro-batch, at least.
             held: by a layer, at least.
-            following_ns: what a micro-batch takes in what follows samples, in all layers and passes, at least.
             overlaps: whether messages travel beside computation.
+            between_ns: what is handed on between stages, at least.
         """
-        least = np.zeros(SIZE)
-        seconds = [work.forward_s, work.backward_s, work.weight_s, (0.0,) * 3, work.step_s]
-        for i, (ahead, within, behind) in enumerate(seconds):
-            least[3 * i : 3 * i + 3] = within / layers
-            least[3 * i + FIRST] += ahead
-            least[3 * i + LAST] += behind
-        least[TIMES] *= 1e9 / MS
-        least[HELD], least[SUMS], least[SAVED] = held.held / MIB, held.sums / MIB, held.saved / MIB
-        found = OuterApproximation(layers, limit_bytes, overlaps, least)
-        micro = np.zeros(SIZE)
-        micro[:9] = np.tile([1, layers - 2, 1], 3)
-        found.cuts.append((micro, following_ns / MS + (work.micro_batch_s - work.following_s) * 1e9 / MS))
-        return found
+        least = least_times(work, layers)
+        least[HELD], least[SUMS], least[SAVED] = held.held, held.sums, held.saved
+        return OuterApproximation(layers, limit_bytes, overlaps, least / UNITS, between_ns)
 
-    def add_cut(self, weights: Weights, least: int) -> None:
+    def add_exchange(self, layer_ns: int, *, micro: bool) -> None:
+        """Of every layer, beside what its update takes; `micro`: its gradients are exchanged as they arise."""
+        passes = [PASSES.index(name) for name in ("backward_ns", "weight_ns", "before_ns", "after_ns")]
+        for part in range(PARTS if layer_ns else 0):
+            weights = np.zeros(SIZE)
+            weights[[PARTS * i + part for i in passes[0 if micro else 2 :]]] = 1.0
+            self.add_cut(weights, layer_ns + float(weights @ (self.least * UNITS)))
+
+    def add_cut(self, weights: FloatArray, least: float) -> None:
         """Take note of a template's least cost."""
-        vector = np.zeros(SIZE)
-        for i, name in enumerate(PASSES):
-            vector[3 * i : 3 * i + 3] = np.array(weights.times[name], float) * MS
-        for part, price in ((HELD, weights.held), (SUMS, weights.sums), (SAVED, weights.saved)):
-            vector[part] = np.array(price) * MIB
-        size = vector.max()
-        self.cuts.append((vector / size, least / size))
+        numbers = weights * UNITS
+        size = numbers.max()
+        self.cuts.append((numbers / size, least / size))
 
     def bound(self, config: PlanConfig) -> Bound:
         """What a configuration takes at least, whatever fits."""
-        paths = self.paths.setdefault(config, [])
-        if not paths:
-            paths.append(self._critical(config, self.least))
-        rows, limits = self._memory(config)
+        program = self.programs.get(config)
+        if program is None:
+            program = self.programs[config] = _Program.of(self.least, *self._memory(config))
+            program.add_path(*self._critical(config, self.least))
+        program.add_cuts(self.cuts)
         while True:
-            solved = linprog(
-                np.append(np.zeros(SIZE), 1.0),
-                A_ub=np.vstack(
-                    [
-                        np.column_stack([np.array(paths), -np.ones(len(paths))]),
-                        np.column_stack([-np.array([cut for cut, _ in self.cuts]), np.zeros(len(self.cuts))]),
-                        np.column_stack([rows, np.zeros(len(rows))]),
-                    ]
-                ),
-                b_ub=np.concatenate([np.zeros(len(paths)), [-value for _, value in self.cuts], limits]),
-                bounds=[*((low, None) for low in self.least), (0, None)],
-                method="highs",
-            )
-            if solved.status == 2:
-                return Bound(None, np.zeros((5, 3)), *np.zeros((3, 3)))
-            point, step_ms = solved.x[:SIZE], float(solved.x[SIZE])
-            longest = self._critical(config, point)
-            if longest @ point <= step_ms * (1 + 1e-4) or len(paths) >= MOST_PATHS:
+            solved = program.solve()
+            if solved is None:
+                return Bound(None, np.zeros(SIZE))
+            step_ms, point = solved
+            longest, messages_ms = self._critical(config, point)
+            if longest @ point + messages_ms <= step_ms * (1 + 1e-4) or program.paths >= MOST_PATHS:
                 break
-            paths.append(longest)
-        prices = -solved.ineqlin.marginals
-        times = (prices[: len(paths)] @ np.array(paths))[TIMES].reshape(5, 3)
-        memory = prices[len(prices) - len(rows) :] @ rows
-        step_ns = int(step_ms * MS * (1 - CLOSE))
-        return Bound(step_ns, times, *(memory[part] * MS / MIB for part in (HELD, SUMS, SAVED)))
+            program.add_path(longest, messages_ms)
+        return Bound(int(step_ms * UNITS[0] * (1 - CLOSE)), program.weights() / UNITS * UNITS[0])
 
-    def _critical(self, config: PlanConfig, point: FloatArray) -> FloatArray:
-        """The longest path of a point, as a row."""
-        times = {name: (point[3 * i : 3 * i + 3] * MS).astype(np.int64) for i, name in enumerate(PASSES)}
-        stages = stage_times(config, self.layers, times, (0, 0), overlaps=self.overlaps)
-        return _row(config, self.layers, critical_path(config.schedule, config.num_micro_batches, stages).counts)
+    def step_ns(self, config: PlanConfig, point: FloatArray) -> float:
+        """What a step of a configuration takes at a point, (SIZE,) in nanoseconds and bytes."""
+        row, messages_ms = self._critical(config, point / UNITS)
+        return float((row @ (point / UNITS) + messages_ms) * UNITS[0])
+
+    def _critical(self, config: PlanConfig, point: FloatArray) -> tuple[FloatArray, float]:
+        """(the longest path of a point, as a row, milliseconds of the messages on it)."""
+        ns = (point * UNITS)[TIMES].reshape(5, 3).astype(np.int64)
+        between = self.between_ns, self.between_ns
+        stages = stage_times(config, self.layers, dict(zip(PASSES, ns, strict=True)), between, overlaps=self.overlaps)
+        counts = critical_path(config.schedule, config.num_micro_batches, stages).counts
+        messages = int(counts.forward_message_ns.sum() + counts.backward_message_ns.sum())
+        return _row(config, self.layers, counts), messages * self.between_ns / UNITS[0]
 
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:
         """Rows of what the first and the last stage hold, without and with sums of gradients; their limits."""
@@ -163,8 +205,21 @@ class OuterApproximation:
             else:  # the first layer saves what any does
                 row[SAVED][MIDDLE] = chunks * where[stage].sum(1).min()
             found.append(row)
-        limit = self.limit_bytes / MIB * (1 + CLOSE)
+        limit = self.limit_bytes / UNITS[-1] * (1 + CLOSE)
         return np.array(found), np.full(len(found), limit)
+
+
+def least_times(work: LeastSeconds, layers: int, *, free: bool = False) -> FloatArray:
+    """(SIZE,): the least nanoseconds of every coordinate alone; `free`: of what does not follow samples."""
+    least = np.zeros(SIZE)
+    seconds = [work.forward_s, work.backward_s, work.weight_s, (0.0,) * 3, work.step_s]
+    if free:
+        seconds[:3], seconds[4] = work.free_s, (0.0,) * 3
+    for i, (ahead, within, behind) in enumerate(seconds):
+        least[3 * i : 3 * i + 3] = within / layers
+        least[3 * i + FIRST] += ahead
+        least[3 * i + LAST] += behind
+    return least * 1e9
 
 
 def _row(config: PlanConfig, layers: int, counts: PipelineTimes) -> FloatArray:
@@ -191,32 +246,3 @@ def chunks_in_flight(config: PlanConfig, stage: int, *, sums: bool) -> int:
     else:
         most = p - stage
     return min(most, laps * m) - (sums and most >= laps * m)
-
-
-def template_weights(bound: Bound) -> Weights:
-    """The dual prices of a bound as the weights of a template."""
-    scale = scale_of(bound)
-    times = np.rint(bound.times * scale).astype(np.int64)
-    return Weights(
-        {name: three(times[i].tolist()) for i, name in enumerate(PASSES)},
-        three((bound.held * scale).tolist()),
-        three((bound.sums * scale).tolist()),
-        three((bound.saved * scale).tolist()),
-    )
-
-
-def scale_of(bound: Bound) -> float:
-    """What the weights of its template are of its prices."""
-    return LARGEST_WEIGHT / max(float(bound.times.max()), 1.0)
-
-
-def three(numbers: list[Number]) -> tuple[Number, Number, Number]:
-    """As a tuple."""
-    first, middle, last = numbers
-    return first, middle, last
-
-
-def times_of(parts: ModelParts) -> dict[str, npt.NDArray[np.int64]]:
-    """Pass -> what the parts take in it."""
-    each = (parts.first, parts.middle, parts.last)
-    return {name: np.array([getattr(part, name) for part in each], np.int64) for name in PASSES}

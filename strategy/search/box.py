@@ -1,0 +1,74 @@
+"""Box: the configurations of one mesh, micro-batch and way to save memory, with what bounds each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from strategy.layout.config import PlanConfig
+from strategy.search.template.outer_approximation import Bound, OuterApproximation
+from strategy.search.templates import on_axes
+
+
+@dataclass(slots=True, eq=False)
+class Box:
+    """A mesh group with its bounds, and how they were found.
+
+    Attributes:
+        configs: of the group; they differ in schedule alone.
+        bounds_ns: of each; infinite where nothing fits.
+        level: that of the module's table, in `refinement`.
+        within: the linear program's cuts, from level 2 on.
+        prices: the dual prices of the last bound of each.
+        solved: configuration -> how many cuts there were when it was last bounded.
+        shared: how many it has of those that boxes share, by whom they are shared.
+        is_proposed: whether there are proposals from it.
+    """
+
+    configs: tuple[PlanConfig, ...]
+    bounds_ns: list[float]
+    level: int = 0
+    within: OuterApproximation | None = None
+    prices: dict[PlanConfig, Bound] = field(default_factory=dict)
+    solved: dict[PlanConfig, int] = field(default_factory=dict)
+    shared: dict[object, int] = field(default_factory=dict)
+    is_proposed: bool = False
+
+    @property
+    def bound_ns(self) -> float:
+        """Of all configurations; infinite where none fits."""
+        return min(self.bounds_ns)
+
+    @property
+    def config(self) -> PlanConfig:
+        """The one with the least bound."""
+        return self.configs[self.bounds_ns.index(self.bound_ns)]
+
+    def close(self) -> None:
+        """Nothing fits."""
+        self.bounds_ns = [math.inf] * len(self.configs)
+
+    def raise_bounds(self, most_ns: float) -> None:
+        """Bound by all cuts what may still be the least, up to what is of interest."""
+        within = self.within
+        while within is not None and self.bound_ns < most_ns:
+            config = self.config
+            if self.solved.get(config) == len(within.cuts):
+                return
+            bound = self.prices[config] = within.bound(config)
+            self.solved[config] = len(within.cuts)
+            i = self.configs.index(config)
+            self.bounds_ns[i] = math.inf if bound.step_ns is None else max(self.bounds_ns[i], float(bound.step_ns))
+
+
+def of_tensor_axis(config: PlanConfig) -> object:
+    """What a template of the tensor axis depends on."""
+    return *on_axes(config), config.recompute
+
+
+def of_work(config: PlanConfig) -> object:
+    """What a template of everything that takes time depends on, and what computes some of it again takes no less than.
+
+    What computes again is laid out like what it computes: without it, all else could be as it is.
+    """
+    return config.dp, *on_axes(config), config.num_micro_batches, config.zero_stage
