@@ -146,6 +146,35 @@ def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
     return most_sent_nbytes(ActKind.ALL_TO_ALL, task, spec) // spec.dtype.nbytes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Evenly:
+    """The steps that are counted, on blocks of which every rank has as much."""
+
+    steps: Ints
+    dims: npt.NDArray[np.bool_]
+    """[steps, dims]: which dims are cut."""
+    sent: Ints
+    """What the busiest rank sends of a block that is as long in every such dim as its group has ranks."""
+    sizes: Ints
+    """The elements of that block."""
+
+
+@lru_cache(maxsize=1 << 10)
+def _evenly(formulas: _Formulas) -> _Evenly:
+    regroups = formulas.regroups
+    alike = [(math.prod(regroup.mesh),) * len(regroup.dims) for _, regroup in regroups]
+    dims = np.zeros((len(regroups), formulas.parts.shape[2]), bool)
+    for row, (_, regroup) in enumerate(regroups):
+        dims[row, list(regroup.dims)] = True
+    sent = [_regrouped(lengths, regroup) for lengths, (_, regroup) in zip(alike, regroups, strict=True)]
+    return _Evenly(
+        np.array([i for i, _ in regroups], np.int64),
+        dims,
+        np.array(sent, np.int64),
+        np.array([math.prod(lengths) for lengths in alike], np.int64),
+    )
+
+
 class StepSizes:
     """What ranks hold and send in some steps on one tensor, in elements, in the group that holds most."""
 
@@ -187,8 +216,8 @@ class StepSizes:
                 sent[chosen] = own
             elif kind is ActKind.ALL_TO_ALL:
                 sent[chosen] = self._exchanged(chosen)
-        for i, regroup in found.regroups:
-            sent[i] = self._counted(i, regroup)
+        if found.regroups:
+            self._count(sent)
         return sent
 
     def _exchanged(self, chosen: Ints) -> Ints:
@@ -208,17 +237,20 @@ class StepSizes:
         sent: Ints = rest * most
         return sent
 
-    def _counted(self, i: int, regroup: _Regroup) -> int:
-        """Of a step that has no formula."""
-        along, dims = self._formulas.along[i], list(regroup.dims)
-        sides = self._steps.sources[i], self._steps.targets[i]
+    def _count(self, sent: Ints) -> None:
+        """Fill in the steps that have no formula."""
+        found, steps, counted = self._formulas, self._steps, _evenly(self._formulas)
+        at = counted.steps
+        along, sides = found.along[at], (steps.sources[at], steps.targets[at])
+        alike = [(self._longest[along, side] == self._shortest[along, side]).all(1) for side in sides]
+        even = alike[0] & alike[1]
         block = self._block[along, sides[0]]
-        lengths: Shape = tuple(block[dims].tolist())
-        count: int = math.prod(block.tolist()) // math.prod(lengths)
-        if all((self._longest[along, side] == self._shortest[along, side]).all() for side in sides):
-            alike = (math.prod(regroup.mesh),) * len(dims)
-            return count * (_regrouped(alike, regroup) * math.prod(lengths) // math.prod(alike))
-        return count * _regrouped(lengths, regroup)
+        lengths = np.where(counted.dims, block, 1).prod(1)
+        sent[at] = block.prod(1) // lengths * (counted.sent * lengths // counted.sizes)
+        for row in np.flatnonzero(~even).tolist():
+            i, regroup = found.regroups[row]
+            cut: Shape = tuple(block[row][list(regroup.dims)].tolist())
+            sent[i] = math.prod(block[row].tolist()) // math.prod(cut) * _regrouped(cut, regroup)
 
     def sent_in_parts(self, kind: ActKind, chosen: Ints, levels: NodeGroups) -> list[Ints]:
         """Elements that the busiest rank sends in each of the `PARTS` of collectives of one kind on two levels.

@@ -6,7 +6,7 @@ one rank offers the all-broadcast signature alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,7 +43,13 @@ class _Operands:
         return (*self.inputs, *self.outputs, *self.updates)
 
 
-def op_signatures(graph: Graph, op: Op, mesh: Shape, *, owned: bool = False) -> tuple[Signature, ...]:
+AxisFilter = Callable[[int, AxisSignature], bool]
+"""(mesh axis, an op's signature along it) -> whether it is of interest."""
+
+
+def op_signatures(
+    graph: Graph, op: Op, mesh: Shape, *, owned: bool = False, wanted: AxisFilter | None = None
+) -> tuple[Signature, ...]:
     """Every legal signature of `op` on `mesh`, all-broadcast first, in a fixed order.
 
     A frozen variable is never partial where it is at home: it is kept as it is, not as terms.
@@ -53,9 +59,14 @@ def op_signatures(graph: Graph, op: Op, mesh: Shape, *, owned: bool = False) -> 
         op: any of its ops.
         mesh: of the placement that the op runs on.
         owned: also those under which one rank of the first axis does all, with its own tensors, and the others nothing.
+        wanted: which signatures along an axis are of interest; else all are.
     """
     operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
-    found = _enumerate(op.kind, operands, tuple(sorted(op.attrs.items())), mesh, owned)
+    attrs = tuple(sorted(op.attrs.items()))
+    if wanted is None:
+        found = _enumerate(op.kind, operands, attrs, mesh, owned)
+    else:
+        found = _enumerate_wanted(op.kind, operands, attrs, mesh, owned, wanted)
     frozen = [
         position
         for position, name in enumerate(op.inputs)
@@ -74,8 +85,65 @@ def _enumerate(
     mesh: Shape,
     owned: bool,
 ) -> tuple[Signature, ...]:
+    return _legal(operands, mesh, _by_axis(op_definition(kind), operands, dict(attrs), mesh, owned))
+
+
+def _enumerate_wanted(
+    kind: str,
+    operands: _Operands,
+    attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...],
+    mesh: Shape,
+    owned: bool,
+    wanted: AxisFilter,
+) -> tuple[Signature, ...]:
+    """Those of which every axis is wanted; remembered by what is wanted of all that there is along each axis."""
+    known = [frozenset(c for c in _candidates(kind, operands, attrs, p, owned and not k)) for k, p in enumerate(mesh)]
+    verdicts = [{candidate: wanted(axis, candidate) for candidate in each} for axis, each in enumerate(known)]
+    kept = tuple(frozenset(c for c, is_wanted in each.items() if is_wanted) for each in verdicts)
+    key = kind, operands, attrs, mesh, owned, kept
+    if key in _WANTED:
+        return _WANTED[key]
+    only_known = True
+
+    def verdict(axis: int, candidate: AxisSignature) -> bool:
+        nonlocal only_known
+        if candidate in verdicts[axis]:
+            return verdicts[axis][candidate]
+        only_known = False
+        return wanted(axis, candidate)
+
+    found = _legal(operands, mesh, _by_axis(op_definition(kind), operands, dict(attrs), mesh, owned, verdict))
+    if only_known:
+        if len(_WANTED) > 8192:
+            _WANTED.clear()
+        _WANTED[key] = found
+    return found
+
+
+_WANTED: dict[object, tuple[Signature, ...]] = {}
+
+
+@lru_cache(maxsize=8192)
+def _candidates(
+    kind: str,
+    operands: _Operands,
+    attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...],
+    parts: int,
+    owned: bool,
+) -> tuple[AxisSignature, ...]:
+    """Signatures along an axis of tensors that no other axis cuts."""
+    found = axis_signatures(op_definition(kind), operands.inputs, operands.outputs, operands.updates, dict(attrs), parts)
+    if owned:
+        found += owner_signatures(operands.inputs, operands.outputs, operands.updates, parts)
+    return tuple(found[:1] if parts == 1 else found)
+
+
+def _legal(
+    operands: _Operands, mesh: Shape, by_axis: Iterable[tuple[AxisSignature, ...]]
+) -> tuple[Signature, ...]:
+    """The legal ones of signatures axis by axis, without duplicates."""
     found = []
-    for per_axis in _by_axis(op_definition(kind), operands, dict(attrs), mesh, owned=owned):
+    for per_axis in by_axis:
         signature = Signature(
             tuple(tuple(axis.inputs[i] for axis in per_axis) for i in range(len(operands.inputs))),
             tuple(tuple(axis.outputs[i] for axis in per_axis) for i in range(len(operands.outputs))),
@@ -88,19 +156,27 @@ def _enumerate(
 
 
 def _by_axis(
-    definition: OpDef, operands: _Operands, attrs: Attrs, mesh: Shape, *, owned: bool = False
+    definition: OpDef,
+    operands: _Operands,
+    attrs: Attrs,
+    mesh: Shape,
+    owned: bool = False,
+    wanted: AxisFilter | None = None,
+    axis: int = 0,
 ) -> Iterator[tuple[AxisSignature, ...]]:
-    if not mesh:
+    if axis == len(mesh):
         yield ()
         return
-    parts = mesh[0]
+    parts = mesh[axis]
     candidates = axis_signatures(definition, operands.inputs, operands.outputs, operands.updates, attrs, parts)
     if owned:
         candidates += owner_signatures(operands.inputs, operands.outputs, operands.updates, parts)
     for candidate in candidates[:1] if parts == 1 else candidates:
+        if wanted is not None and not wanted(axis, candidate):
+            continue
         pieces = _pieces(operands, candidate, parts)
         if pieces is not None:
-            for rest in _by_axis(definition, pieces, attrs, mesh[1:]):
+            for rest in _by_axis(definition, pieces, attrs, mesh, wanted=wanted, axis=axis + 1):
                 yield (candidate, *rest)
 
 

@@ -23,6 +23,7 @@ class Box:
         solved: configuration -> how many cuts there were when it was last bounded.
         shared: how many it has of those that boxes share, by whom they are shared.
         is_proposed: whether there are proposals from it.
+        promise: what it was guessed to take, beside the bound at which it was.
     """
 
     configs: tuple[PlanConfig, ...]
@@ -33,6 +34,7 @@ class Box:
     solved: dict[PlanConfig, int] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
     is_proposed: bool = False
+    promise: tuple[float, float] = (-1.0, 0.0)
 
     @property
     def bound_ns(self) -> float:
@@ -44,6 +46,11 @@ class Box:
         """The one with the least bound."""
         return self.configs[self.bounds_ns.index(self.bound_ns)]
 
+    @property
+    def is_solved(self) -> bool:
+        """Whether the least bound is by all cuts that there are."""
+        return self.within is not None and self.solved.get(self.config) == len(self.within.cuts)
+
     def close(self) -> None:
         """Nothing fits."""
         self.bounds_ns = [math.inf] * len(self.configs)
@@ -52,9 +59,9 @@ class Box:
         """Bound by all cuts what may still be the least, up to what is of interest."""
         within = self.within
         while within is not None and self.bound_ns < most_ns:
-            config = self.config
-            if self.solved.get(config) == len(within.cuts):
+            if self.is_solved:
                 return
+            config = self.config
             bound = self.prices[config] = within.bound(config)
             self.solved[config] = len(within.cuts)
             i = self.configs.index(config)

@@ -118,7 +118,6 @@ class Refinement:
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
         self.boxes = [self._box(group) for group in groups]
-        self.promising = sorted(self.boxes, key=self._promise, reverse=True)
         self.turns = 0
 
     def _box(self, group: MeshGroup) -> Box:
@@ -167,15 +166,19 @@ class Refinement:
             if self.watch is not None:
                 best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
                 self.watch(self.turns - 1, len(left), box.config, self.bound_ns, best_ns)
-            try:
-                self.refine(box, most_ns)
-                while to_the_end and not box.is_proposed and box.bound_ns < most_ns:
-                    self.refine(box, most_ns)
-            except OutOfTimeError:
-                if not self.budget.is_over():
-                    box.level, box.is_proposed = EXHAUSTED, True
-            except InfeasibleError:
-                box.close()
+            self._refine_in_time(box, most_ns)
+            while to_the_end and not box.is_proposed and box.bound_ns < most_ns and not self.budget.is_over():
+                self._refine_in_time(box, most_ns)
+
+    def _refine_in_time(self, box: Box, most_ns: float) -> None:
+        """One level more, or none if that is not to be had."""
+        try:
+            self.refine(box, most_ns)
+        except OutOfTimeError:
+            if not self.budget.is_over():
+                box.level, box.is_proposed = EXHAUSTED, True
+        except InfeasibleError:
+            box.close()
 
     def _for_one(self) -> Budget:
         """For a single template."""
@@ -190,15 +193,20 @@ class Refinement:
                 if box.is_proposed and fits.isdisjoint(box.configs):
                     box.is_proposed, box.level = False, min(box.level, 2)
             self.enough *= HARDER
-            self.promising = sorted(self.boxes, key=self._promise, reverse=True)
         self.run()
 
     def _next(self, left: list[Box], most_ns: float) -> tuple[Box, bool]:
-        """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least."""
-        while self.promising and self.turns % 2:
-            box = self.promising.pop()
-            if box.bound_ns < most_ns and not box.is_proposed:
-                return box, True
+        """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least.
+
+        What a box promises is known once it is bounded in the memory that there is.
+        """
+        promising = [box for box in left if not box.is_proposed]
+        if promising and self.turns % 2:
+            while True:
+                box = min(promising, key=self._promise)
+                if box.level >= 2 or box.bound_ns >= most_ns or self.budget.is_over():
+                    return box, True
+                self._refine_in_time(box, most_ns)
         return min(left, key=lambda box: box.bound_ns), False
 
     def refine(self, box: Box, most_ns: float) -> None:
@@ -208,7 +216,7 @@ class Refinement:
             return
         if box.within is None:
             box.within = self._within(box)
-        if self._share(box) or box.level == 1:
+        if self._share(box) or not box.is_solved:
             box.level = max(box.level, 2)
             box.raise_bounds(most_ns)
         elif box.level == 2:
@@ -359,7 +367,13 @@ class Refinement:
         return least
 
     def _promise(self, box: Box) -> float:
-        """A guess of the step's nanoseconds, to begin with what is likely to be good."""
+        """A guess of the step's nanoseconds, to begin with what is likely to be good; remembered by its bound."""
+        bound_ns = box.bound_ns
+        if box.promise[0] != bound_ns:
+            box.promise = bound_ns, self._guess_ns(box) if math.isfinite(bound_ns) else math.inf
+        return box.promise[1]
+
+    def _guess_ns(self, box: Box) -> float:
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
         parameters = request.model.parameters / (config.tp * config.pp)

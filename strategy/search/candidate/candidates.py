@@ -31,7 +31,7 @@ from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
 from strategy.search.layouts.deduce import Deduction
 from strategy.search.layouts.pins import check_pins, pinned, placement_problems, stage_of_devices
-from strategy.search.layouts.rules import along_axes
+from strategy.search.layouts.rules import AlongAxes, along_axes
 from strategy.search.layouts.space import Keep, SearchSpace, all_of
 
 FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
@@ -285,7 +285,8 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
         pipeline=request.pipeline_of(config),
         cost=request.cost,
         converter=Converter(request.cost, placements),
-        keep=_keep(graph, stages, config, rules, pins),
+        keep=_keep(graph, stages, config, pins),
+        wanted=_rules(graph, config, rules, pins).wanted,
         owned=config.zero_owner,
         folded=folded,
         rule_based=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
@@ -298,15 +299,17 @@ def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
     return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in range(config.pp))
 
 
-def _keep(graph: Graph, stages: Stages, config: PlanConfig, rules: Sequence[str], pins: Pins) -> Keep:
-    """What rules, ZeRO and pins leave; where ZeRO says how parameters lie along the data axis, the rule does not."""
-    mesh = stages.placements[0].mesh
+def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:
+    """The rules of the axes; where ZeRO says how parameters lie along the data axis, they do not."""
     if pins.layouts:  # they may ask for what no samples would lead to
         rules = [AS_PINNED.get(rule, rule) for rule in rules]
-    kept = {
-        "rules": along_axes(graph, mesh, _but_for_zero(config, rules)),
-        "zero": zero_filter(graph, config, stages.stage_of),
-    }
+    return along_axes(graph, config.mesh, _but_for_zero(config, rules))
+
+
+def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
+    """What ZeRO and pins leave."""
+    mesh = stages.placements[0].mesh
+    kept = {"zero": zero_filter(graph, config, stages.stage_of)}
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
         kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)

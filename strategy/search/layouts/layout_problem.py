@@ -231,6 +231,9 @@ class _Copies:
     reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, Table]] = field(default_factory=dict)
     prices: dict[object, dict[NdSbp, Table]] = field(default_factory=dict)
     nobody: dict[int, Table] = field(default_factory=dict)
+    homes: dict[tuple[int, int], tuple[tuple[NdSbp, ...], list[int]]] = field(default_factory=dict)
+    times: dict[object, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """What was asked of the converter."""
 
     def add(self, bundle: Bundle, budget: Budget) -> None:
         """Add a copy for every layout that some reader may want."""
@@ -290,9 +293,8 @@ class _Copies:
 
     def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp, name: str) -> int:
         """A copy whose choices are the layouts that it may come from, at what it costs and holds."""
-        homes = writer.homes
-        sources = list(dict.fromkeys(homes))
-        prices = _prices_ns(self.space, bundle, sources, layout).tolist()
+        homes, (sources, _) = writer.homes, self._sources(writer)
+        prices = _prices_ns(self.space, bundle, sources, layout, self.times).tolist()
         legal = [source for source, price in zip(sources, prices, strict=True) if price < FORBIDDEN]
         usages = memory.of_copies(bundle, legal, layout)
         node = self.builder.add_node(name, [0, *(price for price in prices if price < FORBIDDEN)], usages)
@@ -307,12 +309,18 @@ class _Copies:
         key = (*writer.kind, bundle.spec, _moves(bundle))
         by_layout = self.prices.setdefault(key, {})
         if layout not in by_layout:
-            homes = writer.homes
-            sources = list(dict.fromkeys(homes))
-            place = {source: i for i, source in enumerate(sources)}
-            prices = _prices_ns(self.space, bundle, sources, layout)
-            by_layout[layout] = Table(prices[[place[home] for home in homes]])
+            sources, places = self._sources(writer)
+            prices = _prices_ns(self.space, bundle, sources, layout, self.times)
+            by_layout[layout] = Table(prices[places])
         return by_layout[layout]
+
+    def _sources(self, writer: Writer) -> tuple[tuple[NdSbp, ...], list[int]]:
+        """(the layouts that a writer may leave, which of them is the home under each of its choices)."""
+        if writer.kind not in self.homes:
+            sources = tuple(dict.fromkeys(writer.homes))
+            place = {source: i for i, source in enumerate(sources)}
+            self.homes[writer.kind] = sources, [place[home] for home in writer.homes]
+        return self.homes[writer.kind]
 
 
 def _moves(bundle: Bundle) -> object:
@@ -320,25 +328,35 @@ def _moves(bundle: Bundle) -> object:
     return tuple((ends, *(np.asarray(one).tobytes() for one in each)) for ends, each in bundle.moves.items())
 
 
-def _prices_ns(space: SearchSpace, bundle: Bundle, sources: Sequence[NdSbp], layout: NdSbp) -> IntArray:
-    """What copies cost by the layout that they come from: the weighted times of their conversions."""
+def _prices_ns(
+    space: SearchSpace,
+    bundle: Bundle,
+    sources: tuple[NdSbp, ...],
+    layout: NdSbp,
+    times: dict[object, npt.NDArray[np.float64]],
+) -> IntArray:
+    """What copies cost by the layout that they come from: the weighted times of their conversions.
+
+    `times` are remembered, (sources, 3), by what they depend on.
+    """
     converter = space.converter
     ways: dict[tuple[int, int], tuple[int, int, Weights]] = {}
     for (home, stage), (leaves, moves, arrives) in bundle.moves.items():
         way = converter.way(home, stage)
         *_, known = ways.get(way, (home, stage, (0, 0, 0)))
         ways[way] = home, stage, (known[0] + leaves, known[1] + moves, known[2] + arrives)
-    total: IntArray | int = 0
-    forbidden = np.zeros(len(sources), bool)
+    _, _, weights = next(iter(ways.values()))
+    found = np.zeros((len(sources), *np.shape(weights[0])), np.int64)
     for home, stage, weights in ways.values():
-        prices = np.array(converter.all_prices_ns(bundle.spec, home, sources, stage, layout))
-        forbidden |= np.isinf(prices).any(axis=1)
-        whole = np.where(forbidden[:, None], 0, prices).astype(np.int64)
-        for column, weight in zip(whole.T, weights, strict=True):
-            total = total + np.multiply.outer(column, weight)
-    found = np.asarray(total)
-    found[forbidden] = FORBIDDEN
-    return found
+        key = bundle.spec, sources, layout, converter.way(home, stage)
+        if key not in times:
+            times[key] = np.array(converter.all_prices_ns(bundle.spec, home, sources, stage, layout))
+        prices = times[key]
+        for column, weight in zip(prices.T, weights, strict=True):
+            if column.any() and np.any(weight):
+                found += np.multiply.outer(np.where(np.isinf(column), 0, column).astype(np.int64), weight)
+        found[np.isinf(prices).any(axis=1)] = FORBIDDEN
+    return np.minimum(found, FORBIDDEN)
 
 
 def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:

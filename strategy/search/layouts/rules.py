@@ -7,12 +7,14 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.base import int_attr
+from strategy.graph.ops.base import AxisSignature, int_attr
 from strategy.graph.ops.traits import Attention, Gemm, Product
-from strategy.graph.signature import Signature, op_signatures
+from strategy.graph.signature import AxisFilter, Signature, op_signatures
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 from strategy.search.layouts.space import Keep
@@ -117,6 +119,8 @@ def following_samples(graph: Graph, parts: int) -> dict[str, Mapping[str, Sbp]]:
 
 def _following_experts(graph: Graph, parts: int) -> dict[str, Mapping[str, tuple[Sbp, Sbp]]]:
     """Op beside experts -> value -> its SBPs along the axis, where all is split by sample and where by expert."""
+    if not beside_experts(graph):
+        return {}
     by_sample, by_expert = _followed(graph, parts), _followed(graph, parts, by_expert=True)
     found: dict[str, Mapping[str, tuple[Sbp, Sbp]]] = {}
     for op in (graph.by_name[name] for name in beside_experts(graph)):
@@ -252,19 +256,33 @@ RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
 """Name -> what makes the rule of a graph, along an axis of so many ranks."""
 
 
-def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> Keep:
-    """Keep the signatures that satisfy one named rule per mesh axis; an axis of one rank has nothing to rule."""
-    found = [(axis, RULES[name](graph, mesh[axis])) for axis, name in enumerate(rules) if mesh[axis] > 1]
+@dataclass(frozen=True, slots=True)
+class AlongAxes:
+    """Named rules of a graph, by mesh axis; an axis of one rank has nothing to rule."""
 
-    def keep(op: Op, signature: Signature) -> bool:
-        names, layouts = (*op.inputs, *op.outputs, *op.updates), signature.layouts
-        for axis, rule in found:
-            for name, nd_sbp in zip(names, layouts, strict=True):
-                if not rule(op, name, nd_sbp[axis]):
-                    return False
-        return True
+    rules: Mapping[int, AxisRule]
 
-    return keep
+    def __call__(self, op: Op, signature: Signature) -> bool:
+        """Whether a signature satisfies all of them."""
+        layouts = list(named_layouts(op, signature))
+        return all(rule(op, name, nd_sbp[axis]) for axis, rule in self.rules.items() for name, nd_sbp in layouts)
+
+    def wanted(self, op: Op) -> AxisFilter:
+        """Whether signatures of an op satisfy them along an axis."""
+        names = (*op.inputs, *op.outputs, *op.updates)
+
+        def satisfies(axis: int, signature: AxisSignature) -> bool:
+            rule = self.rules.get(axis)
+            sbps = (*signature.inputs, *signature.outputs, *signature.updates)
+            return rule is None or all(rule(op, name, sbp) for name, sbp in zip(names, sbps, strict=True))
+
+        return satisfies
+
+
+def along_axes(graph: Graph, mesh: Shape, rules: Sequence[str]) -> AlongAxes:
+    """One named rule per mesh axis."""
+    found = {axis: RULES[name](graph, mesh[axis]) for axis, name in enumerate(rules) if mesh[axis] > 1}
+    return AlongAxes(MappingProxyType(found))
 
 
 def named_layouts(op: Op, signature: Signature) -> Iterator[tuple[str, NdSbp]]:

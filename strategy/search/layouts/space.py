@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op
-from strategy.graph.signature import Signature, op_signatures
+from strategy.graph.signature import AxisFilter, Signature, op_signatures
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
 from strategy.layout.critical_path import Paths, even_paths
@@ -65,6 +65,8 @@ class SearchSpace:
     cost: CostModel
     converter: Converter
     keep: Keep
+    wanted: Callable[[Op], AxisFilter] | None = None
+    """What is kept at most, axis by axis: what is not is never listed."""
     along: Paths | None = None
     """The paths whose length a choice costs; else those that pass all stages about alike."""
     owned: bool = False
@@ -85,7 +87,8 @@ class SearchSpace:
     def options(self, op: Op) -> tuple[Signature, ...]:
         """The signatures that an op may have."""
         if op.name not in self.known:
-            legal = op_signatures(self.graph, op, self.mesh, owned=self.owned)
+            wanted = None if self.wanted is None else self.wanted(op)
+            legal = op_signatures(self.graph, op, self.mesh, owned=self.owned, wanted=wanted)
             self.known[op.name] = tuple(signature for signature in legal if self.keep(op, signature))
         return self.known[op.name]
 

@@ -9,7 +9,7 @@ whose layers are alike, and, with the weights of a path through the schedule, on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +18,8 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
-from strategy.graph.signature import Signature
+from strategy.graph.ops.base import AxisSignature
+from strategy.graph.signature import AxisFilter, Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
@@ -35,7 +36,7 @@ from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, LinearLayoutProblem, linear_layout_problem
 from strategy.search.layouts.rules import following_samples
 from strategy.search.layouts.short_model import places_of
-from strategy.search.layouts.space import Kept, SearchSpace, Weight, all_of
+from strategy.search.layouts.space import Kept, SearchSpace, Weight
 from strategy.search.template.point import HELD, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray, time_at, unit
 
 CLOSE_ENOUGH = 2e-4
@@ -110,7 +111,7 @@ def _template(
     homes, kept = _held(graph, counted, everything=not following)
     space = replace(
         space,
-        keep=all_of({"space": space.keep, "terms": sums_alone}),
+        wanted=sums_alone(space.wanted),
         weigh=_weigher(graph, counted),
         home_weights=homes,
         kept=kept,
@@ -118,10 +119,20 @@ def _template(
     return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
 
 
-def sums_alone(op: Op, signature: Signature) -> bool:
-    """Keep what reads no terms of a maximum or a minimum: they are combined where they arise."""
-    reads = (sbp for layout in signature.inputs for sbp in layout)
-    return not any(isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM for sbp in reads)
+def sums_alone(wanted: Callable[[Op], AxisFilter] | None) -> Callable[[Op], AxisFilter]:
+    """What is wanted, but for what reads terms of a maximum or a minimum: they are combined where they arise."""
+
+    def of(op: Op) -> AxisFilter:
+        before = None if wanted is None else wanted(op)
+
+        def alone(axis: int, signature: AxisSignature) -> bool:
+            if any(isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM for sbp in signature.inputs):
+                return False
+            return before is None or before(axis, signature)
+
+        return alone
+
+    return of
 
 
 def on_one_stage(config: PlanConfig) -> PlanConfig:
