@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from strategy.layout.config import PlanConfig
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
-from strategy.search.templates import on_axes
+from strategy.search.template.answers import on_axes
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +23,9 @@ class Box:
         solved: configuration -> how many cuts there were when it was last bounded.
         shared: how many it has of those that boxes share, by whom they are shared.
         is_proposed: whether there are proposals from it.
-        promise: what it was guessed to take, beside the bound at which it was.
+        tries: how often there was something to propose.
+        crowding: bytes that its proposals held over those that bounds count; 0 before there are any.
+        promise: what it is thought to take, beside what that was found with.
     """
 
     configs: tuple[PlanConfig, ...]
@@ -34,7 +36,9 @@ class Box:
     solved: dict[PlanConfig, int] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
     is_proposed: bool = False
-    promise: tuple[float, float] = (-1.0, 0.0)
+    tries: int = 0
+    crowding: float = 0.0
+    promise: tuple[object, float] = (None, 0.0)
 
     @property
     def bound_ns(self) -> float:

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, InputError, InternalError, OutOfTimeError
+from strategy.base.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, present
 from strategy.base.status import Status
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import assign_stages
@@ -24,12 +24,15 @@ from strategy.search.candidate.candidates import Request, placements_of
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.configurations import mesh_groups
-from strategy.search.layouts.short_model import expanded, multiplicities
-from strategy.search.refinement import FIRST_TRIES, LayoutProposal, Refinement, SearchState
+from strategy.search.layouts.short_model import expanded, shortened
+from strategy.search.refinement import LayoutProposal, Refinement, SearchState
 from strategy.search.search_result import SearchResult, Watch
+from strategy.search.template.layer_template import on_one_stage
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
+FIRST_TRIES = 3
+"""So many proposals are tried for it."""
 REFINING_SHARE = 0.65
 """Share of the time that is left after which no further group is refined."""
 SAFETY = 1.05
@@ -57,9 +60,10 @@ def deep_search(
     known, interrupted = refinement.known, False
     plans: list[Plan] = []
     try:
-        refinement.run()
-        plans += _plans(request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
-        refinement.go_on(all_refining)
+        with refinement:
+            refinement.run()
+            plans += _plans(request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
+            refinement.go_on(all_refining)
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
@@ -116,9 +120,7 @@ def _learn(known: SearchState, one: LayoutProposal, nbytes: float) -> None:
 
 def _planning_s(request: Request, one: LayoutProposal) -> float:
     """About how long the plan of a proposal takes."""
-    graph = one.graph
-    counts = multiplicities(graph, request.model.layers)
-    return planning_s(sum(counts.get(op.name, 1) for op in graph.ops), one.found.config)
+    return planning_s(one.deep_ops, one.found.config)
 
 
 def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Budget) -> Plan:
@@ -131,7 +133,9 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
     config = one.found.config
     graph, placements = planned_graph(request.model, request.training_with(config), config), placements_of(config)
     budget.check()
-    signatures = expanded(one.graph, graph, one.signatures)
+    alone, short = on_one_stage(config), present(shortened(request.model), "a short model")
+    small = planned_graph(short, request.training_with(alone), alone)
+    signatures = expanded(small, graph, one.signatures)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)

@@ -6,10 +6,10 @@
               with the same tensor and context axes share                             `outer_approximation`
     level 3   cuts by layout problems of the box's own, whose answers are proposals
 
-A *box* holds the configurations of one mesh, micro-batch and way to save memory. By turns the box that promises most,
-by a rule of thumb, is brought to proposals, and the box with the least bound is refined by a level. A box whose bound
-is not below the best objective by more than the gap is left as it is; the bound of the answer is the least of all
-boxes.
+A *box* holds the configurations of one mesh, micro-batch and way to save memory. In every turn two boxes are refined,
+side by side: that which promises most, by a rule of thumb, until there are proposals from it, and that with the least
+bound. A box whose bound is not below the best objective by more than the gap is left as it is; the bound of the answer
+is the least of all boxes.
 """
 
 from __future__ import annotations
@@ -18,38 +18,45 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 
 import numpy as np
 
-from strategy.base.budget import Budget
+from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
-from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig, Recompute
-from strategy.layout.convert import Converter
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.search.box import Box, of_tensor_axis, of_work
-from strategy.search.candidate.candidates import Request, placements_of
+from strategy.search.candidate.candidates import Request
 from strategy.search.candidate.least_exchange import least_exchange_ns, least_message_ns, least_step_exchange_ns
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.configurations import MeshGroup
 from strategy.search.search_result import Watch
-from strategy.search.template.outer_approximation import OuterApproximation, chunks_in_flight, least_times
-from strategy.search.template.parts import parts_of
+from strategy.search.template.answers import Answer, Proposed, Question, Templates, on_axes
+from strategy.search.template.outer_approximation import Bound, OuterApproximation, chunks_in_flight, least_times
 from strategy.search.template.point import HELD, MICRO, PARTS, SAVED, SIZE, SUMS, FloatArray
-from strategy.search.template.stages import Pipelined, messages_ns, parts_at, pipelined
-from strategy.search.templates import Templates, on_axes
+from strategy.search.template.stages import Pipelined, parts_at, pipelined
+from strategy.search.workers import Workers, spare_processors
 
 TIE = 0.01
-"""What filling the memory counts, as a part of the step."""
-HARDER = 10.0
-"""By this factor bytes count more where what was found does not fit."""
-FIRST_TRIES, MOST_TRIES = 3, 2
-"""So many prices of bytes are tried, to find the least at which something fits: at first, and once one is known."""
+"""What filling the memory counts at least, as a part of the step, where proposals did not fit."""
+HARDER = 4.0
+"""By this factor bytes count more after every such proposal."""
+CROWDING = 1.1
+"""Bytes that are held over those that bounds count, until something was proposed."""
+MOST_TRIES = 3
+"""So often proposals of a box are made to hold less."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
+CROWDED = 1.05
+"""By this factor memory is at least thought to be more crowded with every try."""
+BESIDE = 1
+"""Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
+UNLIKELY = 2.0
+"""A box of which nothing is likely to fit is thought to take this much more than its bound."""
 EXHAUSTED = 8
 """Level of a box that no further cut is looked for."""
 ONE_SHARE, ONE_S = 0.05, 2.0
@@ -63,8 +70,8 @@ class LayoutProposal:
     """A configuration with its layouts, as the short model has them."""
 
     found: Pipelined
-    graph: Graph
     signatures: Mapping[str, Signature]
+    deep_ops: int
 
 
 @dataclass(slots=True)
@@ -110,15 +117,23 @@ class Refinement:
         watch: Watch | None,
     ) -> None:
         self.request, self.work, self.budget, self.watch = request, work, budget, watch
-        self.templates = Templates(request, short)
+        self.workers = Workers(Templates(request, short), min(BESIDE, spare_processors()))
         self.known = SearchState()
         self.layers_ns: dict[object, int] = {}
         self.exchange_ns: dict[object, int] = {}
-        self.enough = HARDER
+        self.crowding = CROWDING
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
         self.boxes = [self._box(group) for group in groups]
+        self.promising: Box | None = None
         self.turns = 0
+
+    def __enter__(self) -> Refinement:
+        self.workers.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.workers.__exit__(kind, error, at)
 
     def _box(self, group: MeshGroup) -> Box:
         """Of a group, without what cannot fit."""
@@ -162,27 +177,24 @@ class Refinement:
                 self.known.complete = False
                 return
             self.turns += 1
-            box, to_the_end = self._next(left, most_ns)
-            if self.watch is not None:
-                best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
-                self.watch(self.turns - 1, len(left), box.config, self.bound_ns, best_ns)
-            self._refine_in_time(box, most_ns)
-            while to_the_end and not box.is_proposed and box.bound_ns < most_ns and not self.budget.is_over():
-                self._refine_in_time(box, most_ns)
+            questions = self._questions(left, most_ns)
+            outcomes = self.workers.answers([question for _, question in questions])
+            for (box, question), outcome in zip(questions, outcomes, strict=True):
+                if isinstance(outcome, Answer):
+                    self._take(box, question, outcome, most_ns)
+                elif isinstance(outcome, InfeasibleError):
+                    box.close()
+                elif not self.budget.is_over():
+                    box.level, box.is_proposed = EXHAUSTED, True
 
-    def _refine_in_time(self, box: Box, most_ns: float) -> None:
-        """One level more, or none if that is not to be had."""
-        try:
-            self.refine(box, most_ns)
-        except OutOfTimeError:
-            if not self.budget.is_over():
-                box.level, box.is_proposed = EXHAUSTED, True
-        except InfeasibleError:
-            box.close()
-
-    def _for_one(self) -> Budget:
-        """For a single template."""
-        return Budget(min(self.budget.deadline_s, time.monotonic() + self.one_s), self.budget.max_entries)
+    def refine(self, box: Box, most_ns: float) -> None:
+        """One level more."""
+        question = self._question(box, most_ns, promises=True)
+        if question is not None:
+            (outcome,) = self.workers.answers([question])
+            if not isinstance(outcome, Answer):
+                raise outcome
+            self._take(box, question, outcome, most_ns)
 
     def go_on(self, budget: Budget) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
@@ -191,43 +203,100 @@ class Refinement:
             fits = {one.found.config for one in self.known.fitting(self.request)}
             for box in self.boxes:
                 if box.is_proposed and fits.isdisjoint(box.configs):
-                    box.is_proposed, box.level = False, min(box.level, 2)
-            self.enough *= HARDER
+                    box.is_proposed, box.level, box.tries = False, min(box.level, 3), 0
         self.run()
 
-    def _next(self, left: list[Box], most_ns: float) -> tuple[Box, bool]:
-        """(a box, whether to go on until there are proposals from it): what promises most, or is bounded least.
+    def _questions(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
+        """What to ask next: for the box that promises most, and for that which is bounded least beside it."""
+        found: list[tuple[Box, Question]] = []
+        while self.promising is None or not found:
+            if self.promising is None or self.promising.level < 3 or self.promising.is_proposed:
+                self.promising = min((box for box in left if not box.is_proposed), key=self._promise, default=None)
+            if self.promising is None or not self._is_left(self.promising, most_ns):
+                break
+            self._add_question(found, self.promising, most_ns, promises=True)
+        while len(found) <= BESIDE:
+            asked = {question.template for _, question in found}
+            taken = [self.promising, *(box for box, _ in found)]
+            others = [box for box in left if box not in taken and self._is_left(box, most_ns)]
+            others = [box for box in others if box.level or _first_template(box) not in asked]
+            if not others:
+                break
+            self._add_question(found, min(others, key=lambda box: box.bound_ns), most_ns, promises=False)
+        return found
 
-        What a box promises is known once it is bounded in the memory that there is.
-        """
-        promising = [box for box in left if not box.is_proposed]
-        if promising and self.turns % 2:
-            while True:
-                box = min(promising, key=self._promise)
-                if box.level >= 2 or box.bound_ns >= most_ns or self.budget.is_over():
-                    return box, True
-                self._refine_in_time(box, most_ns)
-        return min(left, key=lambda box: box.bound_ns), False
+    def _is_left(self, box: Box, most_ns: float) -> bool:
+        return box.bound_ns < most_ns and box.level < EXHAUSTED
 
-    def refine(self, box: Box, most_ns: float) -> None:
-        """One level more, or what boxes share and this one has not."""
+    def _add_question(
+        self, found: list[tuple[Box, Question]], box: Box, most_ns: float, *, promises: bool
+    ) -> None:
+        if self.watch is not None:
+            best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
+            self.watch(self.turns - 1, len(self.boxes), box.config, self.bound_ns, best_ns)
+        question = self._question(box, most_ns, promises=promises)
+        if question is not None:
+            found.append((box, question))
+
+    def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
+        """What to ask next for a box; None where what is known was enough to raise its bound."""
+        before_ns = box.bound_ns
+        while box.bound_ns == before_ns and self._is_left(box, most_ns):
+            config = box.config
+            if box.level == 0:
+                if config.tp * config.cp > 1:
+                    return self._ask(_plain(config), _micro(self.request.model.layers), tensor_axis=True)
+                self._bound_layers(box, int(self.work.seconds(_plain(config)).following_s * 1e9))
+                continue
+            if box.within is None:
+                box.within = self._within(box)
+            if self._share(box) or not box.is_solved:
+                box.level = max(box.level, 2)
+                box.raise_bounds(most_ns)
+                continue
+            weights = box.prices[config].weights
+            if box.level == 2:
+                alone = np.zeros(SIZE)
+                alone[MICRO], alone[SAVED] = weights[MICRO], weights[SAVED]
+                if config.tp * config.cp > 1 or weights[SAVED].any():
+                    return self._ask(config, alone, tensor_axis=True)
+                box.level = 3
+            if promises and not box.is_proposed:
+                weights = self._likely_to_fit(box, most_ns)
+            return self._ask(config, weights, tensor_axis=False)
+        return None
+
+    def _ask(self, config: PlanConfig, weights: FloatArray, *, tensor_axis: bool) -> Question:
+        deadline_s = min(self.budget.deadline_s, time.monotonic() + self.one_s)
+        return Question(config, weights, tensor_axis, Budget(deadline_s, self.budget.max_entries))
+
+    def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
+        """Make use of an answer."""
         if box.level == 0:
-            self._bound_layers(box)
+            self._bound_layers(box, int(answer.least))
             return
-        if box.within is None:
-            box.within = self._within(box)
-        if self._share(box) or not box.is_solved:
-            box.level = max(box.level, 2)
-            box.raise_bounds(most_ns)
-        elif box.level == 2:
-            self._cut_tensor_axis(box, most_ns)
-        else:
-            self._solve(box, most_ns)
+        before_ns, cut = box.bound_ns, (question.weights, answer.least)
+        if question.tensor_axis:
+            self.cuts.setdefault(of_tensor_axis(question.config), []).append(cut)
+        elif question.config.recompute is Recompute.NONE and not question.weights[SAVED].any():
+            self.cuts.setdefault(of_work(question.config), []).append(cut)
+        elif box.within is not None:
+            box.within.add_cut(*cut)
+        self._share(box)
+        box.raise_bounds(most_ns)
+        if question.tensor_axis:
+            box.level = 2 if box.bound_ns >= before_ns + WORTH_SHARING * most_ns else 3
+            return
+        if answer.proposed is not None:
+            self._propose(box, answer.proposed)
+        box.level += 1
+        if box.bound_ns < before_ns + RISE * most_ns and box.is_proposed:
+            box.level = EXHAUSTED
 
-    def _bound_layers(self, box: Box) -> None:
+    def _bound_layers(self, box: Box, least_ns: int) -> None:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
         key = on_axes(box.configs[0])
-        self.layers_ns[key] = self._layers_ns(box.configs[0])
+        self.layers_ns[key] = least_ns
         for other in self.boxes:
             if other.level == 0 and on_axes(other.configs[0]) == key:
                 bounds = least_steps_ns(self.work, other.configs, self._known_ns(other))
@@ -246,15 +315,6 @@ class Refinement:
         if key not in self.exchange_ns:
             self.exchange_ns[key] = least_exchange_ns(self.request, self.work, config)
         return self.exchange_ns[key]
-
-    def _layers_ns(self, config: PlanConfig) -> int:
-        """The least cost of a template without data axis, which what samples follow leaves as it is."""
-        plain = _plain(config)
-        if config.tp * config.cp == 1:
-            return int(self.work.seconds(plain).following_s * 1e9)
-        template = self.templates.tensor_axis(plain, self.budget)
-        least, *_ = template.solve(_micro(self.request.model.layers), self._for_one())
-        return int(least)
 
     def _within(self, box: Box) -> OuterApproximation:
         """What bounds the box before there are any cuts, and the first ones."""
@@ -293,87 +353,74 @@ class Refinement:
             box.shared[key] = len(known)
         return found
 
-    def _cut_tensor_axis(self, box: Box, most_ns: float) -> None:
-        """A cut on the tensor axis alone by the prices of the least bounded configuration, for all that share it."""
-        before_ns, config = box.bound_ns, box.config
-        weights = np.zeros(SIZE)
-        weights[MICRO], weights[SAVED] = box.prices[config].weights[MICRO], box.prices[config].weights[SAVED]
-        if config.tp * config.cp > 1 or weights[SAVED].any():
-            template = self.templates.tensor_axis(config, self.budget)
-            least, *_ = template.solve(weights, self._for_one())
-            self.cuts.setdefault(of_tensor_axis(config), []).append((weights, least))
-            self._share(box)
-            box.raise_bounds(most_ns)
-        if box.bound_ns < before_ns + WORTH_SHARING * most_ns:
-            box.level = 3
+    def _crowded(self, box: Box, most_ns: float) -> Bound | None:
+        """Of the configuration that is likely to take least in the memory that is left in truth; None where none fits.
 
-    def _solve(self, box: Box, most_ns: float) -> None:
-        """A cut by the prices of the least bounded configuration, and proposals under its layouts."""
-        before_ns, config, count = box.bound_ns, box.config, len(self.known.proposals)
-        weights = box.prices[config].weights
-        least = self._propose(box, weights)
-        if config.recompute is Recompute.NONE and not weights[SAVED].any():
-            self.cuts.setdefault(of_work(config), []).append((weights, least))
-            self._share(box)
-        elif box.within is not None:
-            box.within.add_cut(weights, least)
-        box.raise_bounds(most_ns)
-        box.level += 1
-        if box.bound_ns < before_ns + RISE * most_ns:
-            box.level = EXHAUSTED
-        if not box.is_proposed:
-            box.is_proposed = True
-            if not any(self.known.fits(self.request, one) for one in self.known.proposals[count:]):
-                self._propose_lighter(box, config)
+        Its prices are those at which proposals are likely to fit.
+        """
+        within, best = box.within, None
+        for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
+            if within is not None and bound_ns < most_ns:
+                found = within.bound(config, box.crowding or self.crowding)
+                if found.step_ns is not None and (best is None or found.step_ns < (best.step_ns or 0)):
+                    best = found
+        return best
 
-    def _propose_lighter(self, box: Box, config: PlanConfig) -> None:
-        """Proposals that hold less, where what was found does not fit."""
-        weights = box.prices[config].weights
-        layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
-        in_flight = float(min(config.pp, config.num_micro_batches))
-        price = TIE * box.bound_ns / self.request.memory_limit_bytes
-        low, high = 0.0, math.inf  # of what a byte counts: too little, and enough
-        factor = self.enough
-        for _ in range(FIRST_TRIES if self.enough == HARDER else MOST_TRIES):
-            fitting = self.known.fitting(self.request)
-            if self.budget.is_over() or (fitting and box.bound_ns >= (1 - self.request.gap) * fitting[0].found.step_ns):
-                return
-            heavier = weights.copy()
-            heavier[HELD] = heavier[SUMS] = factor * price * layers
-            heavier[SAVED] = factor * price * in_flight * layers
-            count = len(self.known.proposals)
-            self._propose(box, heavier)
-            fits = any(self.known.fits(self.request, one) for one in self.known.proposals[count:])
-            low, high = (low, factor) if fits else (factor, high)
-            self.enough = factor if fits else self.enough
-            factor = HARDER * factor if math.isinf(high) else math.sqrt(max(low, 0.1) * high)
+    def _likely_to_fit(self, box: Box, most_ns: float) -> FloatArray:
+        """The weights of proposals: bytes count what they are worth in the memory that is left in truth, or more.
 
-    def _propose(self, box: Box, weights: FloatArray) -> float:
-        """Add the configurations of a box under the layouts that cost least; returns what these cost at least."""
-        request, config = self.request, box.config
-        template = self.templates.full(config, self.budget)
-        least, signatures, point = template.solve(weights, self._for_one())
-        best_ns, within = self.best_ns, box.within
-        worth = [one for one in box.configs if within is None or within.step_ns(one, point) < best_ns]
-        if not worth:
-            return least
-        layout, arrangement = template.arranged(signatures)
-        parts = parts_of(template.space.graph, layout, arrangement, request.cost)
-        converter = Converter(request.cost, placements_of(config)[:2])
-        between = messages_ns(template.space, signatures, converter)
-        for one in worth:
-            found = pipelined(parts, one, request.model.layers, between, overlaps=request.cost.cluster.overlaps)
-            self.known.proposals.append(LayoutProposal(found, template.space.graph, signatures))
-        return least
+        They count more with every proposal that did not fit.
+        """
+        crowded = self._crowded(box, most_ns)
+        weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
+        if crowded is None or box.tries:
+            config = box.config
+            layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
+            least = TIE * box.bound_ns / self.request.memory_limit_bytes * layers
+            in_flight = min(config.pp, config.num_micro_batches)
+            for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight)):
+                weights[part] = HARDER**box.tries * np.maximum(weights[part], often * least)
+        return weights
+
+    def _propose(self, box: Box, answer: Proposed) -> None:
+        """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
+        request, best_ns, within = self.request, self.best_ns, box.within
+        overlaps, fits = request.cost.cluster.overlaps, False
+        crowding = 1.0
+        for one in box.configs:
+            if within is None or within.step_ns(one, answer.point) >= best_ns:
+                continue
+            found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlaps=overlaps)
+            proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
+            self.known.proposals.append(proposal)
+            fits |= self.known.fits(request, proposal)
+            counted = max(within.held_bytes(one, answer.point), 1.0)
+            crowding = max(crowding, self.known.margin(one.schedule) * max(found.peak_bytes) / counted)
+        box.tries += 1
+        box.is_proposed |= fits or crowding == 1.0 or box.tries >= MOST_TRIES
+        if crowding > 1.0:
+            self.crowding = crowding
+            box.crowding = max(crowding, CROWDED * box.crowding)
 
     def _promise(self, box: Box) -> float:
-        """A guess of the step's nanoseconds, to begin with what is likely to be good; remembered by its bound."""
-        bound_ns = box.bound_ns
-        if box.promise[0] != bound_ns:
-            box.promise = bound_ns, self._guess_ns(box) if math.isfinite(bound_ns) else math.inf
+        """What a box is thought to take at least, in nanoseconds; remembered as long as nothing more is known of it.
+
+        What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
+        """
+        state = box.bound_ns, 0 if box.within is None else len(box.within.cuts), box.crowding or self.crowding
+        if box.promise[0] != state:
+            if not math.isfinite(box.bound_ns):
+                guess_ns = math.inf
+            elif box.level < 2:
+                guess_ns = self._guess_ns(box)
+            else:
+                crowded = self._crowded(box, math.inf)
+                guess_ns = float(crowded.step_ns or 0) if crowded is not None else UNLIKELY * box.bound_ns
+            box.promise = state, guess_ns
         return box.promise[1]
 
     def _guess_ns(self, box: Box) -> float:
+        """By a rule of thumb."""
         request, config, cluster = self.request, box.config, self.request.cost.cluster
         inside = cluster.devices_per_node
         parameters = request.model.parameters / (config.tp * config.pp)
@@ -402,3 +449,8 @@ def _micro(layers: int) -> FloatArray:
     weights = np.zeros(SIZE)
     weights[MICRO] = np.tile([1.0, layers - 2, 1.0], 3)
     return weights
+
+
+def _first_template(box: Box) -> object:
+    """What its first question is about."""
+    return Question(_plain(box.configs[0]), np.zeros(SIZE), tensor_axis=True, budget=UNLIMITED).template

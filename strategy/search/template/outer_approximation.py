@@ -34,6 +34,9 @@ UNITS = np.concatenate([np.full(15, 1e6), np.full(9, 2.0**20)])
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 8
+STAT=[0,0]
+MOST = 1e7
+"""In `UNITS`, of any coordinate: days and petabytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +68,7 @@ class _Program:
         from ortools.linear_solver import pywraplp
 
         solver = pywraplp.Solver.CreateSolver("GLOP")
-        point = [solver.NumVar(float(low), solver.infinity(), "") for low in least]
+        point = [solver.NumVar(float(low), max(MOST, 2 * float(low)), "") for low in least]
         step = solver.NumVar(0.0, solver.infinity(), "")
         solver.Objective().SetCoefficient(step, 1.0)
         solver.Objective().SetMinimization()
@@ -102,7 +105,9 @@ class _Program:
         if status == pywraplp.Solver.INFEASIBLE:
             return None
         if status != pywraplp.Solver.OPTIMAL:
+            STAT[0]+=1
             return 0.0, np.array([variable.lb() for variable in self.point])
+        STAT[1]+=1
         return self.step.solution_value(), np.array([variable.solution_value() for variable in self.point])
 
     def weights(self) -> FloatArray:
@@ -125,7 +130,7 @@ class OuterApproximation:
     between_ns: int = 0
     """What is handed on between stages takes so long at least."""
     cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
-    programs: dict[PlanConfig, _Program] = field(default_factory=dict)
+    programs: dict[tuple[PlanConfig, float], _Program] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -159,11 +164,17 @@ class OuterApproximation:
         size = numbers.max()
         self.cuts.append((numbers / size, least / size))
 
-    def bound(self, config: PlanConfig) -> Bound:
-        """What a configuration takes at least, whatever fits."""
-        program = self.programs.get(config)
+    def bound(self, config: PlanConfig, crowding: float = 1.0) -> Bound:
+        """What a configuration takes at least, whatever fits; a guess, where more is held than the rows count.
+
+        Args:
+            config: of those that the cuts are for.
+            crowding: bytes that are held over those that the rows count.
+        """
+        program = self.programs.get((config, crowding))
         if program is None:
-            program = self.programs[config] = _Program.of(self.least, *self._memory(config))
+            rows, limits = self._memory(config)
+            program = self.programs[config, crowding] = _Program.of(self.least, rows, limits / crowding)
             program.add_path(*self._critical(config, self.least))
         program.add_cuts(self.cuts)
         while True:
@@ -181,6 +192,11 @@ class OuterApproximation:
         """What a step of a configuration takes at a point, (SIZE,) in nanoseconds and bytes."""
         row, messages_ms = self._critical(config, point / UNITS)
         return float((row @ (point / UNITS) + messages_ms) * UNITS[0])
+
+    def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
+        """What the rows count at a point, of the stage that holds most."""
+        rows, _ = self._memory(config)
+        return float((rows @ (point / UNITS)).max() * UNITS[-1])
 
     def _critical(self, config: PlanConfig, point: FloatArray) -> tuple[FloatArray, float]:
         """(the longest path of a point, as a row, milliseconds of the messages on it)."""

@@ -1,0 +1,118 @@
+"""Answers: what templates say under weights; all that a search asks again and again, and any process can answer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from strategy.base.budget import Budget
+from strategy.graph.signature import Signature
+from strategy.layout.config import PlanConfig
+from strategy.layout.convert import Converter
+from strategy.models import Model
+from strategy.search.candidate.candidates import Request, placements_of
+from strategy.search.layouts.short_model import multiplicities
+from strategy.search.template.layer_template import LayerTemplate
+from strategy.search.template.parts import ModelParts, parts_of
+from strategy.search.template.point import FloatArray
+from strategy.search.template.stages import messages_ns
+
+MOST_TEMPLATES = 16
+"""So many are kept, the latest; one of two axes holds some ten MiB."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """What the layouts of a configuration's template cost at least.
+
+    Attributes:
+        config: whose.
+        weights: (SIZE,), of the coordinates of a point.
+        tensor_axis: whether of what every data axis has alike, without that axis.
+        budget: for it.
+    """
+
+    config: PlanConfig
+    weights: FloatArray
+    tensor_axis: bool
+    budget: Budget
+
+    @property
+    def template(self) -> object:
+        """What the template depends on."""
+        config = self.config
+        alike = (*on_axes(config), config.recompute)
+        return alike if self.tensor_axis else (*alike, config.dp, config.num_micro_batches, config.zero_stage)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposed:
+    """The layouts that cost least, and what a model is that has them.
+
+    Attributes:
+        signatures: of the short model's ops.
+        point: (SIZE,), what its parts take and hold.
+        parts: the same, in full.
+        between_ns: what is handed on between stages, forward and backward.
+        deep_ops: ops of the deep model.
+    """
+
+    signatures: Mapping[str, Signature]
+    point: FloatArray
+    parts: ModelParts
+    between_ns: tuple[int, int]
+    deep_ops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The least cost, and, but for a tensor axis alone, the layouts that it was found with."""
+
+    least: float
+    proposed: Proposed | None
+
+
+@dataclass(slots=True)
+class Templates:
+    """Templates of a short model, each built once."""
+
+    request: Request
+    short: Model
+    known: OrderedDict[object, LayerTemplate] = field(default_factory=OrderedDict)
+
+    def answer(self, question: Question) -> Answer:
+        """Solve a template.
+
+        Raises:
+            InfeasibleError: no choice is legal.
+            OutOfTimeError: there was no time to find any.
+        """
+        make = LayerTemplate.of_tensor_axis if question.tensor_axis else LayerTemplate.of
+        template = self._once(question, make)
+        least, signatures, point = template.solve(question.weights, question.budget)
+        if question.tensor_axis:
+            return Answer(least, None)
+        graph = template.space.graph
+        parts = parts_of(graph, *template.arranged(signatures), self.request.cost)
+        converter = Converter(self.request.cost, placements_of(question.config)[:2])
+        between_ns = messages_ns(template.space, signatures, converter)
+        counts = multiplicities(graph, self.request.model.layers)
+        deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
+        return Answer(least, Proposed(signatures, point, parts, between_ns, deep_ops))
+
+    def _once(
+        self, question: Question, make: Callable[[Request, Model, PlanConfig, Budget], LayerTemplate]
+    ) -> LayerTemplate:
+        key = question.template
+        if key not in self.known:
+            self.known[key] = make(self.request, self.short, question.config, question.budget)
+            if len(self.known) > MOST_TEMPLATES:
+                self.known.popitem(last=False)
+        self.known.move_to_end(key)
+        return self.known[key]
+
+
+def on_axes(config: PlanConfig) -> tuple[object, ...]:
+    """What a template without data axis depends on, recomputing aside."""
+    return config.tp, config.cp, config.context, config.micro_batch

@@ -1,0 +1,113 @@
+"""Workers: processes that answer questions beside this one.
+
+They are forks of this process: nothing is sent but questions and answers. Who answers does not change an answer, so that
+a search is the same with and without them.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+
+from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.search.template.answers import Answer, Question, Templates
+
+Outcome = Answer | InfeasibleError | OutOfTimeError
+
+
+@dataclass(slots=True)
+class Workers:
+    """This process and at most `beside` others; each builds the templates that it is asked about."""
+
+    templates: Templates
+    beside: int
+    others: list[tuple[BaseProcess, Connection]] = field(default_factory=list)
+    builder: dict[object, int] = field(default_factory=dict)
+    """Template -> who has built it: 0 is this process."""
+
+    def __enter__(self) -> Workers:
+        for _ in range(self.beside if "fork" in multiprocessing.get_all_start_methods() else 0):
+            context = multiprocessing.get_context("fork")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, ours, self.templates), daemon=True)
+            process.start()
+            theirs.close()
+            self.others.append((process, ours))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for process, connection in self.others:
+            connection.close()
+            process.terminate()
+            process.join()
+        self.others.clear()
+
+    def answers(self, questions: Sequence[Question]) -> list[Outcome]:
+        """The answers, or why there are none, in order."""
+        found: dict[int, Outcome] = {}
+        asked: dict[int, int] = {}
+        for i, question in sorted(enumerate(questions), key=lambda pair: -self._wanted(pair[1])):
+            free = [who for who in range(1, len(self.others) + 1) if who not in asked.values()]
+            if free and len(asked) < len(questions) - 1:
+                who = self._wanted(question) if self._wanted(question) in free else free[0]
+                if self._ask(who, question):
+                    asked[i] = who
+                    self.builder[question.template] = who
+        for i, question in enumerate(questions):
+            if i not in asked:
+                self.builder[question.template] = 0
+                found[i] = _outcome(self.templates, question)
+        for i, who in asked.items():
+            found[i] = self._receive(who) or _outcome(self.templates, questions[i])
+        return [found[i] for i in range(len(questions))]
+
+    def _wanted(self, question: Question) -> int:
+        return self.builder.get(question.template, 0)
+
+    def _ask(self, who: int, question: Question) -> bool:
+        try:
+            self.others[who - 1][1].send(question)
+        except (BrokenPipeError, OSError):
+            return False
+        return True
+
+    def _receive(self, who: int) -> Outcome | None:
+        """What it answers; None where it has ended."""
+        try:
+            outcome: Outcome = self.others[who - 1][1].recv()
+        except (EOFError, OSError):
+            return None
+        return outcome
+
+
+def spare_processors() -> int:
+    """How many processors there are for this process beside the one that it runs on."""
+    return len(os.sched_getaffinity(0)) - 1
+
+
+def _outcome(templates: Templates, question: Question) -> Outcome:
+    try:
+        return templates.answer(question)
+    except OutOfTimeError as error:
+        return OutOfTimeError(str(error))
+    except InfeasibleError as error:
+        return InfeasibleError(str(error))
+
+
+def _serve(connection: Connection, theirs: Connection, templates: Templates) -> None:
+    """Answer until whoever asks has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    theirs.close()
+    while True:
+        try:
+            question = connection.recv()
+            connection.send(_outcome(templates, question))
+        except (EOFError, OSError):
+            return
