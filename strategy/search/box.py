@@ -6,8 +6,12 @@ import math
 from dataclasses import dataclass, field
 
 from strategy.layout.config import PlanConfig
+from strategy.search.template.point import FloatArray
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
 from strategy.search.template.answers import on_axes
+
+EXHAUSTED = 8
+"""Level of a box that no further cut is looked for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +26,7 @@ class Box:
         prices: the dual prices of the last bound of each.
         solved: configuration -> how many cuts there were when it was last bounded.
         shared: how many it has of those that boxes share, by whom they are shared.
+        points: that its own answers were found at.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
         crowding: bytes that its proposals held over those that bounds count; 0 before there are any.
@@ -35,6 +40,7 @@ class Box:
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
     solved: dict[PlanConfig, int] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
+    points: list[FloatArray] = field(default_factory=list)
     is_proposed: bool = False
     tries: int = 0
     crowding: float = 0.0
@@ -49,6 +55,11 @@ class Box:
     def config(self) -> PlanConfig:
         """The one with the least bound."""
         return self.configs[self.bounds_ns.index(self.bound_ns)]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no more can be had from it."""
+        return self.level >= EXHAUSTED and self.is_proposed
 
     @property
     def is_solved(self) -> bool:

@@ -15,7 +15,6 @@ is the least of all boxes.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -29,7 +28,7 @@ from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
-from strategy.search.box import Box, of_tensor_axis, of_work
+from strategy.search.box import EXHAUSTED, Box, of_tensor_axis, of_work
 from strategy.search.candidate.candidates import Request
 from strategy.search.candidate.least_exchange import least_exchange_ns, least_message_ns, least_step_exchange_ns
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
@@ -57,8 +56,6 @@ BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
-EXHAUSTED = 8
-"""Level of a box that no further cut is looked for."""
 ONE_SHARE, ONE_S = 0.05, 2.0
 """Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
 MARGIN = 0.92
@@ -124,6 +121,8 @@ class Refinement:
         self.crowding = CROWDING
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
+        self.points: dict[object, list[FloatArray]] = {}
+        """What templates of a tensor axis are known to take."""
         self.boxes = [self._box(group) for group in groups]
         self.promising: Box | None = None
         self.turns = 0
@@ -169,7 +168,7 @@ class Refinement:
         """Refine, until nothing is left or the time is over."""
         while True:
             most_ns = (1 - self.request.gap) * self.best_ns
-            left = [box for box in self.boxes if box.bound_ns < most_ns and box.level < EXHAUSTED]
+            left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
             if not left:
                 self.known.complete = not any(box.bound_ns < most_ns for box in self.boxes)
                 return
@@ -212,21 +211,18 @@ class Refinement:
         while self.promising is None or not found:
             if self.promising is None or self.promising.level < 3 or self.promising.is_proposed:
                 self.promising = min((box for box in left if not box.is_proposed), key=self._promise, default=None)
-            if self.promising is None or not self._is_left(self.promising, most_ns):
+            if self.promising is None or self.promising.bound_ns >= most_ns:
                 break
             self._add_question(found, self.promising, most_ns, promises=True)
         while len(found) <= BESIDE:
             asked = {question.template for _, question in found}
             taken = [self.promising, *(box for box, _ in found)]
-            others = [box for box in left if box not in taken and self._is_left(box, most_ns)]
+            others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or _first_template(box) not in asked]
             if not others:
                 break
             self._add_question(found, min(others, key=lambda box: box.bound_ns), most_ns, promises=False)
         return found
-
-    def _is_left(self, box: Box, most_ns: float) -> bool:
-        return box.bound_ns < most_ns and box.level < EXHAUSTED
 
     def _add_question(
         self, found: list[tuple[Box, Question]], box: Box, most_ns: float, *, promises: bool
@@ -241,7 +237,7 @@ class Refinement:
     def _question(self, box: Box, most_ns: float, *, promises: bool) -> Question | None:
         """What to ask next for a box; None where what is known was enough to raise its bound."""
         before_ns = box.bound_ns
-        while box.bound_ns == before_ns and self._is_left(box, most_ns):
+        while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
             if box.level == 0:
                 if config.tp * config.cp > 1:
@@ -254,29 +250,42 @@ class Refinement:
                 box.level = max(box.level, 2)
                 box.raise_bounds(most_ns)
                 continue
-            weights = box.prices[config].weights
+            bound = box.prices[config]
             if box.level == 2:
                 alone = np.zeros(SIZE)
-                alone[MICRO], alone[SAVED] = weights[MICRO], weights[SAVED]
-                if config.tp * config.cp > 1 or weights[SAVED].any():
+                alone[MICRO], alone[SAVED] = bound.weights[MICRO], bound.weights[SAVED]
+                needed = config.tp * config.cp > 1 or alone[SAVED].any()
+                if needed and self._may_gain(box, alone, WORTH_SHARING * most_ns):
                     return self._ask(config, alone, tensor_axis=True)
                 box.level = 3
             if promises and not box.is_proposed:
-                weights = self._likely_to_fit(box, most_ns)
-            return self._ask(config, weights, tensor_axis=False)
+                return self._ask(config, self._likely_to_fit(box, most_ns), tensor_axis=False)
+            if box.level < EXHAUSTED and bound.most_gained_ns(box.points) >= RISE * most_ns:
+                return self._ask(config, bound.weights, tensor_axis=False)
+            box.level = EXHAUSTED
+            if not promises:
+                return None
         return None
 
+    def _may_gain(self, box: Box, weights: FloatArray, least_ns: float) -> bool:
+        """Whether a cut on the tensor axis may raise the bound by so much: not so, where a point is nearly as low."""
+        config = box.config
+        rest = least_times(self.work.seconds(config), self.request.model.layers, free=True)
+        points = (point + rest for point in self.points.get(of_tensor_axis(config), ()))
+        return replace(box.prices[config], weights=weights).most_gained_ns(points) >= least_ns
+
     def _ask(self, config: PlanConfig, weights: FloatArray, *, tensor_axis: bool) -> Question:
-        deadline_s = min(self.budget.deadline_s, time.monotonic() + self.one_s)
-        return Question(config, weights, tensor_axis, Budget(deadline_s, self.budget.max_entries))
+        return Question(config, weights, tensor_axis, self.one_s, self.budget)
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""
         if box.level == 0:
+            self.points.setdefault(of_tensor_axis(question.config), []).append(answer.point)
             self._bound_layers(box, int(answer.least))
             return
         before_ns, cut = box.bound_ns, (question.weights, answer.least)
         if question.tensor_axis:
+            self.points.setdefault(of_tensor_axis(question.config), []).append(answer.point)
             self.cuts.setdefault(of_tensor_axis(question.config), []).append(cut)
         elif question.config.recompute is Recompute.NONE and not question.weights[SAVED].any():
             self.cuts.setdefault(of_work(question.config), []).append(cut)
@@ -287,8 +296,9 @@ class Refinement:
         if question.tensor_axis:
             box.level = 2 if box.bound_ns >= before_ns + WORTH_SHARING * most_ns else 3
             return
+        box.points.append(answer.point)
         if answer.proposed is not None:
-            self._propose(box, answer.proposed)
+            self._propose(box, answer.proposed, answer.point)
         box.level += 1
         if box.bound_ns < before_ns + RISE * most_ns and box.is_proposed:
             box.level = EXHAUSTED
@@ -382,19 +392,19 @@ class Refinement:
                 weights[part] = HARDER**box.tries * np.maximum(weights[part], often * least)
         return weights
 
-    def _propose(self, box: Box, answer: Proposed) -> None:
+    def _propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
         request, best_ns, within = self.request, self.best_ns, box.within
         overlaps, fits = request.cost.cluster.overlaps, False
         crowding = 1.0
         for one in box.configs:
-            if within is None or within.step_ns(one, answer.point) >= best_ns:
+            if within is None or within.step_ns(one, point) >= best_ns:
                 continue
             found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlaps=overlaps)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
             self.known.proposals.append(proposal)
             fits |= self.known.fits(request, proposal)
-            counted = max(within.held_bytes(one, answer.point), 1.0)
+            counted = max(within.held_bytes(one, point), 1.0)
             crowding = max(crowding, self.known.margin(one.schedule) * max(found.peak_bytes) / counted)
         box.tries += 1
         box.is_proposed |= fits or crowding == 1.0 or box.tries >= MOST_TRIES
@@ -453,4 +463,4 @@ def _micro(layers: int) -> FloatArray:
 
 def _first_template(box: Box) -> object:
     """What its first question is about."""
-    return Question(_plain(box.configs[0]), np.zeros(SIZE), tensor_axis=True, budget=UNLIMITED).template
+    return Question(_plain(box.configs[0]), np.zeros(SIZE), tensor_axis=True, most_s=0.0, budget=UNLIMITED).template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,12 +31,14 @@ class Question:
         config: whose.
         weights: (SIZE,), of the coordinates of a point.
         tensor_axis: whether of what every data axis has alike, without that axis.
-        budget: for it.
+        most_s: seconds that it may take.
+        budget: when all must end.
     """
 
     config: PlanConfig
     weights: FloatArray
     tensor_axis: bool
+    most_s: float
     budget: Budget
 
     @property
@@ -52,14 +55,12 @@ class Proposed:
 
     Attributes:
         signatures: of the short model's ops.
-        point: (SIZE,), what its parts take and hold.
-        parts: the same, in full.
+        parts: what the parts take and hold, in full.
         between_ns: what is handed on between stages, forward and backward.
         deep_ops: ops of the deep model.
     """
 
     signatures: Mapping[str, Signature]
-    point: FloatArray
     parts: ModelParts
     between_ns: tuple[int, int]
     deep_ops: int
@@ -67,9 +68,10 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The least cost, and, but for a tensor axis alone, the layouts that it was found with."""
+    """The least cost, the point that it was found at, and, but for a tensor axis alone, the layouts that are there."""
 
     least: float
+    point: FloatArray
     proposed: Proposed | None
 
 
@@ -89,24 +91,26 @@ class Templates:
             OutOfTimeError: there was no time to find any.
         """
         make = LayerTemplate.of_tensor_axis if question.tensor_axis else LayerTemplate.of
-        template = self._once(question, make)
-        least, signatures, point = template.solve(question.weights, question.budget)
+        deadline_s = min(question.budget.deadline_s, time.monotonic() + question.most_s)
+        budget = Budget(deadline_s, question.budget.max_entries)
+        template = self._once(question, make, budget)
+        least, signatures, point = template.solve(question.weights, budget)
         if question.tensor_axis:
-            return Answer(least, None)
+            return Answer(least, point, None)
         graph = template.space.graph
         parts = parts_of(graph, *template.arranged(signatures), self.request.cost)
         converter = Converter(self.request.cost, placements_of(question.config)[:2])
         between_ns = messages_ns(template.space, signatures, converter)
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
-        return Answer(least, Proposed(signatures, point, parts, between_ns, deep_ops))
+        return Answer(least, point, Proposed(signatures, parts, between_ns, deep_ops))
 
     def _once(
-        self, question: Question, make: Callable[[Request, Model, PlanConfig, Budget], LayerTemplate]
+        self, question: Question, make: Callable[[Request, Model, PlanConfig, Budget], LayerTemplate], budget: Budget
     ) -> LayerTemplate:
         key = question.template
         if key not in self.known:
-            self.known[key] = make(self.request, self.short, question.config, question.budget)
+            self.known[key] = make(self.request, self.short, question.config, budget)
             if len(self.known) > MOST_TEMPLATES:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)

@@ -15,6 +15,8 @@ paths.
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,11 +45,17 @@ MOST = 1e7
 class Bound:
     """What a configuration takes at least, None if nothing fits; and the prices that say so.
 
-    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds.
+    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds; `point`, (SIZE,), is
+    what the cuts leave at least.
     """
 
     step_ns: int | None
     weights: FloatArray
+    point: FloatArray
+
+    def most_gained_ns(self, points: Iterable[FloatArray]) -> float:
+        """By so much at most the next cut by its prices raises it, where some points are known to be taken."""
+        return min((float(self.weights @ (point - self.point)) for point in points), default=math.inf)
 
 
 @dataclass(slots=True, eq=False)
@@ -180,13 +188,14 @@ class OuterApproximation:
         while True:
             solved = program.solve()
             if solved is None:
-                return Bound(None, np.zeros(SIZE))
+                return Bound(None, np.zeros(SIZE), np.zeros(SIZE))
             step_ms, point = solved
             longest, messages_ms = self._critical(config, point)
             if longest @ point + messages_ms <= step_ms * (1 + 1e-4) or program.paths >= MOST_PATHS:
                 break
             program.add_path(longest, messages_ms)
-        return Bound(int(step_ms * UNITS[0] * (1 - CLOSE)), program.weights() / UNITS * UNITS[0])
+        weights = program.weights() / UNITS * UNITS[0]
+        return Bound(int(step_ms * UNITS[0] * (1 - CLOSE)), weights, point * UNITS)
 
     def step_ns(self, config: PlanConfig, point: FloatArray) -> float:
         """What a step of a configuration takes at a point, (SIZE,) in nanoseconds and bytes."""
