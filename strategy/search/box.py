@@ -26,6 +26,7 @@ class Box:
         prices: the dual prices of the last bound of each.
         solved: configuration -> how many cuts there were when it was last bounded.
         shared: how many it has of those that boxes share, by whom they are shared.
+        adding_ns: what it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts.
         points: that its own answers were found at.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
@@ -40,6 +41,7 @@ class Box:
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
     solved: dict[PlanConfig, int] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
+    adding_ns: float = 0.0
     points: list[FloatArray] = field(default_factory=list)
     is_proposed: bool = False
     tries: int = 0

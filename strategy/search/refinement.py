@@ -30,7 +30,12 @@ from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box, of_tensor_axis, of_work
 from strategy.search.candidate.candidates import Request
-from strategy.search.candidate.least_exchange import least_exchange_ns, least_message_ns, least_step_exchange_ns
+from strategy.search.candidate.least_exchange import (
+    least_adding,
+    least_exchange_ns,
+    least_message_ns,
+    least_step_exchange_ns,
+)
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.configurations import MeshGroup
 from strategy.search.search_result import Watch
@@ -253,8 +258,9 @@ class Refinement:
             bound = box.prices[config]
             if box.level == 2:
                 alone = np.zeros(SIZE)
-                alone[MICRO], alone[SAVED] = bound.weights[MICRO], bound.weights[SAVED]
-                needed = config.tp * config.cp > 1 or alone[SAVED].any()
+                for part in (MICRO, SAVED) if config.zero_stage == 3 else (MICRO, SAVED, HELD):
+                    alone[part] = bound.weights[part]
+                needed = config.tp * config.cp > 1 or alone[SAVED].any() or alone[HELD].any()
                 if needed and self._may_gain(box, alone, WORTH_SHARING * most_ns):
                     return self._ask(config, alone, tensor_axis=True)
                 box.level = 3
@@ -270,7 +276,7 @@ class Refinement:
     def _may_gain(self, box: Box, weights: FloatArray, least_ns: float) -> bool:
         """Whether a cut on the tensor axis may raise the bound by so much: not so, where a point is nearly as low."""
         config = box.config
-        rest = least_times(self.work.seconds(config), self.request.model.layers, free=True)
+        rest = self._rest(box)
         points = (point + rest for point in self.points.get(of_tensor_axis(config), ()))
         return replace(box.prices[config], weights=weights).most_gained_ns(points) >= least_ns
 
@@ -340,21 +346,35 @@ class Refinement:
         within.add_exchange(
             least_step_exchange_ns(self.request, self.work, config), micro=config.num_micro_batches == 1
         )
+        adding = least_adding(self.request, self.work, config)
+        if adding is not None:
+            within.add_adding(adding)
+            box.adding_ns = adding.ns
         rest_s = work.micro_batch_s - work.following_s
-        within.add_cut(_micro(layers), self._known_ns(box) + rest_s * 1e9)
+        within.add_cut(_micro(layers), self._known_ns(box) + rest_s * 1e9 + layers * box.adding_ns)
         return within
+
+    def _rest(self, box: Box) -> FloatArray:
+        """(SIZE,): what a box takes at least beside what follows samples."""
+        config = box.configs[0]
+        rest = least_times(self.work.seconds(config), self.request.model.layers, free=True)
+        least = self.work.bytes_of_layer(config)
+        rest[HELD] = least.held - least.used
+        return rest
 
     def _share(self, box: Box) -> bool:
         """Take the cuts that others have found; says whether there were any."""
         if box.within is None:
             return False
         config, found = box.configs[0], False
-        rest = least_times(self.work.seconds(config), self.request.model.layers, free=True)
-        of_layer_ns = self._exchange_ns(config) / self.request.model.layers
+        rest = self._rest(box)
+        of_layer_ns = self._exchange_ns(config) / self.request.model.layers + box.adding_ns
         for key in (of_tensor_axis(config), of_work(config)):
             known, seen = self.cuts.get(key, []), box.shared.get(key, 0)
             for weights, least in known[seen:]:
                 more = 0.0
+                if weights[HELD].any() and config.zero_stage == 3:
+                    continue  # parameters are not held as they are used
                 if key == of_tensor_axis(config):
                     exchanged = weights[MICRO].reshape(-1, PARTS).min(0).sum() * of_layer_ns
                     more = float(weights @ rest) + exchanged

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from strategy.cost.measurement import Features
-from strategy.graph.graph import Graph, Phase, Role, act_rate
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Home
@@ -31,18 +31,19 @@ from strategy.search.layouts.short_model import MIDDLE
 class LayerExchange:
     """What a layer exchanges in a micro-batch: parameters, once for every pass that reads them, and gradients.
 
-    `added` are the sums over micro-batches of what is `reduced`.
+    `added` are the sums over micro-batches of what is `reduced`, by the ops that `adding` names.
     """
 
     gathered: tuple[TensorSpec, ...]
     reduced: tuple[TensorSpec, ...]
     added: tuple[TensorSpec, ...]
+    adding: tuple[tuple[str, ...], ...]
 
 
 def exchanged(graph: Graph) -> LayerExchange:
     """Of the middle layer of a short model that is not parallel yet."""
     beside = beside_experts(graph)
-    gathered, reduced, added = [], [], []
+    gathered, reduced, added, adding = [], [], [], []
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
         if value.rate is Rate.STEP and not (producer is not None and producer.phase is Phase.UPDATE):
@@ -57,28 +58,33 @@ def exchanged(graph: Graph) -> LayerExchange:
         if producer is None or producer.layer != MIDDLE or value.rate is not Rate.MICRO_BATCH:
             continue
         sums = [
-            out
+            (op, out)
             for op in graph.consumers[name]
             for out in op.outputs
             if act_rate(graph, op) is Rate.MICRO_BATCH and graph.values[out].rate is Rate.STEP
         ]
         if sums and producer.name not in beside:
+            (op, out), *_ = sums
             reduced.append(_smallest(graph, name))
-            added.append(_smallest_later(graph, sums[0]))
-    return LayerExchange(tuple(gathered), tuple(reduced), tuple(added))
+            added.append(_smallest_later(graph, out))
+            adding.append((*(cast.name for cast in _casts(graph, name)), op.name))
+    return LayerExchange(tuple(gathered), tuple(reduced), tuple(added), tuple(adding))
 
 
 def _smallest(graph: Graph, name: str) -> TensorSpec:
     """The spec of fewest bytes in which a value may travel: its own, or that of what it is cast from."""
-    found = graph.values[name].spec
-    producer = graph.producer.get(name)
+    sources = (graph.values[cast.inputs[0]].spec for cast in _casts(graph, name))
+    return min((graph.values[name].spec, *sources), key=lambda spec: spec.nbytes)
+
+
+def _casts(graph: Graph, name: str) -> Iterator[Op]:
+    """What a value was made by, one after another, of something of the same shape."""
+    shape, producer = graph.values[name].spec.shape, graph.producer.get(name)
     while producer is not None and len(producer.inputs) == 1:
-        before = graph.values[producer.inputs[0]].spec
-        if before.shape != found.shape:
-            break
-        found = min(found, before, key=lambda spec: spec.nbytes)
+        if graph.values[producer.inputs[0]].spec.shape != shape:
+            return
+        yield producer
         producer = graph.producer.get(producer.inputs[0])
-    return found
 
 
 def _smallest_later(graph: Graph, name: str) -> TensorSpec:
@@ -123,6 +129,47 @@ def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig
         back = 0.0 if gathered is None else _least_ns(converter, config, gathered, shared_first=True)
         total += min(whole, parts + back)
     return int(total * (1 - 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastAdding:
+    """What it takes to add up a layer's gradients over micro-batches.
+
+    A rank adds up all that it has made, and holds as much; or what is left to it once these are reduced to parts along
+    the data axis, in every micro-batch.
+
+    Attributes:
+        ns: of a micro-batch at least, beside what is done to parts.
+        nbytes: of all sums.
+        ns_per_byte: that a micro-batch takes more at least for each byte less that is held.
+    """
+
+    ns: float
+    nbytes: float
+    ns_per_byte: float
+
+
+def least_adding(request: Request, work: LeastWork, config: PlanConfig) -> LeastAdding | None:
+    """Of a layer; None where nothing is added up, or is reduced first in any case."""
+    if config.dp == 1 or config.num_micro_batches == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
+        return None
+    graph, parts = work.graph(config.recompute), config.tp * config.cp
+    known = exchanged(graph)
+    converter = Converter(request.cost, placements_of(config)[:1])
+    total, nbytes, rates = 0.0, 0.0, [math.inf]
+    for reduced, added, names in zip(known.reduced, known.added, known.adding, strict=True):
+        ops = [graph.by_name[name] for name in names]
+        whole_s, part_s = (sum(work.evenly_s(graph, op, among) for op in ops) for among in (parts, parts * config.dp))
+        more_ns = max(whole_s - part_s, 0.0) * 1e9
+        reduced_ns = _least_ns(converter, config, reduced, shared_first=False)
+        total += min(more_ns, reduced_ns)
+        nbytes += added.nbytes / parts
+        if reduced_ns > more_ns:
+            rates.append((reduced_ns - more_ns) / (added.nbytes / parts * (1 - 1 / config.dp)))
+        else:
+            rates.append(0.0)
+    rate = min(rates)
+    return LeastAdding(total * (1 - 1e-9), nbytes, rate if math.isfinite(rate) else 0.0)
 
 
 def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:

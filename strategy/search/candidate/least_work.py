@@ -82,11 +82,13 @@ class LeastBytes:
 
     Attributes:
         held: for the whole step.
+        used: of that, what samples are multiplied with, in parts along the tensor and context axes alone.
         sums: of gradients, from the first backward pass on.
         saved: by a micro-batch, from its forward pass to its backward pass.
     """
 
     held: float
+    used: float
     sums: float
     saved: float
 
@@ -166,6 +168,7 @@ class LeastWork:
         held = whole / parts + (sizes.held - whole) / (parts * config.dp)
         return LeastBytes(
             held,
+            whole / parts,
             sizes.sums / (parts * config.dp),
             sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
         )
@@ -173,6 +176,10 @@ class LeastWork:
     def graph(self, recompute: Recompute) -> Graph:
         """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
         return _alone(self.model, self.training, (recompute, True), 1)
+
+    def evenly_s(self, graph: Graph, op: Op, parts: int) -> float:
+        """Seconds of an even part of an op of a graph without parallelism, as if it lost nothing by its shape."""
+        return self._evenly(_whole(graph, op), parts)
 
     def _sizes(self, recompute: Recompute) -> _Sizes:
         if recompute not in self.sizes:

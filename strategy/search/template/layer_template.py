@@ -176,18 +176,20 @@ def _held(
 
     Args:
         graph: of the short model.
-        counted: the ops whose values count.
-        everything: whether what is held for the step counts, too.
+        counted: the ops whose values count, and what they read.
+        everything: whether all that is held for the step counts.
     """
     homes: dict[str, Weight] = {}
     kept: dict[str, Kept] = {}
     part_of = places_of(graph)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)
-        if decider is None or value.space is not Space.DEVICE or decider.name not in counted:
+        if decider is None or value.space is not Space.DEVICE:
             continue
         part, readers = part_of[decider.name], graph.consumers[name]
         if value.rate is Rate.MICRO_BATCH:
+            if decider.name not in counted:
+                continue
             later = [op for op in readers if op.phase is not Phase.FORWARD]
             if decider.phase is not Phase.FORWARD or not later or any(op.name not in counted for op in later):
                 continue
@@ -200,15 +202,14 @@ def _held(
                 homes[name] = weight
             else:
                 kept[name] = Kept(weight, (later[0].name,), or_home=True)
-        elif not everything:
-            continue
         elif value.role is Role.VARIABLE:
-            homes[name] = unit(HELD.start + part)
+            homes |= {name: unit(HELD.start + part)} if everything else {}
         elif decider.phase is Phase.FORWARD:
             often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
+            often = [op for op in often if op.name in counted]
             here = tuple(op.name for op in often if part_of[op.name] == part) or tuple(op.name for op in often[:1])
             if here:
                 kept[name] = Kept(unit(HELD.start + part), here)
-        elif decider.phase is not Phase.UPDATE:
+        elif decider.phase is not Phase.UPDATE and everything:
             homes[name] = unit(SUMS.start + part)
     return homes, kept

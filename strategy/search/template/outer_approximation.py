@@ -26,6 +26,7 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path
 from strategy.layout.makespan import PipelineTimes
 from strategy.layout.schedule import Schedule
+from strategy.search.candidate.least_exchange import LeastAdding
 from strategy.search.candidate.least_work import LeastBytes, LeastSeconds
 from strategy.search.layouts.short_model import MIDDLE
 from strategy.search.template.point import HELD, PARTS, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray
@@ -165,6 +166,15 @@ class OuterApproximation:
             weights = np.zeros(SIZE)
             weights[[PARTS * i + part for i in passes[0 if micro else 2 :]]] = 1.0
             self.add_cut(weights, layer_ns + float(weights @ (self.least * UNITS)))
+
+    def add_adding(self, layer: LeastAdding) -> None:
+        """Of the gradients of every layer, beside what its passes take."""
+        for part, rate in itertools.product(range(PARTS), (0.0, layer.ns_per_byte)):
+            weights = np.zeros(SIZE)
+            weights[[PARTS * PASSES.index(name) + part for name in ("backward_ns", "weight_ns")]] = 1.0
+            least = float(weights @ (self.least * UNITS)) + layer.ns + rate * layer.nbytes
+            weights[SUMS.start + part] = rate
+            self.add_cut(weights, least)
 
     def add_cut(self, weights: FloatArray, least: float) -> None:
         """Take note of a template's least cost."""
