@@ -57,6 +57,30 @@ def critical_path(schedule: Schedule, num_micro_batches: int, times: PipelineTim
     return Paths(found, 1)
 
 
+def straight_path(schedule: Schedule, num_micro_batches: int, times: PipelineTimes) -> Paths:
+    """The longest of the paths to a stage, through all that it does, and back: found without following chunks.
+
+    The first micro-batch comes to the stage through those before it, and the last one returns through them, unless
+    gradients of weights are left for the end.
+    """
+    if schedule is Schedule.GPIPE:
+        return critical_path(schedule, num_micro_batches, times)
+    m, splits = num_micro_batches, schedule.splits_backward
+    forward, back = times.forward_ns[:, 0], (times.backward_ns + times.weight_ns)[:, 0]
+    messages = [each[: times.stages - 1] for each in (times.forward_message_ns, times.backward_message_ns)]
+    fill, drain = (np.append(0, np.cumsum(one[:-1] + way)) for one, way in zip((forward, back), messages, strict=True))
+    own = m * (times.forward_ns + times.backward_ns + times.weight_ns).sum(1)
+    ends = own + fill + (times.after_ns if splits else drain + times.after_ns[0])
+    stage = int(ends.argmax())
+    places = times.stages * times.laps
+    alone = np.array([m * (at_position(schedule, times.stages, place)[0] == stage) for place in range(places)])
+    passed = np.arange(places) < stage
+    ahead, behind = alone + passed, alone + passed * (not splits)
+    ways = passed[:-1].astype(np.int64)
+    moves = {"forward_message_ns": ways, "backward_message_ns": ways * (not splits)}
+    return Paths(_path(schedule, times, (ahead, behind, behind), moves, 0, stage if splits else 0), 1)
+
+
 @lru_cache(maxsize=64)
 def even_paths(schedule: Schedule, stages: int, laps: int, num_micro_batches: int, overlaps: bool) -> Paths:
     """Paths that together pass all stages about alike: from the begin of each to its end where it is twice as slow."""

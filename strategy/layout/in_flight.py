@@ -91,7 +91,7 @@ class UnitRun:
         return PHASES.index(leg.phase), position if leg.phase is Phase.FORWARD else -position
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def unit_run(schedule: Schedule, stages: int, num_micro_batches: int, laps: int = 1) -> UnitRun:
     """Run the chunks of all stages, each in one unit of time."""
     count = min(num_micro_batches, ROUNDS * stages)

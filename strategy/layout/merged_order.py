@@ -59,7 +59,7 @@ def merged_order(schedule: Schedule, stages: int, num_micro_batches: int, laps: 
     return found._replace(turns=turns)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _merged(schedule: Schedule, stages: int, m: int, laps: int, step: int) -> MergedOrder:
     """The order, whose middle is what each further `step` micro-batches run once more."""
     begins, places = unit_run(schedule, stages, m, laps).begins, stages * laps

@@ -24,7 +24,7 @@ class Box:
         level: that of the module's table, in `refinement`.
         within: the linear program's cuts, from level 2 on.
         prices: the dual prices of the last bound of each.
-        solved: configuration -> how many cuts there were when it was last bounded.
+        solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
         shared: how many it has of those that boxes share, by whom they are shared.
         adding_ns: what it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts.
         points: that its own answers were found at.
@@ -39,7 +39,7 @@ class Box:
     level: int = 0
     within: OuterApproximation | None = None
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
-    solved: dict[PlanConfig, int] = field(default_factory=dict)
+    solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
     shared: dict[object, int] = field(default_factory=dict)
     adding_ns: float = 0.0
     points: list[FloatArray] = field(default_factory=list)
@@ -65,8 +65,8 @@ class Box:
 
     @property
     def is_solved(self) -> bool:
-        """Whether the least bound is by all cuts that there are."""
-        return self.within is not None and self.solved.get(self.config) == len(self.within.cuts)
+        """Whether the least bound is by all cuts that there are and, from level 3 on, by all paths."""
+        return self.within is not None and self.solved.get(self.config) == (len(self.within.cuts), self.level >= 3)
 
     def close(self) -> None:
         """Nothing fits."""
@@ -79,8 +79,8 @@ class Box:
             if self.is_solved:
                 return
             config = self.config
-            bound = self.prices[config] = within.bound(config)
-            self.solved[config] = len(within.cuts)
+            bound = self.prices[config] = within.bound(config, exact=self.level >= 3)
+            self.solved[config] = len(within.cuts), self.level >= 3
             i = self.configs.index(config)
             self.bounds_ns[i] = math.inf if bound.step_ns is None else max(self.bounds_ns[i], float(bound.step_ns))
 

@@ -31,6 +31,7 @@ from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box, of_tensor_axis, of_work
 from strategy.search.candidate.candidates import Request
 from strategy.search.candidate.least_exchange import (
+    LeastAdding,
     least_adding,
     least_exchange_ns,
     least_message_ns,
@@ -59,6 +60,8 @@ CROWDED = 1.05
 """By this factor memory is at least thought to be more crowded with every try."""
 BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
+FEW = 4
+"""Gradients of more micro-batches are added up and exchanged like those of so many."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 ONE_SHARE, ONE_S = 0.05, 2.0
@@ -123,6 +126,7 @@ class Refinement:
         self.known = SearchState()
         self.layers_ns: dict[object, int] = {}
         self.exchange_ns: dict[object, int] = {}
+        self.gradients: dict[object, tuple[int, LeastAdding | None]] = {}
         self.crowding = CROWDING
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
@@ -264,6 +268,7 @@ class Refinement:
                 if needed and self._may_gain(box, alone, WORTH_SHARING * most_ns):
                     return self._ask(config, alone, tensor_axis=True)
                 box.level = 3
+                continue
             if promises and not box.is_proposed:
                 return self._ask(config, self._likely_to_fit(box, most_ns), tensor_axis=False)
             if box.level < EXHAUSTED and bound.most_gained_ns(box.points) >= RISE * most_ns:
@@ -343,16 +348,26 @@ class Refinement:
             overlaps=self.request.cost.cluster.overlaps,
             between_ns=least_message_ns(self.request, self.work, config),
         )
-        within.add_exchange(
-            least_step_exchange_ns(self.request, self.work, config), micro=config.num_micro_batches == 1
-        )
-        adding = least_adding(self.request, self.work, config)
+        exchange_ns, adding = self._gradients(config)
+        within.add_exchange(exchange_ns, micro=config.num_micro_batches == 1)
         if adding is not None:
             within.add_adding(adding)
             box.adding_ns = adding.ns
         rest_s = work.micro_batch_s - work.following_s
         within.add_cut(_micro(layers), self._known_ns(box) + rest_s * 1e9 + layers * box.adding_ns)
         return within
+
+    def _gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
+        """What it takes to exchange and to add up a layer's gradients, at least."""
+        often = min(config.num_micro_batches, FEW)
+        key = config.dp, config.cp, config.tp, config.zero_stage, config.recompute, often
+        if key not in self.gradients:
+            like = replace(config, num_micro_batches=often)
+            self.gradients[key] = (
+                least_step_exchange_ns(self.request, self.work, like),
+                least_adding(self.request, self.work, like),
+            )
+        return self.gradients[key]
 
     def _rest(self, box: Box) -> FloatArray:
         """(SIZE,): what a box takes at least beside what follows samples."""
@@ -391,7 +406,7 @@ class Refinement:
         within, best = box.within, None
         for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
             if within is not None and bound_ns < most_ns:
-                found = within.bound(config, box.crowding or self.crowding)
+                found = within.bound(config, box.crowding or self.crowding, exact=False)
                 if found.step_ns is not None and (best is None or found.step_ns < (best.step_ns or 0)):
                     best = found
         return best

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from strategy.layout.config import PlanConfig
-from strategy.layout.critical_path import critical_path
+from strategy.layout.critical_path import critical_path, straight_path
 from strategy.layout.makespan import PipelineTimes
 from strategy.layout.schedule import Schedule
 from strategy.search.candidate.least_exchange import LeastAdding
@@ -182,25 +182,26 @@ class OuterApproximation:
         size = numbers.max()
         self.cuts.append((numbers / size, least / size))
 
-    def bound(self, config: PlanConfig, crowding: float = 1.0) -> Bound:
+    def bound(self, config: PlanConfig, crowding: float = 1.0, *, exact: bool = True) -> Bound:
         """What a configuration takes at least, whatever fits; a guess, where more is held than the rows count.
 
         Args:
             config: of those that the cuts are for.
             crowding: bytes that are held over those that the rows count.
+            exact: whether all paths count, or those that are found at once.
         """
         program = self.programs.get((config, crowding))
         if program is None:
             rows, limits = self._memory(config)
             program = self.programs[config, crowding] = _Program.of(self.least, rows, limits / crowding)
-            program.add_path(*self._critical(config, self.least))
+            program.add_path(*self._longest(config, self.least, exact=False))
         program.add_cuts(self.cuts)
         while True:
             solved = program.solve()
             if solved is None:
                 return Bound(None, np.zeros(SIZE), np.zeros(SIZE))
             step_ms, point = solved
-            longest, messages_ms = self._critical(config, point)
+            longest, messages_ms = self._longest(config, point, exact=exact)
             if longest @ point + messages_ms <= step_ms * (1 + 1e-4) or program.paths >= MOST_PATHS:
                 break
             program.add_path(longest, messages_ms)
@@ -208,8 +209,8 @@ class OuterApproximation:
         return Bound(int(step_ms * UNITS[0] * (1 - CLOSE)), weights, point * UNITS)
 
     def step_ns(self, config: PlanConfig, point: FloatArray) -> float:
-        """What a step of a configuration takes at a point, (SIZE,) in nanoseconds and bytes."""
-        row, messages_ms = self._critical(config, point / UNITS)
+        """What a step of a configuration takes at least at a point, (SIZE,) in nanoseconds and bytes."""
+        row, messages_ms = self._longest(config, point / UNITS, exact=False)
         return float((row @ (point / UNITS) + messages_ms) * UNITS[0])
 
     def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
@@ -217,12 +218,13 @@ class OuterApproximation:
         rows, _ = self._memory(config)
         return float((rows @ (point / UNITS)).max() * UNITS[-1])
 
-    def _critical(self, config: PlanConfig, point: FloatArray) -> tuple[FloatArray, float]:
-        """(the longest path of a point, as a row, milliseconds of the messages on it)."""
+    def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[FloatArray, float]:
+        """(the longest path of a point, as a row, milliseconds of the messages on it); else the longest straight one."""
         ns = (point * UNITS)[TIMES].reshape(5, 3).astype(np.int64)
         between = self.between_ns, self.between_ns
         stages = stage_times(config, self.layers, dict(zip(PASSES, ns, strict=True)), between, overlaps=self.overlaps)
-        counts = critical_path(config.schedule, config.num_micro_batches, stages).counts
+        find = critical_path if exact else straight_path
+        counts = find(config.schedule, config.num_micro_batches, stages).counts
         messages = int(counts.forward_message_ns.sum() + counts.backward_message_ns.sum())
         return _row(config, self.layers, counts), messages * self.between_ns / UNITS[0]
 
