@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
 from strategy.search.template.point import FloatArray
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
 from strategy.search.template.answers import on_axes
@@ -30,7 +31,7 @@ class Box:
         points: that its own answers were found at.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
-        crowding: bytes that its proposals held over those that bounds count; 0 before there are any.
+        crowding: by schedule, bytes that its proposals held over those that bounds count.
         promise: what it is thought to take, beside what that was found with.
     """
 
@@ -45,7 +46,7 @@ class Box:
     points: list[FloatArray] = field(default_factory=list)
     is_proposed: bool = False
     tries: int = 0
-    crowding: float = 0.0
+    crowding: dict[Schedule, float] = field(default_factory=dict)
     promise: tuple[object, float] = (None, 0.0)
 
     @property

@@ -127,7 +127,7 @@ class Refinement:
         self.layers_ns: dict[object, int] = {}
         self.exchange_ns: dict[object, int] = {}
         self.gradients: dict[object, tuple[int, LeastAdding | None]] = {}
-        self.crowding = CROWDING
+        self.crowding: dict[Schedule, float] = {}
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
         self.points: dict[object, list[FloatArray]] = {}
@@ -154,7 +154,7 @@ class Refinement:
         for config, bound_ns in zip(group.configs, bounds_ns, strict=True):
             here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
             fits = all(
-                here * (least.held + sums * least.sums) + run * chunks_in_flight(config, 0, sums=sums) * least.saved
+                here * (least.held + sums * least.sums) + run * sum(chunks_in_flight(config, 0, sums=sums)) * least.saved
                 <= limit
                 for sums in (False, True)
             )
@@ -215,7 +215,7 @@ class Refinement:
         self.run()
 
     def _questions(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
-        """What to ask next: for the box that promises most, and for that which is bounded least beside it."""
+        """What to ask next: for the box that promises most, and about as much for those bounded least beside it."""
         found: list[tuple[Box, Question]] = []
         while self.promising is None or not found:
             if self.promising is None or self.promising.level < 3 or self.promising.is_proposed:
@@ -223,7 +223,8 @@ class Refinement:
             if self.promising is None or self.promising.bound_ns >= most_ns:
                 break
             self._add_question(found, self.promising, most_ns, promises=True)
-        while len(found) <= BESIDE:
+        enough = BESIDE * max((question.effort for _, question in found), default=1.0)
+        while sum(question.effort for box, question in found if box is not self.promising) < enough:
             asked = {question.template for _, question in found}
             taken = [self.promising, *(box for box, _ in found)]
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
@@ -406,10 +407,15 @@ class Refinement:
         within, best = box.within, None
         for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
             if within is not None and bound_ns < most_ns:
-                found = within.bound(config, box.crowding or self.crowding, exact=False)
+                found = within.bound(config, self._crowding(box, config), exact=False)
                 if found.step_ns is not None and (best is None or found.step_ns < (best.step_ns or 0)):
                     best = found
         return best
+
+    def _crowding(self, box: Box, config: PlanConfig) -> float:
+        """Bytes that a configuration holds over those that bounds count, as proposals have shown."""
+        schedule = config.schedule
+        return max(1.0, box.crowding.get(schedule, self.crowding.get(schedule, CROWDING)))
 
     def _likely_to_fit(self, box: Box, most_ns: float) -> FloatArray:
         """The weights of proposals: bytes count what they are worth in the memory that is left in truth, or more.
@@ -430,29 +436,28 @@ class Refinement:
     def _propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
         request, best_ns, within = self.request, self.best_ns, box.within
-        overlaps, fits = request.cost.cluster.overlaps, False
-        crowding = 1.0
+        overlaps, fits, worth = request.cost.cluster.overlaps, False, False
         for one in box.configs:
             if within is None or within.step_ns(one, point) >= best_ns:
                 continue
             found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlaps=overlaps)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
             self.known.proposals.append(proposal)
+            worth = True
             fits |= self.known.fits(request, proposal)
             counted = max(within.held_bytes(one, point), 1.0)
-            crowding = max(crowding, self.known.margin(one.schedule) * max(found.peak_bytes) / counted)
+            crowding = self.known.margin(one.schedule) * max(found.peak_bytes) / counted
+            self.crowding[one.schedule] = crowding
+            box.crowding[one.schedule] = max(crowding, CROWDED * box.crowding.get(one.schedule, 0.0))
         box.tries += 1
-        box.is_proposed |= fits or crowding == 1.0 or box.tries >= MOST_TRIES
-        if crowding > 1.0:
-            self.crowding = crowding
-            box.crowding = max(crowding, CROWDED * box.crowding)
+        box.is_proposed |= fits or not worth or box.tries >= MOST_TRIES
 
     def _promise(self, box: Box) -> float:
         """What a box is thought to take at least, in nanoseconds; remembered as long as nothing more is known of it.
 
         What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
         """
-        state = box.bound_ns, 0 if box.within is None else len(box.within.cuts), box.crowding or self.crowding
+        state = box.bound_ns, 0 if box.within is None else len(box.within.cuts), tuple(self.crowding.values())
         if box.promise[0] != state:
             if not math.isfinite(box.bound_ns):
                 guess_ns = math.inf

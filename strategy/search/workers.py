@@ -50,25 +50,31 @@ class Workers:
 
     def answers(self, questions: Sequence[Question]) -> list[Outcome]:
         """The answers, or why there are none, in order."""
-        found: dict[int, Outcome] = {}
-        asked: dict[int, int] = {}
-        for i, question in sorted(enumerate(questions), key=lambda pair: -self._wanted(pair[1])):
-            free = [who for who in range(1, len(self.others) + 1) if who not in asked.values()]
-            if free and len(asked) < len(questions) - 1:
-                who = self._wanted(question) if self._wanted(question) in free else free[0]
-                if self._ask(who, question):
-                    asked[i] = who
-                    self.builder[question.template] = who
+        found: list[Outcome | None] = [None] * len(questions)
+        asked: list[tuple[int, int]] = []
+        for i, who in self._dealt(questions):
+            self.builder[questions[i].template] = who
+            if who and self._ask(who, questions[i]):
+                asked.append((i, who))
+        sent = {i for i, _ in asked}
         for i, question in enumerate(questions):
-            if i not in asked:
-                self.builder[question.template] = 0
+            if i not in sent:
                 found[i] = _outcome(self.templates, question)
-        for i, who in asked.items():
-            found[i] = self._receive(who) or _outcome(self.templates, questions[i])
-        return [found[i] for i in range(len(questions))]
+        for i, who in asked:
+            found[i] = self._receive(who)
+        return [outcome or _outcome(self.templates, questions[i]) for i, outcome in enumerate(found)]
 
-    def _wanted(self, question: Question) -> int:
-        return self.builder.get(question.template, 0)
+    def _dealt(self, questions: Sequence[Question]) -> list[tuple[int, int]]:
+        """(question, who answers it): about as much for each, by whoever has built its template where that is even."""
+        load = [0.0] * (1 + len(self.others))
+        dealt = []
+        for i in sorted(range(len(questions)), key=lambda i: -questions[i].effort):
+            least = min(load)
+            built = self.builder.get(questions[i].template)
+            who = built if built is not None and load[built] == least else load.index(least)
+            load[who] += questions[i].effort
+            dealt.append((i, who))
+        return dealt
 
     def _ask(self, who: int, question: Question) -> bool:
         try:

@@ -42,6 +42,11 @@ class Question:
     budget: Budget
 
     @property
+    def effort(self) -> float:
+        """About how much work it is to answer it, beside others."""
+        return 1.0 if self.tensor_axis else 3.0
+
+    @property
     def template(self) -> object:
         """What the template depends on."""
         config = self.config

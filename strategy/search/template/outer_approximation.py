@@ -18,17 +18,18 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path, straight_path
 from strategy.layout.makespan import PipelineTimes
-from strategy.layout.schedule import Schedule
+from strategy.layout.schedule import Schedule, chunk_order
 from strategy.search.candidate.least_exchange import LeastAdding
 from strategy.search.candidate.least_work import LeastBytes, LeastSeconds
-from strategy.search.layouts.short_model import MIDDLE
 from strategy.search.template.point import HELD, PARTS, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray
 from strategy.search.template.stages import FIRST, LAST, parts_at, stage_times
 
@@ -236,11 +237,7 @@ class OuterApproximation:
             row = np.zeros(SIZE)
             row[HELD] = where[stage].sum(0)
             row[SUMS] = row[HELD] * sums
-            chunks = chunks_in_flight(config, stage, sums=sums)
-            if config.virtual_stages == 1:
-                row[SAVED] = chunks * where[stage, 0]
-            else:  # the first layer saves what any does
-                row[SAVED][MIDDLE] = chunks * where[stage].sum(1).min()
+            row[SAVED] = np.array(chunks_in_flight(config, stage, sums=sums)) @ where[stage]
             found.append(row)
         limit = self.limit_bytes / UNITS[-1] * (1 + CLOSE)
         return np.array(found), np.full(len(found), limit)
@@ -269,17 +266,31 @@ def _row(config: PlanConfig, layers: int, counts: PipelineTimes) -> FloatArray:
     return row
 
 
-def chunks_in_flight(config: PlanConfig, stage: int, *, sums: bool) -> int:
-    """Runs of layers that are at least saved on a stage at some time; `sums`: when gradients are added up already."""
-    p, m, laps = config.pp, config.num_micro_batches, config.virtual_stages
-    if config.schedule is Schedule.GPIPE and p > 1:
-        most = m
-    elif config.schedule is Schedule.INTERLEAVED:
-        most = 2 * (p - stage - 1) + (laps - 1) * p + 1
-    elif config.schedule is Schedule.ZBV:
-        most = 2 * (p - stage) if stage == 0 else 1
-    elif config.schedule is Schedule.ONEFLOW:
-        most = 1
-    else:
-        most = p - stage
-    return min(most, laps * m) - (sums and most >= laps * m)
+def chunks_in_flight(config: PlanConfig, stage: int, *, sums: bool) -> tuple[int, ...]:
+    """(laps,): micro-batches of which a stage holds what the forward pass saves; `sums`: while gradients are added up.
+
+    So many blocks there are of every such tensor, by the order of the stage's chunks.
+    """
+    counts = _in_flight(config.schedule, config.pp, stage, config.num_micro_batches, config.virtual_stages)
+    return tuple(count - (sums and count >= config.num_micro_batches) for count in counts)
+
+
+def _in_flight(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> tuple[int, ...]:
+    few = 3 * stages if schedule is Schedule.INTERLEAVED else 2 * stages + 2
+    if schedule is Schedule.GPIPE or m <= few:
+        return _most_in_flight(schedule, stages, stage, m, laps)
+    return _most_in_flight(schedule, stages, stage, few, laps)
+
+
+@lru_cache(maxsize=1 << 12)
+def _most_in_flight(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> tuple[int, ...]:
+    if schedule is Schedule.GPIPE:
+        return (m if stages > 1 else 1,)
+    now, most = [0] * laps, [0] * laps
+    for chunk in chunk_order(schedule, stages, stage, m, laps):
+        if chunk.phase is Phase.FORWARD:
+            now[chunk.lap] += 1
+            most[chunk.lap] = max(most[chunk.lap], now[chunk.lap])
+        elif chunk.phase is Phase.BACKWARD:
+            now[chunk.lap] -= 1
+    return tuple(most)
