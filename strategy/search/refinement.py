@@ -147,11 +147,8 @@ class Refinement:
         """Of a group, without what cannot fit."""
         bounds, limit, layers = [], self.request.memory_limit_bytes, self.request.model.layers
         first = group.configs[0]
-        least, bounds_ns = self.work.bytes_of_layer(first), list(group.bounds_ns)
-        if first.zero_stage >= 2:
-            known_ns = int(self.work.seconds(first).following_s * 1e9) + self._exchange_ns(first)
-            bounds_ns = least_steps_ns(self.work, group.configs, known_ns)
-        for config, bound_ns in zip(group.configs, bounds_ns, strict=True):
+        least = self.work.bytes_of_layer(first)
+        for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
             here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
             fits = all(
                 here * (least.held + sums * least.sums) + run * sum(chunks_in_flight(config, 0, sums=sums)) * least.saved
@@ -319,11 +316,14 @@ class Refinement:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
         key = on_axes(box.configs[0])
         self.layers_ns[key] = least_ns
-        for other in self.boxes:
-            if other.level == 0 and on_axes(other.configs[0]) == key:
-                bounds = least_steps_ns(self.work, other.configs, self._known_ns(other))
-                other.bounds_ns = [max(known, new) for known, new in zip(other.bounds_ns, bounds, strict=True)]
-                other.level = 1
+        alike = [other for other in self.boxes if other.level == 0 and on_axes(other.configs[0]) == key]
+        alike = [other for other in alike if math.isfinite(other.bound_ns)]
+        known = [[self._known_ns(other)] * len(other.configs) for other in alike]
+        configs = [config for other in alike for config in other.configs]
+        bounds = iter(least_steps_ns(self.work, configs, [ns for each in known for ns in each]))
+        for other in alike:
+            other.bounds_ns = [max(before, next(bounds)) for before in other.bounds_ns]
+            other.level = 1
 
     def _known_ns(self, box: Box) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work."""

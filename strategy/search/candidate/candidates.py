@@ -32,6 +32,7 @@ from strategy.sbp.tensor import Shape
 from strategy.search.layouts.deduce import Deduction
 from strategy.search.layouts.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.search.layouts.rules import AlongAxes, along_axes
+from strategy.search.layouts.short_model import shortened
 from strategy.search.layouts.space import Keep, SearchSpace, all_of
 
 FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
@@ -243,7 +244,7 @@ def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
 @lru_cache(maxsize=8)
 def recomputable(model: Model) -> tuple[Recompute, ...]:
     """The kinds of recomputing that find something to drop in a model, cheapest first."""
-    graph = training_graph(model, Training(global_batch=1))
+    graph = training_graph(shortened(model) or model, Training(global_batch=1))
     return tuple(kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind))
 
 

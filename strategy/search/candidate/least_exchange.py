@@ -95,12 +95,26 @@ def _smallest_later(graph: Graph, name: str) -> TensorSpec:
     return min((graph.values[name].spec, *alike), key=lambda spec: spec.nbytes)
 
 
+def _exchanged(work: LeastWork, config: PlanConfig) -> LayerExchange:
+    if config.recompute not in work.exchanges:
+        work.exchanges[config.recompute] = exchanged(work.graph(config.recompute))
+    found: LayerExchange = work.exchanges[config.recompute]
+    return found
+
+
+def _converter(work: LeastWork, config: PlanConfig) -> Converter:
+    """Of the first stage's mesh; prices are remembered."""
+    placements = placements_of(config)[:1]
+    if placements not in work.converters:
+        work.converters[placements] = Converter(work.cost, placements)
+    return work.converters[placements]
+
+
 def least_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
     """Of all layers, in a micro-batch."""
     if config.dp == 1 or config.zero_stage < 2 or work.unusual:
         return 0
-    known = exchanged(work.graph(config.recompute))
-    converter = Converter(request.cost, placements_of(config)[:1])
+    known, converter = _exchanged(work, config), _converter(work, config)
     gathers = known.gathered if config.zero_stage == 3 else ()
     total = sum(_least_ns(converter, config, spec, shared_first=True) for spec in gathers)
     total += sum(_least_ns(converter, config, spec, shared_first=False) for spec in known.reduced)
@@ -115,8 +129,7 @@ def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig
     """
     if config.dp == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return 0
-    known = exchanged(work.graph(config.recompute))
-    converter = Converter(request.cost, placements_of(config)[:1])
+    known, converter = _exchanged(work, config), _converter(work, config)
     smallest: dict[Shape, TensorSpec] = {}
     for spec in known.gathered:
         smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
@@ -154,8 +167,7 @@ def least_adding(request: Request, work: LeastWork, config: PlanConfig) -> Least
     if config.dp == 1 or config.num_micro_batches == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return None
     graph, parts = work.graph(config.recompute), config.tp * config.cp
-    known = exchanged(graph)
-    converter = Converter(request.cost, placements_of(config)[:1])
+    known, converter = _exchanged(work, config), _converter(work, config)
     total, nbytes, rates = 0.0, 0.0, [math.inf]
     for reduced, added, names in zip(known.reduced, known.added, known.adding, strict=True):
         ops = [graph.by_name[name] for name in names]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,20 +26,21 @@ from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.convert import Converter
 from strategy.layout.makespan_bound import makespan_bound_ns
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.passes.weight_gradients import defer_weight_gradients
-from strategy.sbp.placement import Space
+from strategy.sbp.placement import Placement, Space
 from strategy.sbp.tensor import Rate
 from strategy.search.layouts.rules import beside_experts, following_samples
 from strategy.search.layouts.short_model import LAYERS, MIDDLE, multiplicities, places_of, shortened
 
-LOOKED_AT = 16
+LOOKED_AT = 2**14
 """Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
-LARGEST = 2**46
+LARGEST = 2**60
 """Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
 NEGLIGIBLE = 1e-9
 """By this part every sum is lowered: far more than its floats err by."""
@@ -134,8 +136,13 @@ class LeastWork:
     known: dict[tuple[_Kind, int, int, int], LeastSeconds] = field(default_factory=dict)
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
     scaled: dict[tuple[_Kind, int], tuple[Features, ...]] = field(default_factory=dict)
-    least: dict[tuple[Features, int], float] = field(default_factory=dict)
+    least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
+    parts: dict[tuple[Features, int], float] = field(default_factory=dict)
     sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
+    converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
+    """Of meshes that were asked about."""
+    exchanges: dict[Recompute, Any] = field(default_factory=dict)
+    """What a layer exchanges, see `least_exchange`."""
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
@@ -150,10 +157,9 @@ class LeastWork:
                 self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
             sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
             freely = {part: [0.0, 0.0, 0.0] for part in sums}
-            few, many = self._scaled(kind, samples), self._scaled(kind, samples * config.dp)
-            for item, own, whole in zip(self.items[kind], few, many, strict=True):
-                among_all = item.free or item.part == "step"
-                seconds = item.count * self._least(*((whole, parts * config.dp) if among_all else (own, parts)))
+            for i, item in enumerate(self.items[kind]):
+                among = config.dp if item.free or item.part == "step" else 1
+                seconds = item.count * self._least(kind, i, samples * among, parts * among)
                 sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
                 freely[item.part][item.place] += seconds * (1 - NEGLIGIBLE) * item.free
             forward, backward, weight, step = ((ahead, within, behind) for ahead, within, behind in sums.values())
@@ -194,17 +200,23 @@ class LeastWork:
             self.scaled[key] = tuple(_with_samples(item, samples) for item in self.items[kind])
         return self.scaled[key]
 
-    def _least(self, whole: Features, parts: int) -> float:
-        """Seconds of the cheapest part of an op that one of so many ranks can be left with."""
-        key = whole, parts
+    def _least(self, kind: _Kind, i: int, samples: int, parts: int) -> float:
+        """Seconds of the cheapest part of the i-th op, with so many samples, that one of so many ranks can be left."""
+        key = kind, i, samples, parts
         if key not in self.least:
+            self.least[key] = self._least_of(self._scaled(kind, samples)[i], parts)
+        return self.least[key]
+
+    def _least_of(self, whole: Features, parts: int) -> float:
+        key = whole, parts
+        if key not in self.parts:
             few = parts <= LOOKED_AT and not self.unusual
             if whole.product is not None and few and math.prod(whole.product) <= LARGEST:
                 pieces = -(-np.array(whole.product) // _ways(parts))
-                self.least[key] = float(self.cost.product_seconds(whole, pieces).min())
+                self.parts[key] = float(self.cost.product_seconds(whole, pieces).min())
             else:
-                self.least[key] = self._evenly(whole, parts)
-        return self.least[key]
+                self.parts[key] = self._evenly(whole, parts)
+        return self.parts[key]
 
     def _evenly(self, whole: Features, parts: int) -> float:
         """Seconds of an even part that loses nothing by its shape."""
