@@ -31,6 +31,11 @@ class Signature:
         """All of them: inputs, outputs, updates."""
         return (*self.inputs, *self.outputs, *self.updates)
 
+    def along(self, axis: int) -> AxisSignature:
+        """What it is along one mesh axis."""
+        sides = (tuple(nd[axis] for nd in side) for side in (self.inputs, self.outputs, self.updates))
+        return AxisSignature(*sides)
+
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
@@ -132,15 +137,14 @@ def _candidates(
     owned: bool,
 ) -> tuple[AxisSignature, ...]:
     """Signatures along an axis of tensors that no other axis cuts."""
-    found = axis_signatures(op_definition(kind), operands.inputs, operands.outputs, operands.updates, dict(attrs), parts)
+    specs = operands.inputs, operands.outputs, operands.updates
+    found = axis_signatures(op_definition(kind), *specs, dict(attrs), parts)
     if owned:
         found += owner_signatures(operands.inputs, operands.outputs, operands.updates, parts)
     return tuple(found[:1] if parts == 1 else found)
 
 
-def _legal(
-    operands: _Operands, mesh: Shape, by_axis: Iterable[tuple[AxisSignature, ...]]
-) -> tuple[Signature, ...]:
+def _legal(operands: _Operands, mesh: Shape, by_axis: Iterable[tuple[AxisSignature, ...]]) -> tuple[Signature, ...]:
     """The legal ones of signatures axis by axis, without duplicates."""
     found = []
     for per_axis in by_axis:

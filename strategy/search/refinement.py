@@ -22,7 +22,7 @@ from types import TracebackType
 import numpy as np
 
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.errors import InfeasibleError
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig, Recompute
@@ -52,7 +52,7 @@ HARDER = 4.0
 """By this factor bytes count more after every such proposal."""
 CROWDING = 1.1
 """Bytes that are held over those that bounds count, until something was proposed."""
-MOST_TRIES = 3
+MOST_TRIES = 2
 """So often proposals of a box are made to hold less."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
@@ -128,6 +128,8 @@ class Refinement:
         self.exchange_ns: dict[object, int] = {}
         self.gradients: dict[object, tuple[int, LeastAdding | None]] = {}
         self.crowding: dict[Schedule, float] = {}
+        self.too_many: dict[object, int] = {}
+        """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.cuts: dict[object, list[tuple[FloatArray, float]]] = {}
         self.points: dict[object, list[FloatArray]] = {}
@@ -151,9 +153,8 @@ class Refinement:
         for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
             here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
             fits = all(
-                here * (least.held + sums * least.sums) + run * sum(chunks_in_flight(config, 0, sums=sums)) * least.saved
-                <= limit
-                for sums in (False, True)
+                here * (least.held + sums * least.sums) + run * sum(chunks) * least.saved <= limit
+                for sums, chunks in ((sums, chunks_in_flight(config, 0, sums=sums)) for sums in (False, True))
             )
             bounds.append(float(bound_ns) if fits else math.inf)
         return Box(group.configs, bounds)
@@ -231,9 +232,7 @@ class Refinement:
             self._add_question(found, min(others, key=lambda box: box.bound_ns), most_ns, promises=False)
         return found
 
-    def _add_question(
-        self, found: list[tuple[Box, Question]], box: Box, most_ns: float, *, promises: bool
-    ) -> None:
+    def _add_question(self, found: list[tuple[Box, Question]], box: Box, most_ns: float, *, promises: bool) -> None:
         if self.watch is not None:
             best_ns = None if math.isinf(self.best_ns) else int(self.best_ns)
             self.watch(self.turns - 1, len(self.boxes), box.config, self.bound_ns, best_ns)
@@ -450,6 +449,8 @@ class Refinement:
             self.crowding[one.schedule] = crowding
             box.crowding[one.schedule] = max(crowding, CROWDED * box.crowding.get(one.schedule, 0.0))
         box.tries += 1
+        if worth and not fits and box.tries >= MOST_TRIES:
+            self.too_many[_of_memory(box.config)] = box.config.micro_batch
         box.is_proposed |= fits or not worth or box.tries >= MOST_TRIES
 
     def _promise(self, box: Box) -> float:
@@ -457,7 +458,8 @@ class Refinement:
 
         What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
         """
-        state = box.bound_ns, 0 if box.within is None else len(box.within.cuts), tuple(self.crowding.values())
+        too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
+        state = too_many, box.bound_ns, 0 if box.within is None else len(box.within.cuts), tuple(self.crowding.values())
         if box.promise[0] != state:
             if not math.isfinite(box.bound_ns):
                 guess_ns = math.inf
@@ -466,7 +468,7 @@ class Refinement:
             else:
                 crowded = self._crowded(box, math.inf)
                 guess_ns = float(crowded.step_ns or 0) if crowded is not None else UNLIKELY * box.bound_ns
-            box.promise = state, guess_ns
+            box.promise = state, UNLIKELY * guess_ns if too_many else guess_ns
         return box.promise[1]
 
     def _guess_ns(self, box: Box) -> float:
@@ -485,6 +487,11 @@ class Refinement:
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
         return crowded * ((box.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
+
+
+def _of_memory(config: PlanConfig) -> object:
+    """What decides on the memory that a sample takes."""
+    return config.dp, config.tp, config.cp, config.pp, config.zero_stage, config.recompute
 
 
 def _plain(config: PlanConfig) -> PlanConfig:

@@ -1,7 +1,7 @@
 """Workers: processes that answer questions beside this one.
 
-They are forks of this process: nothing is sent but questions and answers. Who answers does not change an answer, so that
-a search is the same with and without them.
+They are forks of this process: nothing is sent but questions and answers. Who answers does not change an answer, so
+that a search is the same with and without them.
 """
 
 from __future__ import annotations

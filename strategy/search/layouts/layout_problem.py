@@ -14,7 +14,6 @@ owners hold (`layout_memory`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -168,9 +167,10 @@ def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
     groups: dict[object, _Readers] = {}
     for name, kept in space.kept.items():
         spec, readers = space.graph.values[name].spec, _later(classes, name, kept)
-        writer = classes.writer(name) if kept.or_home else None
-        key = spec, writer and writer.identity, tuple((one.index, positions) for one, positions in readers)
-        groups.setdefault(key, _Readers(name, spec, writer, readers)).weight += kept.weight
+        either = classes.writer(name) if kept.or_home else None
+        readers_of = tuple((one.index, positions) for one, positions in readers)
+        group = groups.setdefault((spec, either and either.identity, readers_of), _Readers(name, spec, either, readers))
+        group.weight = group.weight + kept.weight
     for group in groups.values():
         group.add(space, builder)
 
@@ -200,7 +200,9 @@ class _Readers:
         if self.writer is not None:
             (reader, (position, *_)), *_ = self.readers
             layouts = [option.inputs[position] for option in reader.options]
-            sizes = (np.array([_nbytes(space, self.spec, one) for one in each]) for each in (self.writer.homes, layouts))
+            sizes = (
+                np.array([_nbytes(space, self.spec, one) for one in each]) for each in (self.writer.homes, layouts)
+            )
             table = Table(np.multiply.outer(np.minimum.outer(*sizes), self.weight))
             builder.add_edge(self.writer.found.index, reader.index, table)
             return

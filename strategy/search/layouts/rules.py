@@ -17,7 +17,6 @@ from strategy.graph.ops.traits import Attention, Gemm, Product
 from strategy.graph.signature import AxisFilter, Signature, op_signatures
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
-from strategy.search.layouts.space import Keep
 
 AxisRule = Callable[[Op, str, Sbp], bool]
 """(op, value that it reads, writes or updates, SBP of that along the axis) -> whether the rule allows it."""

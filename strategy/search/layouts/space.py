@@ -65,8 +65,6 @@ class SearchSpace:
     cost: CostModel
     converter: Converter
     keep: Keep
-    wanted: Callable[[Op], AxisFilter] | None = None
-    """What is kept at most, axis by axis: what is not is never listed."""
     along: Paths | None = None
     """The paths whose length a choice costs; else those that pass all stages about alike."""
     owned: bool = False
@@ -81,6 +79,8 @@ class SearchSpace:
     """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """Value -> for whom it is kept, where that counts."""
+    wanted: Callable[[Op], AxisFilter] | None = None
+    """What is kept at most, axis by axis: what is not is never listed."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
 
@@ -91,6 +91,12 @@ class SearchSpace:
             legal = op_signatures(self.graph, op, self.mesh, owned=self.owned, wanted=wanted)
             self.known[op.name] = tuple(signature for signature in legal if self.keep(op, signature))
         return self.known[op.name]
+
+    def keeps(self, op: Op, signature: Signature) -> bool:
+        """Whether an op may have a signature, be it listed or not."""
+        wanted = None if self.wanted is None else self.wanted(op)
+        along = wanted is None or all(wanted(axis, signature.along(axis)) for axis in range(len(self.mesh)))
+        return along and self.keep(op, signature)
 
     @property
     def mesh(self) -> tuple[int, ...]:

@@ -102,9 +102,7 @@ class LayerTemplate:
         return layout, arrange(self.space.graph, layout, self.space.pipeline)
 
 
-def _template(
-    request: Request, short: Model, config: PlanConfig, budget: Budget, *, following: bool
-) -> LayerTemplate:
+def _template(request: Request, short: Model, config: PlanConfig, budget: Budget, *, following: bool) -> LayerTemplate:
     space = space_of(replace(request, model=short), config, free_rules(config))
     graph = space.graph
     counted = frozenset(following_samples(graph, 2) if following else graph.by_name)

@@ -38,7 +38,7 @@ UNITS = np.concatenate([np.full(15, 1e6), np.full(9, 2.0**20)])
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 8
-STAT=[0,0]
+STAT = [0, 0]
 MOST = 1e7
 """In `UNITS`, of any coordinate: days and petabytes."""
 
@@ -115,9 +115,9 @@ class _Program:
         if status == pywraplp.Solver.INFEASIBLE:
             return None
         if status != pywraplp.Solver.OPTIMAL:
-            STAT[0]+=1
+            STAT[0] += 1
             return 0.0, np.array([variable.lb() for variable in self.point])
-        STAT[1]+=1
+        STAT[1] += 1
         return self.step.solution_value(), np.array([variable.solution_value() for variable in self.point])
 
     def weights(self) -> FloatArray:
@@ -220,7 +220,7 @@ class OuterApproximation:
         return float((rows @ (point / UNITS)).max() * UNITS[-1])
 
     def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[FloatArray, float]:
-        """(the longest path of a point, as a row, milliseconds of the messages on it); else the longest straight one."""
+        """(the longest path of a point, as a row, milliseconds of the messages on it), or the longest straight one."""
         ns = (point * UNITS)[TIMES].reshape(5, 3).astype(np.int64)
         between = self.between_ns, self.between_ns
         stages = stage_times(config, self.layers, dict(zip(PASSES, ns, strict=True)), between, overlaps=self.overlaps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from strategy.base.budget import UNLIMITED
@@ -17,7 +18,8 @@ from strategy.passes.training import Training
 from strategy.search.candidate.least_exchange import exchanged, least_exchange_ns
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.layouts.short_model import shortened
-from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
+from strategy.search.template.layer_template import LayerTemplate
+from strategy.search.template.point import MICRO, SIZE
 from tests.support.small_plans import request
 
 GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
@@ -36,9 +38,9 @@ def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, stage: int)
     config = PlanConfig(dp, tp, 1, 1, 16 // dp, Schedule.ONE_F_ONE_B, zero_stage=stage, zero_min_size=1)
     short = shortened(model)
     assert short is not None
-    counts, micro = (1, model.layers - 2, 1), ("forward_ns", "backward_ns", "weight_ns")
-    weights = Weights({name: counts if name in micro else (0, 0, 0) for name in PASSES})
-    least, _ = LayerTemplate.of(asked, short, config, weights, UNLIMITED).solve(UNLIMITED)
+    weights = np.zeros(SIZE)
+    weights[MICRO] = np.tile([1.0, model.layers - 2, 1.0], 3)
+    least, *_ = LayerTemplate.of(asked, short, config, UNLIMITED).solve(weights, UNLIMITED)
     work = least_work(asked)
     exchange_ns = least_exchange_ns(asked, work, config)
     assert exchange_ns > 0 or model is EXPERTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from strategy.base.budget import UNLIMITED
@@ -16,8 +17,9 @@ from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.short_model import expanded, shortened
-from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights, on_one_stage
+from strategy.search.template.layer_template import CLOSE_ENOUGH, LayerTemplate, on_one_stage
 from strategy.search.template.parts import parts_of
+from strategy.search.template.point import PASSES, FloatArray
 from strategy.search.template.stages import pipelined
 from tests.support.small_plans import request
 
@@ -28,18 +30,16 @@ LLAMA = LlamaConfig(
 TRAINING = Training(global_batch=8, precision=Precision.BF16)
 
 
-def even(micro: int, step: int, layers: int, byte: float = 0.0) -> Weights:
+def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
     """Everything alike, wherever it is."""
-    often = {name: step if name in ONCE else micro for name in PASSES}
-    times = {name: (number, (layers - 2) * number, number) for name, number in often.items()}
-    held = (byte, byte * (layers - 2), byte)
-    return Weights(times, held, held, held, copies=byte > 0)
+    often = [step if name in ONCE else micro for name in PASSES]
+    return np.outer([*often, byte, byte, byte], [1.0, layers - 2, 1.0]).ravel()
 
 
-def template(asked: Request, config: PlanConfig, weights: Weights) -> LayerTemplate:
+def template(asked: Request, config: PlanConfig) -> LayerTemplate:
     short = shortened(asked.model)
     assert short is not None
-    return LayerTemplate.of(asked, short, config, weights, UNLIMITED)
+    return LayerTemplate.of(asked, short, config, UNLIMITED)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
@@ -47,17 +47,20 @@ def template(asked: Request, config: PlanConfig, weights: Weights) -> LayerTempl
 def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: int) -> None:
     asked = request(4, TRAINING, model=model, backend="cuda")
     config = PlanConfig(dp, tp, 1, 2, 8 // dp // 2, schedule=Schedule.ONE_F_ONE_B)
-    found = template(asked, config, even(config.num_micro_batches, 1, model.layers))
-    least, signatures = found.solve(UNLIMITED)
+    found = template(asked, config)
+    weights = even(config.num_micro_batches, 1, model.layers)
+    least, signatures, point = found.solve(weights, UNLIMITED)
     deep = space_of(asked, config, free_rules(config))
     everywhere = expanded(found.space.graph, deep.graph, signatures)
     assert everywhere is not None
     solved = evaluated(config, deep, everywhere, 0)
-    assert solved.objective_ns == pytest.approx(least, rel=1e-6), "norms of all layers are added up in one op"
+    cost = float(weights @ point)
+    assert solved.objective_ns == pytest.approx(cost, rel=1e-6), "norms of all layers are added up in one op"
+    assert (1 - 2 * CLOSE_ENOUGH) * cost <= least <= cost
     layout, arrangement = found.arranged(signatures)
     parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
     one = pipelined(parts, config, model.layers, (0, 0), overlaps=True)
-    assert one.step_ns == least
+    assert one.step_ns == cost
     assert max(solved.peaks) <= max(one.peak_bytes) <= 1.15 * max(solved.peaks)
 
 
@@ -68,8 +71,8 @@ def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: 
 def test_stages_made_up_of_parts_take_what_stages_take(schedule: Schedule, laps: int) -> None:
     asked = request(4, Training(global_batch=16), model=GPT, backend="cuda")
     config = PlanConfig(1, 2, 2, 2, 8, schedule=schedule, virtual_stages=laps)
-    found = template(asked, config, even(8, 1, GPT.layers))
-    _, signatures = found.solve(UNLIMITED)
+    found = template(asked, config)
+    _, signatures, _ = found.solve(even(8, 1, GPT.layers), UNLIMITED)
     layout, arrangement = found.arranged(signatures)
     parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
     one = pipelined(parts, config, GPT.layers, (0, 0), overlaps=True)
@@ -86,10 +89,9 @@ def test_bytes_that_count_make_less_of_them() -> None:
     """Where a byte counts, no layout is found that holds more."""
     asked = request(4, Training(global_batch=8), model=GPT, backend="cuda")
     config = PlanConfig(2, 2, 1, 2, 2, schedule=Schedule.ONE_F_ONE_B)
-    held = []
+    held, found = [], template(asked, config)
     for byte in (0.0, 1.0, 100.0):
-        found = template(asked, config, even(2, 1, GPT.layers, byte))
-        _, signatures = found.solve(UNLIMITED)
+        _, signatures, _ = found.solve(even(2, 1, GPT.layers, byte), UNLIMITED)
         layout, arrangement = found.arranged(signatures)
         parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
         held.append(max(pipelined(parts, config, GPT.layers, (0, 0), overlaps=True).peak_bytes))

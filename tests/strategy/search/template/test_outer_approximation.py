@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,12 +9,11 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.graph.graph import Phase
-from strategy.graph.signature import Signature
-from strategy.ilp.problem import evaluate
 from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.critical_path import critical_path, length_ns, straight_path
 from strategy.layout.in_flight import Leg, unit_run
+from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.schedule import Schedule, schedule_problem
-from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -23,16 +21,10 @@ from strategy.search.candidate.candidate_solve import evaluated, examine
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.layouts.short_model import expanded, shortened
-from strategy.search.template.layer_template import PASSES, LayerTemplate, Weights
-from strategy.search.template.outer_approximation import (
-    LARGEST_WEIGHT,
-    OuterApproximation,
-    chunks_in_flight,
-    scale_of,
-    template_weights,
-    three,
-)
+from strategy.search.template.layer_template import LayerTemplate
+from strategy.search.template.outer_approximation import OuterApproximation, chunks_in_flight
 from strategy.search.template.parts import parts_of
+from strategy.search.template.point import HELD, SAVED, SUMS, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
 from tests.support.small_plans import request
 
@@ -57,7 +49,6 @@ def within(asked: Request, config: PlanConfig) -> OuterApproximation:
         asked.memory_limit_bytes,
         work.seconds(config),
         work.bytes_of_layer(config),
-        0,
         overlaps=True,
     )
 
@@ -66,9 +57,9 @@ def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
     """Add the cut by the prices of the bound; returns what a step takes under the layouts of that template."""
     short = shortened(asked.model)
     assert short is not None
-    weights = template_weights(found.bound(config))
-    template = LayerTemplate.of(asked, short, config, weights, UNLIMITED)
-    least, signatures = template.solve(UNLIMITED)
+    weights = found.bound(config).weights
+    template = LayerTemplate.of(asked, short, config, UNLIMITED)
+    least, signatures, _ = template.solve(weights, UNLIMITED)
     found.add_cut(weights, least)
     parts = parts_of(template.space.graph, *template.arranged(signatures), asked.cost)
     return pipelined(parts, config, asked.model.layers, (0, 0), overlaps=True).step_ns
@@ -98,10 +89,10 @@ def test_memory_raises_the_bound_until_nothing_fits() -> None:
     for _ in range(3):
         cut(plenty, config, found)
     for limit in (2**20, 2**17, 2**16, 2**15, 2**10):
-        scarce = replace(found, limit_bytes=limit, paths={})
+        scarce = replace(found, limit_bytes=limit, programs={})
         bound = scarce.bound(config)
         if bound.step_ns is None:
-            assert limit == 2**10 or bound.times.sum() == 0
+            assert limit == 2**10 or bound.weights.sum() == 0
             break
         assert bound.step_ns >= before
         before = bound.step_ns
@@ -119,21 +110,11 @@ def test_so_many_runs_of_layers_are_saved(schedule: Schedule) -> None:
         last = Phase.WEIGHT if schedule.splits_backward else Phase.BACKWARD
         for stage in (0, pp - 1):
             legs = range(laps)
-            held = sum(run.in_flight(Leg(Phase.FORWARD, stage, lap), [Leg(last, stage, lap)]) for lap in legs)
-            assert (
-                0 <= chunks_in_flight(config, stage, sums=True) <= chunks_in_flight(config, stage, sums=False) <= held
-            )
-
-
-def test_prices_become_integers() -> None:
-    asked = request(4, TRAINING, model=GPT, backend="cuda")
-    config = CONFIGS[1]
-    bound = within(asked, config).bound(config)
-    weights = template_weights(bound)
-    assert max(map(max, weights.times.values())) == LARGEST_WEIGHT
-    forward = np.array(weights.times["forward_ns"]) / scale_of(bound)
-    assert np.allclose(forward, bound.times[0], rtol=0.02)
-    assert weights.held == weights.sums == weights.saved == (0.0, 0.0, 0.0), "memory is not scarce"
+            held = [run.in_flight(Leg(Phase.FORWARD, stage, lap), [Leg(last, stage, lap)]) for lap in legs]
+            fewest = [run.in_flight(Leg(Phase.FORWARD, stage, lap), [Leg(Phase.BACKWARD, stage, lap)]) for lap in legs]
+            counted, later = (chunks_in_flight(config, stage, sums=sums) for sums in (False, True))
+            assert list(counted) == fewest
+            assert all(0 <= few <= many <= most for few, many, most in zip(later, counted, held, strict=True))
 
 
 @pytest.mark.parametrize("precision", [Precision.BF16, Precision.FULL])
@@ -145,27 +126,38 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
     assert short is not None
     deep = space_of(asked, config, free_rules(config))
     for byte in (0.0, 1e3):
-        fast = template_weights(within(asked, config).bound(config))
-        each = (byte, byte * (GPT.layers - 2), byte)
-        found = LayerTemplate.of(asked, short, config, replace(fast, held=each, sums=each, saved=each), UNLIMITED)
-        _, signatures = found.solve(UNLIMITED)
+        weights = within(asked, config).bound(config).weights
+        weights[HELD] = weights[SUMS] = weights[SAVED] = byte * np.array([1.0, GPT.layers - 2, 1.0])
+        found = LayerTemplate.of(asked, short, config, UNLIMITED)
+        _, signatures, point = found.solve(weights, UNLIMITED)
         everywhere = expanded(found.space.graph, deep.graph, signatures)
         assert everywhere is not None
         peak = evaluated(config, deep, everywhere, 0).peaks[0]
         for sums in (False, True):
-            counted = rows_of(asked, config, short, signatures, sums=sums)
+            counted = rows_of(config, point, sums=sums)
             assert 0 < counted <= peak
             assert counted >= 0.1 * peak or not sums
 
 
-def rows_of(
-    asked: Request, config: PlanConfig, short: Model, signatures: Mapping[str, Signature], *, sums: bool
-) -> int:
-    """What the first stage holds by the rows of the linear program, with layouts given."""
-    where, chunks = parts_at(config, GPT.layers)[0], chunks_in_flight(config, 0, sums=sums)
-    held = three(where.sum(0).astype(float).tolist())
-    saved = three((chunks * where[0]).astype(float).tolist()) if config.virtual_stages == 1 else (0.0, 0.0, 0.0)
-    nothing = {name: (0, 0, 0) for name in PASSES}
-    weights = Weights(nothing, held, held if sums else (0.0, 0.0, 0.0), saved)
-    problem = LayerTemplate.of(asked, short, config, weights, UNLIMITED).problem
-    return evaluate(problem.problem, problem.choice_of(signatures)).cost
+def rows_of(config: PlanConfig, point: FloatArray, *, sums: bool) -> float:
+    """What the first stage holds by the rows of the linear program, at a point."""
+    where, chunks = parts_at(config, GPT.layers)[0], np.array(chunks_in_flight(config, 0, sums=sums))
+    held = float(where.sum(0) @ point[HELD]) + sums * float(where.sum(0) @ point[SUMS])
+    return held + float(chunks @ where @ point[SAVED])
+
+
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_straight_paths_are_not_longer(schedule: Schedule) -> None:
+    """Under random times: a path that is found at once is no longer than the longest, and often is that."""
+    rng, alike = np.random.default_rng(7), 0
+    for pp, m, laps in ((1, 4, 1), (2, 4, 1), (4, 8, 1), (4, 4, 1), (2, 4, 2), (4, 8, 2), (4, 12, 3)):
+        if schedule_problem(schedule, pp, laps, m) is not None:
+            continue
+        for turn in range(8):
+            chunks = [rng.integers(1, 100, (pp, laps)) if turn else np.full((pp, laps), 50) for _ in range(3)]
+            steps, ways = [rng.integers(0, 40, pp) for _ in range(2)], [rng.integers(0, 9, pp * laps - 1)] * 2
+            times = PipelineTimes(*chunks, *ways, *steps, overlaps=bool(turn % 2))
+            straight, longest = (find(schedule, m, times).counts for find in (straight_path, critical_path))
+            assert length_ns(straight, times) <= length_ns(longest, times) == makespan_ns(schedule, m, times)
+            alike += length_ns(straight, times) == length_ns(longest, times)
+    assert alike >= 4
