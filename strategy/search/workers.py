@@ -53,7 +53,6 @@ class Workers:
         found: list[Outcome | None] = [None] * len(questions)
         asked: list[tuple[int, int]] = []
         for i, who in self._dealt(questions):
-            self.builder[questions[i].template] = who
             if who and self._ask(who, questions[i]):
                 asked.append((i, who))
         sent = {i for i, _ in asked}
@@ -73,6 +72,7 @@ class Workers:
             built = self.builder.get(questions[i].template)
             who = built if built is not None and load[built] == least else load.index(least)
             load[who] += questions[i].effort
+            self.builder[questions[i].template] = who
             dealt.append((i, who))
         return dealt
 

@@ -66,11 +66,13 @@ class LayerTemplate:
     def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
         """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
 
+        Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
+
         Raises:
             OutOfTimeError, InfeasibleError: as `of`.
         """
-        alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=1)
-        training = replace(request.training, global_batch=config.micro_batch)
+        alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=2)
+        training = replace(request.training, global_batch=2 * config.micro_batch)
         return _template(replace(request, training=training), short, alone, budget, following=True)
 
     def solve(self, weights: FloatArray, budget: Budget) -> tuple[float, Mapping[str, Signature], FloatArray]:

@@ -165,6 +165,31 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, seed: int) -> None:
                 assert bound_ns <= one.found.step_ns, one.found.config
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
+    """A box is bounded anew with as much memory as the rows count of one of its proposals."""
+    rng = random.Random(seed)
+    request = replace(asked(batch=32, limit=2**50), model=rng.choice([DEEP, LLAMA, EXPERTS]))
+    work, short = least_work(request), shortened(request.model)
+    assert short is not None
+    group = rng.choice([one for one in mesh_groups(request, work) if one.config.recompute is not Recompute.FULL])
+
+    def refined(question: Request) -> Refinement:
+        found = Refinement(question, short, work, [group], Budget.of(60), None)
+        while found.boxes[0].level < 4 and math.isfinite(found.boxes[0].bound_ns):
+            found.refine(found.boxes[0], math.inf)
+        return found
+
+    plenty = refined(request)
+    (box,), (point, *_) = plenty.boxes, plenty.boxes[0].points
+    assert box.within is not None
+    for one in plenty.known.proposals[:2]:
+        config = one.found.config
+        limit = int(1.00001 * box.within.held_bytes(config, point)) + 1
+        scarce = refined(replace(request, memory_limit_bytes=limit)).boxes[0]
+        assert scarce.bounds_ns[scarce.configs.index(config)] <= one.found.step_ns, config
+
+
 def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fastest would take ten minutes to plan; of what is left, the cheapest is planned where nothing is in time."""
     tried: list[str] = []

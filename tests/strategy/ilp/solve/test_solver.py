@@ -234,3 +234,21 @@ def test_solvers_that_contradict_each_other_are_a_bug(monkeypatch: pytest.Monkey
     monkeypatch.setattr(solver, "find_legal", lambda problem, budget: Feasibility(False, (0,), 0))
     with pytest.raises(InternalError, match="found a choice where there is none"):
         solve(_crowded())
+
+
+def test_where_a_gap_is_allowed_the_work_ends_within_it() -> None:
+    """Bounds below the optimum, costs above it, and no further apart than was allowed; on 200 random problems."""
+    rng = random.Random(7)
+    seen: Counter[str] = Counter()
+    for case in range(200):
+        problem, gap = random_problem(rng), rng.choice((1e-4, 0.05, 0.5))
+        oracle, answer = brute_force(problem), solve(problem, gap=gap)
+        if oracle is None:
+            assert (answer.status, answer.choice) == ("infeasible", None), case
+            continue
+        assert answer.cost is not None, case
+        assert answer.lower_bound <= oracle[0] <= answer.cost, case
+        assert answer.cost - answer.lower_bound <= gap * abs(answer.cost) + 1, case
+        seen[answer.status] += 1
+    assert seen["optimal"] >= 50, seen
+    assert seen["feasible"] >= 5, seen

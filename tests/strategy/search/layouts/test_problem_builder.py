@@ -48,3 +48,30 @@ def test_tables_are_told_by_which_they_are() -> None:
     assert builder.once(scaled, table, 2) is twice
     assert builder.once(scaled, table, 3).numbers.tolist() == [[3, 6]]
     assert builder.once(scaled, Table(table.numbers), 2) is not twice
+
+
+def test_costs_that_are_linear_in_weights() -> None:
+    """Under any weights they are what a problem of these costs has; a choice counts what it costs by them."""
+    rng = np.random.default_rng(3)
+    builder, sizes = ProblemBuilder(), (2, 3, 4)
+    costs = [rng.integers(0, 50, (size, 3)) for size in sizes]
+    tables = [rng.integers(0, 50, (sizes[i], sizes[j], 3)) for i, j in ((0, 1), (1, 2))]
+    tables[0][1, 1] = FORBIDDEN
+    wants = np.zeros((2, 3), np.int64)
+    wants[0, 2] = FORBIDDEN
+    for i, each in enumerate(costs):
+        builder.add_node(f"n{i}", each)
+    for table, (tail, head) in zip(tables, ((0, 1), (1, 2)), strict=True):
+        builder.add_edge(tail, head, Table(table))
+    builder.add_edge(0, 1, Table(wants))
+    linear = builder.linear("three", 3)
+    legal = np.minimum(tables[0] + wants[..., None], FORBIDDEN)
+    for weights in (np.array([1.0, 2.0, 0.5]), np.array([0.0, 0.25, 3.0])):
+        problem = linear.at(weights)
+        for node, each in zip(problem.nodes, costs, strict=True):
+            assert list(node.costs) == np.floor(each @ weights).tolist()
+        expected = np.where(legal[..., 0] >= FORBIDDEN, FORBIDDEN, np.floor(legal @ weights))
+        assert problem.edges[0].costs == tuple(expected.astype(np.int64).ravel().tolist())
+    choice = (0, 1, 3)
+    counted = sum(each[pick] for each, pick in zip(costs, choice, strict=True)) + legal[0, 1] + tables[1][1, 3]
+    assert linear.counted(choice).tolist() == counted.tolist()

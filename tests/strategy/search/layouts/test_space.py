@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from strategy.graph.signature import op_signatures
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+from strategy.models.gpt import GptConfig
+from strategy.passes.training import Training
+from strategy.search.candidate.candidates import space_of
 from strategy.search.layouts.space import all_of, free
 from tests.support.random_graphs import random_case
+from tests.support.small_plans import request
 
 
 def test_rules_combine() -> None:
@@ -27,3 +36,18 @@ def test_options_are_found_once_for_all_paths() -> None:
     assert len(asked) == len(options) > 1
     assert other.options(op) is options
     assert len(asked) == len(options)
+
+
+@pytest.mark.parametrize("rules", [("samples", "samples shared"), ("data", "tensor"), ("samples split", "context")])
+def test_options_are_those_of_all_that_are_kept(rules: tuple[str, str]) -> None:
+    """Axis by axis nothing is lost that the rules allow, and nothing else is listed."""
+    config = PlanConfig(2, 2, 1, 2, 2, Schedule.ONE_F_ONE_B)
+    asked = request(4, Training(global_batch=8), model=GptConfig(2, 32, 4, 16, 64), backend="cuda")
+    space = space_of(asked, config, rules)
+    listed = 0
+    for op in space.graph.ops:
+        legal = op_signatures(space.graph, op, space.mesh)
+        found = space.options(op)
+        assert found == tuple(option for option in legal if space.keeps(op, option))
+        listed += len(legal) - len(found)
+    assert listed > 100

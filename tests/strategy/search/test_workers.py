@@ -1,0 +1,85 @@
+"""Workers: what other processes answer is what this one would, and what they cannot answer this one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from strategy.base.budget import UNLIMITED, Budget
+from strategy.base.errors import OutOfTimeError
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+from strategy.models.gpt import GptConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.search.layouts.short_model import shortened
+from strategy.search.template.answers import Answer, Question, Templates
+from strategy.search.template.point import MICRO, SAVED, SIZE
+from strategy.search.workers import Workers
+from tests.support.small_plans import request
+
+GPT = GptConfig(layers=6, width=64, heads=4, sequence=16, vocabulary=96)
+TRAINING = Training(global_batch=16, precision=Precision.BF16)
+
+
+def templates() -> Templates:
+    short = shortened(GPT)
+    assert short is not None
+    return Templates(request(4, TRAINING, model=GPT, backend="cuda"), short)
+
+
+def question(dp: int, tp: int, *, tensor_axis: bool, byte: float = 0.0, budget: Budget = UNLIMITED) -> Question:
+    weights = np.zeros(SIZE)
+    weights[MICRO] = np.tile([1.0, GPT.layers - 2, 1.0], 3)
+    weights[SAVED] = byte
+    return Question(PlanConfig(dp, tp, 1, 2, 8 // dp, Schedule.ONE_F_ONE_B), weights, tensor_axis, 60.0, budget)
+
+
+ASKED = [
+    question(2, 2, tensor_axis=False),
+    question(2, 2, tensor_axis=True),
+    question(1, 4, tensor_axis=True),
+    question(1, 4, tensor_axis=True, byte=1.0),
+]
+
+
+def told(outcome: object) -> object:
+    assert isinstance(outcome, Answer)
+    proposed = outcome.proposed
+    return outcome.least, outcome.point.tolist(), proposed and (dict(proposed.signatures), proposed.parts)
+
+
+def test_who_answers_does_not_change_an_answer() -> None:
+    with Workers(templates(), 0) as alone, Workers(templates(), 2) as several:
+        mine = [told(one) for one in alone.answers(ASKED)]
+        theirs = [told(one) for one in several.answers(ASKED)]
+        assert {several.builder[one.template] for one in ASKED} == {0, 1, 2}
+        again = [told(one) for one in several.answers(ASKED[::-1])]
+    assert mine == theirs == again[::-1]
+
+
+def test_what_a_process_that_has_ended_was_asked_is_answered_here() -> None:
+    with Workers(templates(), 1) as workers:
+        workers.answers(ASKED)
+        (process, _), *_ = workers.others
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert [told(one) for one in workers.answers(ASKED)] == [told(one) for one in templates_answer()]
+    assert not workers.others
+
+
+def templates_answer() -> list[Answer]:
+    here = templates()
+    return [here.answer(one) for one in ASKED]
+
+
+@pytest.mark.parametrize("beside", [0, 1])
+def test_why_there_is_no_answer_is_told(beside: int) -> None:
+    late = question(2, 2, tensor_axis=False, budget=Budget.of(0.0))
+    with Workers(templates(), beside) as workers:
+        outcomes = workers.answers([late, ASKED[2], late])
+    assert [type(one) for one in outcomes] == [OutOfTimeError, Answer, OutOfTimeError]
