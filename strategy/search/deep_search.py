@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, present
@@ -62,7 +63,8 @@ def deep_search(
     try:
         with refinement:
             refinement.run()
-            plans += _plans(request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
+            plan = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
+            refinement.meanwhile(lambda: plans.extend(plan()), all_refining)
             refinement.go_on(all_refining)
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):

@@ -15,7 +15,7 @@ is the least of all boxes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
@@ -44,7 +44,7 @@ from strategy.search.template.answers import Answer, Proposed, Question, Templat
 from strategy.search.template.outer_approximation import Bound, OuterApproximation, chunks_in_flight, least_times
 from strategy.search.template.point import HELD, MICRO, PARTS, SAVED, SIZE, SUMS, FloatArray
 from strategy.search.template.stages import Pipelined, parts_at, pipelined
-from strategy.search.workers import Workers, spare_processors
+from strategy.search.workers import Outcome, Workers, spare_processors
 
 TIE = 0.01
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
@@ -60,6 +60,8 @@ CROWDED = 1.05
 """By this factor memory is at least thought to be more crowded with every try."""
 BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
+MEANWHILE = 12
+"""So many boxes are bounded beside other work."""
 FEW = 4
 """Gradients of more micro-batches are added up and exchanged like those of so many."""
 UNLIKELY = 2.0
@@ -184,14 +186,28 @@ class Refinement:
                 return
             self.turns += 1
             questions = self._questions(left, most_ns)
-            outcomes = self.workers.answers([question for _, question in questions])
-            for (box, question), outcome in zip(questions, outcomes, strict=True):
-                if isinstance(outcome, Answer):
-                    self._take(box, question, outcome, most_ns)
-                elif isinstance(outcome, InfeasibleError):
-                    box.close()
-                elif not self.budget.is_over():
-                    box.level, box.is_proposed = EXHAUSTED, True
+            self._take_all(questions, self.workers.answers([question for _, question in questions]), most_ns)
+
+    def _take_all(self, questions: list[tuple[Box, Question]], outcomes: list[Outcome], most_ns: float) -> None:
+        for (box, question), outcome in zip(questions, outcomes, strict=True):
+            if isinstance(outcome, Answer):
+                self._take(box, question, outcome, most_ns)
+            elif isinstance(outcome, InfeasibleError):
+                box.close()
+            elif not self.budget.is_over():
+                box.level, box.is_proposed = EXHAUSTED, True
+
+    def meanwhile(self, work: Callable[[], None], budget: Budget) -> None:
+        """Do something else, while other processes bound the layers of boxes of which only the least work is known."""
+        self.budget, most_ns = budget, (1 - self.request.gap) * self.best_ns
+        questions: dict[object, tuple[Box, Question]] = {}
+        for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
+            axes, ranks = _first_template(box), box.configs[0].tp * box.configs[0].cp
+            if box.level == 0 and ranks > 1 and box.bound_ns < most_ns and len(questions) < MEANWHILE:
+                questions.setdefault(axes, (box, self._first_question(box)))
+        asked = list(questions.values())
+        outcomes = self.workers.meanwhile([question for _, question in asked], work)
+        self._take_all([pair for pair in asked if pair[0].level == 0], outcomes, most_ns)
 
     def refine(self, box: Box, most_ns: float) -> None:
         """One level more."""
@@ -215,14 +231,19 @@ class Refinement:
     def _questions(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
         """What to ask next: for the box that promises most, and about as much for those bounded least beside it."""
         found: list[tuple[Box, Question]] = []
-        while self.promising is None or not found:
-            if self.promising is None or self.promising.level < 3 or self.promising.is_proposed:
-                self.promising = min((box for box in left if not box.is_proposed), key=self._promise, default=None)
-            if self.promising is None or self.promising.bound_ns >= most_ns:
+        while not found and not self.budget.is_over():
+            stale = self.promising is None or self.promising.level < 3 or self.promising.is_proposed
+            if stale or self.promising not in left or self.promising.bound_ns >= most_ns:
+                likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
+                self.promising = min(likely, key=self._promise, default=None)
+            if self.promising is None:
                 break
             self._add_question(found, self.promising, most_ns, promises=True)
         enough = BESIDE * max((question.effort for _, question in found), default=1.0)
-        while sum(question.effort for box, question in found if box is not self.promising) < enough:
+        while (
+            sum(question.effort for box, question in found if box is not self.promising) < enough
+            and not self.budget.is_over()
+        ):
             asked = {question.template for _, question in found}
             taken = [self.promising, *(box for box, _ in found)]
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
@@ -247,7 +268,7 @@ class Refinement:
             config = box.config
             if box.level == 0:
                 if config.tp * config.cp > 1:
-                    return self._ask(_plain(config), _micro(self.request.model.layers), tensor_axis=True)
+                    return self._first_question(box)
                 self._bound_layers(box, int(self.work.seconds(_plain(config)).following_s * 1e9))
                 continue
             if box.within is None:
@@ -281,6 +302,9 @@ class Refinement:
         rest = self._rest(box)
         points = (point + rest for point in self.points.get(of_tensor_axis(config), ()))
         return replace(box.prices[config], weights=weights).most_gained_ns(points) >= least_ns
+
+    def _first_question(self, box: Box) -> Question:
+        return self._ask(_plain(box.configs[0]), _micro(self.request.model.layers), tensor_axis=True)
 
     def _ask(self, config: PlanConfig, weights: FloatArray, *, tensor_axis: bool) -> Question:
         return Question(config, weights, tensor_axis, self.one_s, self.budget)

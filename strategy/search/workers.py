@@ -6,10 +6,11 @@ that a search is the same with and without them.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -50,12 +51,19 @@ class Workers:
 
     def answers(self, questions: Sequence[Question]) -> list[Outcome]:
         """The answers, or why there are none, in order."""
+        return self._answered(questions, self._dealt(questions, [0.0] * (1 + len(self.others))), lambda: None)
+
+    def meanwhile(self, questions: Sequence[Question], work: Callable[[], None]) -> list[Outcome]:
+        """The answers, found by others while this process does something else."""
+        return self._answered(questions, self._dealt(questions, [math.inf, *(0.0 for _ in self.others)]), work)
+
+    def _answered(
+        self, questions: Sequence[Question], dealt: Sequence[tuple[int, int]], work: Callable[[], None]
+    ) -> list[Outcome]:
         found: list[Outcome | None] = [None] * len(questions)
-        asked: list[tuple[int, int]] = []
-        for i, who in self._dealt(questions):
-            if who and self._ask(who, questions[i]):
-                asked.append((i, who))
+        asked = [(i, who) for i, who in dealt if who and self._ask(who, questions[i])]
         sent = {i for i, _ in asked}
+        work()
         for i, question in enumerate(questions):
             if i not in sent:
                 found[i] = _outcome(self.templates, question)
@@ -63,9 +71,8 @@ class Workers:
             found[i] = self._receive(who)
         return [outcome or _outcome(self.templates, questions[i]) for i, outcome in enumerate(found)]
 
-    def _dealt(self, questions: Sequence[Question]) -> list[tuple[int, int]]:
+    def _dealt(self, questions: Sequence[Question], load: list[float]) -> list[tuple[int, int]]:
         """(question, who answers it): about as much for each, by whoever has built its template where that is even."""
-        load = [0.0] * (1 + len(self.others))
         dealt = []
         for i in sorted(range(len(questions)), key=lambda i: -questions[i].effort):
             least = min(load)

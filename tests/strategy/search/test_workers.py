@@ -72,6 +72,16 @@ def test_what_a_process_that_has_ended_was_asked_is_answered_here() -> None:
     assert not workers.others
 
 
+def test_others_answer_while_something_else_is_done() -> None:
+    done: list[int] = []
+    for beside in (0, 2):
+        with Workers(templates(), beside) as workers:
+            outcomes = workers.meanwhile(ASKED, lambda: done.append(1))
+            assert (0 in {workers.builder[one.template] for one in ASKED}) == (not beside)
+        assert [told(one) for one in outcomes] == [told(one) for one in templates_answer()]
+    assert len(done) == 2
+
+
 def templates_answer() -> list[Answer]:
     here = templates()
     return [here.answer(one) for one in ASKED]
