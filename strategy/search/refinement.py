@@ -50,14 +50,16 @@ TIE = 0.01
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
 HARDER = 4.0
 """By this factor bytes count more after every such proposal."""
-CROWDING = 1.1
-"""Bytes that are held over those that bounds count, until something was proposed."""
-MOST_TRIES = 2
-"""So often proposals of a box are made to hold less."""
+MOST_TRIES, FIRST_TRIES = 3, 5
+"""So often proposals of a box are made to hold less: once something fits, and before."""
+LITTLE = 2e-3
+"""By this part what is not on a path counts all the same."""
+SETTLED = 0.03
+"""By this part what fits may take longer than what does not, for a box to be proposed."""
+SCARCE = (0.5, 0.05)
+"""What filling the memory counts, as a part of the step, where layouts of a tensor axis are asked to hold less."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
-CROWDED = 1.05
-"""By this factor memory is at least thought to be more crowded with every try."""
 BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
 MEANWHILE = 12
@@ -130,6 +132,9 @@ class Refinement:
         self.exchange_ns: dict[object, int] = {}
         self.gradients: dict[object, tuple[int, LeastAdding | None]] = {}
         self.crowding: dict[Schedule, float] = {}
+        """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
+        self.scarce: set[object] = set()
+        """Tensor axes whose layouts were asked to hold less."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
@@ -278,6 +283,14 @@ class Refinement:
                 box.raise_bounds(most_ns)
                 continue
             bound = box.prices[config]
+            if box.level == 2 and box.scarce:
+                alone = np.zeros(SIZE)
+                held = (
+                    box.within.byte_weights(config) * box.scarce.pop() * box.bound_ns / self.request.memory_limit_bytes
+                )
+                for part in (MICRO, SAVED) if config.zero_stage == 3 else (MICRO, SAVED, HELD):
+                    alone[part] = bound.weights[part] if part == MICRO else held[part]
+                return self._ask(config, alone, tensor_axis=True)
             if box.level == 2:
                 alone = np.zeros(SIZE)
                 for part in (MICRO, SAVED) if config.zero_stage == 3 else (MICRO, SAVED, HELD):
@@ -288,9 +301,9 @@ class Refinement:
                 box.level = 3
                 continue
             if promises and not box.is_proposed:
-                return self._ask(config, self._likely_to_fit(box, most_ns), tensor_axis=False)
+                return self._ask(config, self._likely_to_fit(box, most_ns) + self._a_little(box), tensor_axis=False)
             if box.level < EXHAUSTED and bound.most_gained_ns(box.points) >= RISE * most_ns:
-                return self._ask(config, bound.weights, tensor_axis=False)
+                return self._ask(config, bound.weights + self._a_little(box), tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -326,7 +339,12 @@ class Refinement:
         self._share(box)
         box.raise_bounds(most_ns)
         if question.tensor_axis:
-            box.level = 2 if box.bound_ns >= before_ns + WORTH_SHARING * most_ns else 3
+            config, key = box.config, of_tensor_axis(question.config)
+            held = math.inf if box.within is None else box.within.held_bytes(config, answer.point + self._rest(box))
+            if held > self.request.memory_limit_bytes and key not in self.scarce:
+                self.scarce.add(key)
+                box.scarce = list(SCARCE)
+            box.level = 2 if box.scarce or box.bound_ns >= before_ns + WORTH_SHARING * most_ns else 3
             return
         box.points.append(answer.point)
         if answer.proposed is not None:
@@ -435,10 +453,19 @@ class Refinement:
                     best = found
         return best
 
+    def _a_little(self, box: Box) -> FloatArray:
+        """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever."""
+        config, weights = box.config, np.zeros((SIZE // PARTS, PARTS))
+        weights[:] = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
+        found = weights.ravel()
+        found[MICRO] *= config.num_micro_batches
+        found[HELD.start :] *= TIE * box.bound_ns / self.request.memory_limit_bytes
+        return LITTLE * found
+
     def _crowding(self, box: Box, config: PlanConfig) -> float:
-        """Bytes that a configuration holds over those that bounds count, as proposals have shown."""
-        schedule = config.schedule
-        return max(1.0, box.crowding.get(schedule, self.crowding.get(schedule, CROWDING)))
+        """Bytes that a configuration holds beside those that bounds count, as proposals have shown."""
+        of_sample = self.crowding.get(config.schedule, 0.0)
+        return box.crowding.get(config.schedule, of_sample * config.micro_batch / (config.tp * config.cp))
 
     def _likely_to_fit(self, box: Box, most_ns: float) -> FloatArray:
         """The weights of proposals: bytes count what they are worth in the memory that is left in truth, or more.
@@ -459,23 +486,24 @@ class Refinement:
     def _propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
         request, best_ns, within = self.request, self.best_ns, box.within
-        overlaps, fits, worth = request.cost.cluster.overlaps, False, False
+        overlaps, least_ns, fitting_ns = request.cost.cluster.overlaps, math.inf, math.inf
         for one in box.configs:
             if within is None or within.step_ns(one, point) >= best_ns:
                 continue
             found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlaps=overlaps)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
             self.known.proposals.append(proposal)
-            worth = True
-            fits |= self.known.fits(request, proposal)
-            counted = max(within.held_bytes(one, point), 1.0)
-            crowding = self.known.margin(one.schedule) * max(found.peak_bytes) / counted
-            self.crowding[one.schedule] = crowding
-            box.crowding[one.schedule] = max(crowding, CROWDED * box.crowding.get(one.schedule, 0.0))
+            least_ns = min(least_ns, found.step_ns)
+            if self.known.fits(request, proposal):
+                fitting_ns = min(fitting_ns, found.step_ns)
+            held = self.known.margin(one.schedule) * max(found.peak_bytes)
+            box.crowding[one.schedule] = max(0.0, held - within.held_bytes(one, point))
+            self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
         box.tries += 1
-        if worth and not fits and box.tries >= MOST_TRIES:
+        is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
+        if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
             self.too_many[_of_memory(box.config)] = box.config.micro_batch
-        box.is_proposed |= fits or not worth or box.tries >= MOST_TRIES
+        box.is_proposed |= is_last or math.isinf(least_ns) or fitting_ns <= (1 + SETTLED) * least_ns
 
     def _promise(self, box: Box) -> float:
         """What a box is thought to take at least, in nanoseconds; remembered as long as nothing more is known of it.

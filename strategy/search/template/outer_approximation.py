@@ -183,18 +183,19 @@ class OuterApproximation:
         size = numbers.max()
         self.cuts.append((numbers / size, least / size))
 
-    def bound(self, config: PlanConfig, crowding: float = 1.0, *, exact: bool = True) -> Bound:
+    def bound(self, config: PlanConfig, more_bytes: float = 0.0, *, exact: bool = True) -> Bound:
         """What a configuration takes at least, whatever fits; a guess, where more is held than the rows count.
 
         Args:
             config: of those that the cuts are for.
-            crowding: bytes that are held over those that the rows count.
+            more_bytes: that are held beside those that the rows count.
             exact: whether all paths count, or those that are found at once.
         """
-        program = self.programs.get((config, crowding))
+        program = self.programs.get((config, more_bytes))
         if program is None:
             rows, limits = self._memory(config)
-            program = self.programs[config, crowding] = _Program.of(self.least, rows, limits / crowding)
+            limits = np.maximum(limits - more_bytes / UNITS[-1], 0.0)
+            program = self.programs[config, more_bytes] = _Program.of(self.least, rows, limits)
             program.add_path(*self._longest(config, self.least, exact=False))
         program.add_cuts(self.cuts)
         while True:
@@ -213,6 +214,12 @@ class OuterApproximation:
         """What a step of a configuration takes at least at a point, (SIZE,) in nanoseconds and bytes."""
         row, messages_ms = self._longest(config, point / UNITS, exact=False)
         return float((row @ (point / UNITS) + messages_ms) * UNITS[0])
+
+    def byte_weights(self, config: PlanConfig) -> FloatArray:
+        """(SIZE,): how often a byte of each coordinate is held by the stage that holds most."""
+        rows, _ = self._memory(config)
+        found: FloatArray = rows.max(0)
+        return found
 
     def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
         """What the rows count at a point, of the stage that holds most."""
