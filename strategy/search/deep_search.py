@@ -26,8 +26,9 @@ from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.configurations import mesh_groups
 from strategy.search.layouts.short_model import expanded, shortened
-from strategy.search.refinement import LayoutProposal, Refinement, SearchState
+from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
+from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.layer_template import on_one_stage
 
 FIRST_SHARE = 0.25

@@ -15,16 +15,14 @@ is the least of all boxes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 import numpy as np
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
-from strategy.graph.signature import Signature
-from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
@@ -40,10 +38,11 @@ from strategy.search.candidate.least_exchange import (
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.configurations import MeshGroup
 from strategy.search.search_result import Watch
+from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Answer, Proposed, Question, Templates, on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation, chunks_in_flight, least_times
 from strategy.search.template.point import HELD, MICRO, PARTS, SAVED, SIZE, SUMS, FloatArray
-from strategy.search.template.stages import Pipelined, parts_at, pipelined
+from strategy.search.template.stages import parts_at, pipelined
 from strategy.search.workers import Outcome, Workers, spare_processors
 
 TIE = 0.01
@@ -70,47 +69,6 @@ UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 ONE_SHARE, ONE_S = 0.05, 2.0
 """Share of the time for a single template, and seconds at least: it ends with a bound and a choice, not the best."""
-MARGIN = 0.92
-"""Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutProposal:
-    """A configuration with its layouts, as the short model has them."""
-
-    found: Pipelined
-    signatures: Mapping[str, Signature]
-    deep_ops: int
-
-
-@dataclass(slots=True)
-class SearchState:
-    """What has been found out: proposals, and whether all that may be better was looked at."""
-
-    proposals: list[LayoutProposal] = field(default_factory=list)
-    margins: dict[Schedule, float] = field(default_factory=dict)
-    """Memory as it was laid out over the sum of its parts, where a plan has shown it."""
-    refused: bool = False
-    """Whether some plan did not fit though it was likely to."""
-    complete: bool = True
-    tried: set[PlanConfig] = field(default_factory=set)
-    """Of which there are plans, or which do not fit as they are laid out."""
-    pace: float = 1.0
-    """Time that a plan has taken over what it was expected to."""
-
-    def margin(self, schedule: Schedule) -> float:
-        """What a sum of parts is multiplied by."""
-        return self.margins.get(schedule, MARGIN)
-
-    def fitting(self, request: Request) -> list[LayoutProposal]:
-        """Those that are likely to fit, fastest first."""
-        return sorted((one for one in self.proposals if self.fits(request, one)), key=lambda one: one.found.step_ns)
-
-    def fits(self, request: Request, one: LayoutProposal) -> bool:
-        """Whether it is likely to."""
-        limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
-        peak = self.margin(one.found.config.schedule) * max(one.found.peak_bytes)
-        return peak <= limit and max(one.found.host_bytes) <= there
 
 
 class Refinement:

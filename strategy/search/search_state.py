@@ -1,0 +1,55 @@
+"""Search state: proposals of layouts, and what plans have shown of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strategy.graph.signature import Signature
+from strategy.hardware.cluster import host_memory_bytes
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+from strategy.search.candidate.candidates import Request
+from strategy.search.template.stages import Pipelined
+
+MARGIN = 0.92
+"""Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutProposal:
+    """A configuration with its layouts, as the short model has them."""
+
+    found: Pipelined
+    signatures: Mapping[str, Signature]
+    deep_ops: int
+
+
+@dataclass(slots=True)
+class SearchState:
+    """What has been found out: proposals, and whether all that may be better was looked at."""
+
+    proposals: list[LayoutProposal] = field(default_factory=list)
+    margins: dict[Schedule, float] = field(default_factory=dict)
+    """Memory as it was laid out over the sum of its parts, where a plan has shown it."""
+    refused: bool = False
+    """Whether some plan did not fit though it was likely to."""
+    complete: bool = True
+    tried: set[PlanConfig] = field(default_factory=set)
+    """Of which there are plans, or which do not fit as they are laid out."""
+    pace: float = 1.0
+    """Time that a plan has taken over what it was expected to."""
+
+    def margin(self, schedule: Schedule) -> float:
+        """What a sum of parts is multiplied by."""
+        return self.margins.get(schedule, MARGIN)
+
+    def fitting(self, request: Request) -> list[LayoutProposal]:
+        """Those that are likely to fit, fastest first."""
+        return sorted((one for one in self.proposals if self.fits(request, one)), key=lambda one: one.found.step_ns)
+
+    def fits(self, request: Request, one: LayoutProposal) -> bool:
+        """Whether it is likely to."""
+        limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
+        peak = self.margin(one.found.config.schedule) * max(one.found.peak_bytes)
+        return peak <= limit and max(one.found.host_bytes) <= there
