@@ -224,7 +224,7 @@ def _alike(one: SearchSpace, other: SearchSpace, config: PlanConfig, *, programs
 
 
 def _program(space: SearchSpace, config: PlanConfig) -> Program:
-    signatures = deduce(space.graph, space.stages, space.converter, space.keep, owned=config.zero_owner)
+    signatures = deduce(space.graph, space.stages, space.converter, space.allows, owned=config.zero_owner)
     layout = lay_out(space.graph, space.stages, signatures, space.converter)
     return lower(space.graph, layout, space.pipeline, space.cost)
 

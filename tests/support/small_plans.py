@@ -123,7 +123,7 @@ def deduced_plan(asked: Request, config: PlanConfig, rules: Sequence[str], simul
         InfeasibleError: the rules leave an op without signature.
     """
     space = space_of(asked, config, rules)
-    signatures = deduce(space.graph, space.stages, space.converter, space.keep, owned=space.owned)
+    signatures = deduce(space.graph, space.stages, space.converter, space.allows, owned=space.owned)
     return _laid_out(asked, config, space, lay_out(space.graph, space.stages, signatures, space.converter), simulate)
 
 
@@ -160,7 +160,7 @@ def _random_layout(space: SearchSpace, rng: random.Random) -> Layout:
     graph, legal = space.graph, {}
     for op in graph.ops:
         options = op_signatures(graph, op, space.stages.placement(op.name).mesh, owned=space.owned)
-        legal[op.name] = [option for option in options if space.keep(op, option)]
+        legal[op.name] = [option for option in options if space.allows(op, option)]
     while True:
         drawn = {name: rng.choice(options) for name, options in legal.items()}
         try:

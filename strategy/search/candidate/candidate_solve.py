@@ -217,7 +217,7 @@ def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_lim
     Raises:
         InfeasibleError: the pins leave an op without signature, or the layout needs more memory than there is.
     """
-    signatures = deduce(space.graph, space.stages, space.converter, space.keeps, rule=rule, owned=space.owned)
+    signatures = deduce(space.graph, space.stages, space.converter, space.allows, rule=rule, owned=space.owned)
     found = evaluated(config, space, signatures, bound_ns)
     if max(found.peaks) > memory_limit_bytes:
         needed = f"{max(found.peaks)} bytes per device needed, {memory_limit_bytes} are there"

@@ -20,7 +20,7 @@ ChooseSignatures = Callable[[SearchSpace], Mapping[str, Signature]]
 
 def deduced(rule: Deduction) -> ChooseSignatures:
     """The greedy choice, op by op, by a rule."""
-    return lambda space: deduce(space.graph, space.stages, space.converter, space.keeps, rule=rule)
+    return lambda space: deduce(space.graph, space.stages, space.converter, space.allows, rule=rule)
 
 
 def searched(space: SearchSpace) -> Mapping[str, Signature]:

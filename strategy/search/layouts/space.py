@@ -65,6 +65,7 @@ class SearchSpace:
     cost: CostModel
     converter: Converter
     keep: Keep
+    """Which signatures ZeRO and pins leave; what an op is `allows` says, with the rules of the axes."""
     along: Paths | None = None
     """The paths whose length a choice costs; else those that pass all stages about alike."""
     owned: bool = False
@@ -92,7 +93,7 @@ class SearchSpace:
             self.known[op.name] = tuple(signature for signature in legal if self.keep(op, signature))
         return self.known[op.name]
 
-    def keeps(self, op: Op, signature: Signature) -> bool:
+    def allows(self, op: Op, signature: Signature) -> bool:
         """Whether an op may have a signature, be it listed or not."""
         wanted = None if self.wanted is None else self.wanted(op)
         along = wanted is None or all(wanted(axis, signature.along(axis)) for axis in range(len(self.mesh)))

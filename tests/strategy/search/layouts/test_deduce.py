@@ -109,7 +109,7 @@ def test_the_search_is_never_worse_on_random_graphs(rule: Deduction) -> None:
         case = random_case(seed, axes=1 + seed % 2, stages=1 + seed % 3 // 2)
         space = case.space
         try:
-            signatures = deduce(case.graph, case.stages, space.converter, space.keep, rule=rule)
+            signatures = deduce(case.graph, case.stages, space.converter, space.allows, rule=rule)
         except InfeasibleError:
             continue
         greedy = price(case, lay_out(case.graph, case.stages, signatures, space.converter)).cost_ns

@@ -45,7 +45,7 @@ def test_signatures_come_back_to_every_layer() -> None:
     """Where all layers are laid out alike, as by a rule, the short model's layout is the deep one's."""
     config = config_of(TRAINING, dp=2, tp=2)
     spaces = [space_of(asked(replace(DEEP, layers=count)), config, config.axes) for count in (LAYERS, DEEP.layers)]
-    short, deep = (deduce(one.graph, one.stages, one.converter, one.keep) for one in spaces)
+    short, deep = (deduce(one.graph, one.stages, one.converter, one.allows) for one in spaces)
     assert expanded(spaces[0].graph, spaces[1].graph, short) == deep
     assert evaluated(config, spaces[1], deep, 0).objective_ns > 0
 
@@ -53,7 +53,7 @@ def test_signatures_come_back_to_every_layer() -> None:
 def test_what_is_not_alike_is_not_expanded() -> None:
     config = config_of(TRAINING, dp=2, tp=2)
     spaces = [space_of(asked(replace(DEEP, layers=count)), config, config.axes) for count in (LAYERS, DEEP.layers)]
-    short = deduce(spaces[0].graph, spaces[0].stages, spaces[0].converter, spaces[0].keep)
+    short = deduce(spaces[0].graph, spaces[0].stages, spaces[0].converter, spaces[0].allows)
     strange = replace(spaces[1].graph.ops[5], name="of no layer", layer=None)
     graph = replace(spaces[1].graph, ops=(*spaces[1].graph.ops[:5], strange, *spaces[1].graph.ops[6:]))
     assert expanded(spaces[0].graph, graph, short) is None
