@@ -37,6 +37,10 @@ class Signature:
         return AxisSignature(*sides)
 
 
+_Attributes = tuple[tuple[str, int | float | str | tuple[int, ...]], ...]
+"""Of an op, sorted by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Operands:
     inputs: tuple[TensorSpec, ...]
@@ -86,7 +90,7 @@ def op_signatures(
 def _enumerate(
     kind: str,
     operands: _Operands,
-    attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...],
+    attrs: _Attributes,
     mesh: Shape,
     owned: bool,
 ) -> tuple[Signature, ...]:
@@ -96,7 +100,7 @@ def _enumerate(
 def _enumerate_wanted(
     kind: str,
     operands: _Operands,
-    attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...],
+    attrs: _Attributes,
     mesh: Shape,
     owned: bool,
     wanted: AxisFilter,
@@ -132,7 +136,7 @@ _WANTED: dict[object, tuple[Signature, ...]] = {}
 def _candidates(
     kind: str,
     operands: _Operands,
-    attrs: tuple[tuple[str, int | float | str | tuple[int, ...]], ...],
+    attrs: _Attributes,
     parts: int,
     owned: bool,
 ) -> tuple[AxisSignature, ...]:
