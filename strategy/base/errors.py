@@ -34,6 +34,16 @@ class SbplanError(Exception):
 
     exit_code = 70
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy from another process says the same: its text is not put together again."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[SbplanError], args: tuple[object, ...], details: dict[str, object]) -> SbplanError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(details)
+    return error
+
 
 class InputError(SbplanError):
     """Something that the user gave is wrong: a file, a key, a figure, a flag."""

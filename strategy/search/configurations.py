@@ -44,7 +44,14 @@ class MeshGroup:
 
 def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
     """All configurations, in groups, least bound first."""
-    groups: list[tuple[PlanConfig, ...]] = []
+    groups = list(listed(request))
+    bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
+    found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
+    return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
+
+
+def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
+    """All configurations, those together that differ in schedule alone."""
     heads, layers = _heads(request), max(request.model.layers, 1)
     for plain in degrees_of(request, context_degrees(request)):
         if plain.pp > layers or (request.pins.tp is None and heads % plain.tp):
@@ -52,10 +59,7 @@ def mesh_groups(request: Request, work: LeastWork) -> list[MeshGroup]:
         for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
             schedules = tuple(_scheduled(request, replace(plain, recompute=recompute, zero_stage=zero)))
             if schedules:
-                groups.append(schedules)
-    bounds = iter(least_steps_ns(work, [config for group in groups for config in group]))
-    found = [MeshGroup(group, tuple(itertools.islice(bounds, len(group)))) for group in groups]
-    return sorted(found, key=lambda group: (group.bound_ns, group.config.pp, group.config.tp, group.config.micro_batch))
+                yield schedules
 
 
 def context_degrees(request: Request) -> tuple[int, ...]:

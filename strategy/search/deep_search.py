@@ -12,24 +12,21 @@ from dataclasses import replace
 from functools import partial
 
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, InputError, InternalError, OutOfTimeError, present
+from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
-from strategy.layout.convert import Converter, lay_out
-from strategy.layout.layout import assign_stages
-from strategy.layout.objective import Priced
 from strategy.models import Model
-from strategy.passes.planned import planned_graph
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
-from strategy.search.candidate.candidates import Request, placements_of
+from strategy.search.candidate.candidates import Request
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
-from strategy.search.configurations import mesh_groups
-from strategy.search.layouts.short_model import expanded, shortened
+from strategy.search.configurations import listed, mesh_groups
+from strategy.search.contradiction import contradictory
+from strategy.search.full_layout import laid_out
+from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState
-from strategy.search.template.layer_template import on_one_stage
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
@@ -47,16 +44,14 @@ def deep_search(
     """The fastest plan found, with its bound; see `search`.
 
     Raises:
-        InputError: the pins leave no configuration.
-        InfeasibleError: no configuration fits the memory limit.
+        InfeasibleError: the pins leave no configuration, or none fits the memory limit.
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
     work = least_work(request)
     groups = mesh_groups(request, work)
     if not groups:
-        hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
-        raise InputError("no plan has these degrees", got=request.pins, hint=hint)
+        raise contradictory(request, lambda some: next(listed(some), None) is None, budget)
     all_refining = budget.share(REFINING_SHARE)
     refinement = Refinement(request, short, work, groups, budget.share(FIRST_SHARE), watch)
     known, interrupted = refinement.known, False
@@ -73,7 +68,9 @@ def deep_search(
         interrupted, simulated, known.complete = True, 1, False
     plans += _plans(request, known, simulate, simulated - len(plans), budget)
     if not plans:
-        raise _nothing_found(request, known)
+        if not known.complete and budget.is_over():
+            raise OutOfTimeError("no plan was found in time; raise the time limit")
+        raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
     chosen = with_bound(best, refinement.bound_ns / 1e9, status)
@@ -133,19 +130,8 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
         InfeasibleError: its memory, as it is laid out, exceeds the limit.
         OutOfTimeError: there is not enough time.
     """
-    config = one.found.config
-    graph, placements = planned_graph(request.model, request.training_with(config), config), placements_of(config)
-    budget.check()
-    alone, short = on_one_stage(config), present(shortened(request.model), "a short model")
-    small = planned_graph(short, request.training_with(alone), alone)
-    signatures = expanded(small, graph, one.signatures)
-    if signatures is None:
-        raise InternalError(f"the layers of {request.model_name} are not alike")
-    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
-    layout = lay_out(graph, stages, signatures, Converter(request.cost, placements))
-    budget.check()
-    priced = Priced(graph, layout, request.pipeline_of(config), request.cost)
-    solved = solved_as(config, priced, 0)
+    priced = laid_out(request, one, budget)
+    solved = solved_as(one.found.config, priced, 0)
     return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
 
 
@@ -156,13 +142,3 @@ def with_bound(plan: Plan, bound_s: float, status: Status) -> Plan:
     gap = (objective_s - bound_s) / objective_s
     status = Status.OPTIMAL if gap == 0 else status
     return replace(plan, claims=replace(plan.claims, lower_bound_s=bound_s, gap=gap, status=str(status)))
-
-
-def _nothing_found(request: Request, known: SearchState) -> Exception:
-    """Why there is no plan."""
-    if not known.complete:
-        return OutOfTimeError("no plan was found in time; raise the time limit")
-    least = min((max(one.found.peak_bytes) for one in known.proposals), default=None)
-    problem = f"no plan fits {request.memory_limit_bytes} bytes per device"
-    hint = "" if least is None else f"about {least} bytes would do"
-    return InfeasibleError(problem, smallest_limit=least, hint=hint)

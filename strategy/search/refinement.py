@@ -21,6 +21,7 @@ from types import TracebackType
 
 import numpy as np
 
+from strategy.base.beside import spare_processors
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.layout.config import PlanConfig, Recompute
@@ -37,13 +38,14 @@ from strategy.search.candidate.least_exchange import (
 )
 from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 from strategy.search.configurations import MeshGroup
+from strategy.search.lightest import least_bytes
 from strategy.search.search_result import Watch
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Answer, Proposed, Question, Templates, on_axes
-from strategy.search.template.outer_approximation import Bound, OuterApproximation, chunks_in_flight, least_times
-from strategy.search.template.point import HELD, MICRO, PARTS, SAVED, SIZE, SUMS, FloatArray
+from strategy.search.template.outer_approximation import Bound, OuterApproximation, least_times
+from strategy.search.template.point import HELD, MICRO, PARTS, PASSES, SAVED, SIZE, SUMS, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
-from strategy.search.workers import Outcome, Workers, spare_processors
+from strategy.search.workers import Outcome, Workers
 
 TIE = 0.01
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
@@ -113,14 +115,8 @@ class Refinement:
     def _box(self, group: MeshGroup) -> Box:
         """Of a group, without what cannot fit."""
         bounds, limit, layers = [], self.request.memory_limit_bytes, self.request.model.layers
-        first = group.configs[0]
-        least = self.work.bytes_of_layer(first)
         for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
-            here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
-            fits = all(
-                here * (least.held + sums * least.sums) + run * sum(chunks) * least.saved <= limit
-                for sums, chunks in ((sums, chunks_in_flight(config, 0, sums=sums)) for sums in (False, True))
-            )
+            fits = least_bytes(self.work, layers, config) <= limit
             bounds.append(float(bound_ns) if fits else math.inf)
         return Box(group.configs, bounds)
 
@@ -259,9 +255,10 @@ class Refinement:
                 box.level = 3
                 continue
             if promises and not box.is_proposed:
-                return self._ask(config, self._likely_to_fit(box, most_ns) + self._a_little(box), tensor_axis=False)
+                weights = self._likely_to_fit(box, most_ns)
+                return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
             if box.level < EXHAUSTED and bound.most_gained_ns(box.points) >= RISE * most_ns:
-                return self._ask(config, bound.weights + self._a_little(box), tensor_axis=False)
+                return self._ask(config, bound.weights + self._a_little(box, bound.weights), tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -384,11 +381,12 @@ class Refinement:
         config, found = box.configs[0], False
         rest = self._rest(box)
         of_layer_ns = self._exchange_ns(config) / self.request.model.layers + box.adding_ns
-        for key in (of_tensor_axis(config), of_work(config)):
+        plain = of_work(replace(config, zero_stage=0))
+        for key in dict.fromkeys((of_tensor_axis(config), of_work(config), plain)):
             known, seen = self.cuts.get(key, []), box.shared.get(key, 0)
             for weights, least in known[seen:]:
                 more = 0.0
-                if weights[HELD].any() and config.zero_stage == 3:
+                if config.zero_stage == 3 and (weights[HELD].any() or (key == plain and not _gathers_first(weights))):
                     continue  # parameters are not held as they are used
                 if key == of_tensor_axis(config):
                     exchanged = weights[MICRO].reshape(-1, PARTS).min(0).sum() * of_layer_ns
@@ -411,13 +409,18 @@ class Refinement:
                     best = found
         return best
 
-    def _a_little(self, box: Box) -> FloatArray:
-        """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever."""
+    def _a_little(self, box: Box, priced: FloatArray) -> FloatArray:
+        """(SIZE,): small weights of everything, so that what no path passes is not laid out in any way whatever.
+
+        Bytes that have no price have none here: what other boxes may take over of the answer depends on it.
+        """
         config, weights = box.config, np.zeros((SIZE // PARTS, PARTS))
         weights[:] = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found = weights.ravel()
         found[MICRO] *= config.num_micro_batches
         found[HELD.start :] *= TIE * box.bound_ns / self.request.memory_limit_bytes
+        for part in (HELD, SUMS, SAVED):
+            found[part] *= priced[part].any()
         return LITTLE * found
 
     def _crowding(self, box: Box, config: PlanConfig) -> float:
@@ -509,6 +512,12 @@ def _plain(config: PlanConfig) -> PlanConfig:
     return replace(
         config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B
     )
+
+
+def _gathers_first(weights: FloatArray) -> bool:
+    """Whether it costs no more to gather parameters once, ahead of all micro-batches, than in each of them."""
+    forward, before = (weights[PARTS * PASSES.index(name) :][:PARTS] for name in ("forward_ns", "before_ns"))
+    return bool((forward >= before).all())
 
 
 def _micro(layers: int) -> FloatArray:

@@ -1,7 +1,8 @@
 """Search: which degrees of parallelism, which micro-batches, which signature for every op.
 
-For every candidate, the layout problem is solved exactly; candidates are taken best bound first, and one whose bound is
-no better than the best objective found is left out. The leading candidates are then simulated, by a function that is
+For every candidate, the layout problem is solved up to a part of the gap that is allowed; candidates are taken best
+bound first, and one whose bound is better than the best objective by less than the gap is left out. Then all that may
+still be better is solved exactly, for a part of the time. The leading candidates are simulated, by a function that is
 passed in, and the fastest is the answer.
 
 Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
@@ -16,11 +17,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
+from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, SbplanError
 from strategy.base.status import Status
-from strategy.layout.config import Offload, PlanConfig
+from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
@@ -34,9 +37,10 @@ from strategy.search.candidate.candidates import (
 )
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
-from strategy.search.candidate.quick_bound import quick_bound_ns
+from strategy.search.candidate.quick_bound import least_work, quick_bound_ns
 from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate
+from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
 from strategy.search.deep_search import deep_search
 from strategy.search.layouts.short_model import shortened
 from strategy.search.search_result import SearchResult, Watch
@@ -53,8 +57,17 @@ MOST_DEVICES = 2**20
 FEW_DEVICES = 16
 """Below so many devices candidates are few enough to be solved one by one, exactly."""
 
+FAR = 0.06
+"""A candidate whose objective is worse by more than this part is not simulated beside others."""
+
 COMPETITORS = 3
 """Plans that are simulated at least, if need be with rule-based ones."""
+
+EXACT_SHARE = 0.2
+"""Share of the time limit within which what is left of the gap is closed, once it is as small as allowed."""
+
+AT_ONCE, MANY_OPS = 2, 300
+"""So many candidates are solved at a time, by processes of their own, where a step has so many ops on one rank."""
 
 SOLVING_SHARE = 0.9
 """Share of the time limit after which nothing more is solved, so that there is time to simulate."""
@@ -78,8 +91,8 @@ def search(
         watch: is told of every candidate before it is solved.
 
     Raises:
-        InputError: the pins leave no candidate.
-        InfeasibleError: no candidate fits the memory limit (names the smallest limit that would do) or its pins.
+        InfeasibleError: the pins leave no candidate (names a smallest set of them that contradict each other), or no
+            candidate fits the memory limit (names the smallest limit that would do).
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
@@ -91,11 +104,12 @@ def search(
         budget.check()
         return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
     time_limit_s = budget.left_s()
-    solving, single, rule_based = (budget.share(part) for part in (SOLVING_SHARE, SINGLE_SHARE, RULE_BASED_SHARE))
-    candidates = _best_bound_first(request)
+    single, rule_based = (budget.share(part) for part in (SINGLE_SHARE, RULE_BASED_SHARE))
+    solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
+    candidates = _best_bound_first(request, budget)
     known = _alone(request, candidates, single, watch)
     if known is not None and known.solved:
-        solving = single
+        solving = _Time(single, single)
     looked_at = known is not None
     known = known or _Known(solved=_first_by_rule(request, candidates, rule_based))
     plans: list[Plan] = []
@@ -106,9 +120,9 @@ def search(
                 _solve_all(request, [c for c in candidates if c not in known.refused], known, solving, watch)
             _solve_lighter(request, candidates, known, solving, watch)
             if not known.solved:
-                known.solved = [_last_resort(request, candidates, known, solving, time_limit_s)]
+                known.solved = [_last_resort(request, candidates, known, solving.all, time_limit_s)]
             wanted = COMPETITORS - len(known.solved) if request.incumbents else 0
-            known.solved += solved_by_rule(request, known.beaten_best_first, wanted, solving)
+            known.solved += solved_by_rule(request, known.beaten_best_first, wanted, solving.all)
         except KeyboardInterrupt:
             if interrupted or not _have_something(request, candidates, known):
                 raise
@@ -122,7 +136,8 @@ def search(
 
 def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _Known) -> bool:
     """Whether there is a layout to end with at once, if need be a rule-based one; the bound is the quick one then."""
-    known.leave_out(min(quick_bound_ns(request, config) for config in candidates))
+    for config in candidates:
+        known.leave_out(config, quick_bound_ns(request, config))
     if not known.solved and request.incumbents:
         known.solved = solved_by_rule(request, likely_first(request, candidates), 1, UNLIMITED)
     return bool(known.solved)
@@ -138,20 +153,30 @@ def _short_model(request: Request) -> Model | None:
     return shortened(request.model)
 
 
+@dataclass(frozen=True, slots=True)
+class _Time:
+    """What is left for solving: in all, and for closing what is left of a gap that is as small as allowed."""
+
+    all: Budget
+    exactly: Budget
+
+
 @dataclass(slots=True)
 class _Known:
     """What a search has found out so far.
 
     `bounds_ns` has one bound per candidate that may have a layout; `free_bounds_ns` the bounds, memory aside, of
-    candidates without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `cramped` are
-    candidates that would have a better layout, or any at all, if there were more memory; `refused` those that have
-    layouts by their lifetimes, but none was found whose memory fits as it is laid out.
+    candidates without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `without` are
+    candidates that have no layout; `cramped` those that would have a better one, or any at all, if there were more
+    memory; `refused` those that have layouts by their lifetimes, but none was found whose memory fits as it is laid
+    out.
     """
 
     solved: list[Solved] = field(default_factory=list)
     beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
+    without: set[PlanConfig] = field(default_factory=set)
     cramped: list[tuple[int, PlanConfig]] = field(default_factory=list)
-    bounds_ns: list[int] = field(default_factory=list)
+    bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     refused: list[PlanConfig] = field(default_factory=list)
     free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
@@ -172,9 +197,14 @@ class _Known:
         """Candidates that memory stood in the way of, in the order of their bounds without it."""
         return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
 
-    def bound_without_zero_ns(self, config: PlanConfig) -> int:
-        """What the candidate without ZeRO says of this one; 0 where nothing is known."""
-        return self.free_bounds_ns.get(replace(config, zero_stage=0, zero_owner=False), 0)
+    def bound_ns(self, config: PlanConfig) -> int:
+        """What is known of a candidate, by itself or by the one without ZeRO; 0 where nothing is."""
+        plain = replace(config, zero_stage=0, zero_owner=False)
+        return max(self.bounds_ns.get(config, 0), self.free_bounds_ns.get(plain, 0))
+
+    def raise_bound(self, config: PlanConfig, bound_ns: int) -> None:
+        """Take note that no layout of a candidate takes less."""
+        self.bounds_ns[config] = max(self.bounds_ns.get(config, 0), bound_ns)
 
     def refuse(self) -> None:
         """None of the solved candidates fits: go on without them; others may have been beaten by them alone."""
@@ -182,31 +212,31 @@ class _Known:
         self.cramped += [(one.bound_ns, one.config) for one in self.solved]
         self.solved, self.beaten = [], []
 
-    def leave_out(self, bound_ns: int) -> None:
+    def leave_out(self, config: PlanConfig, bound_ns: int) -> None:
         """Take note of a candidate that there was no time for."""
         self.complete = False
-        self.bounds_ns.append(bound_ns)
+        self.raise_bound(config, bound_ns)
 
-    def learn(self, config: PlanConfig, examined: CandidateBound, quick_ns: int) -> None:
-        """Take note of a solved candidate that had the bound `quick_ns` before."""
+    def learn(self, config: PlanConfig, examined: CandidateBound, before_ns: int) -> None:
+        """Take note of a solved candidate that had the bound `before_ns`."""
         if config.zero_stage == 0:
-            self.free_bounds_ns[config] = examined.free_bound_ns
+            self.free_bounds_ns[config] = max(examined.free_bound_ns, self.free_bounds_ns.get(config, 0))
         if examined.bound_ns is None or examined.bound_ns > examined.free_bound_ns:
             self.cramped.append((examined.free_bound_ns, config))
         if examined.bound_ns is None:
+            self.without.add(config)
             return
-        self.bounds_ns.append(max(quick_ns, examined.bound_ns))
+        self.raise_bound(config, max(before_ns, examined.bound_ns))
         if examined.solved is not None:
-            self.solved.append(examined.solved)
-        else:
+            self.solved = [one for one in self.solved if one.config != config] + [examined.solved]
+        elif config not in (one.config for one in self.solved):
             self.beaten.append((examined.bound_ns, config))
 
 
-def _best_bound_first(request: Request) -> list[PlanConfig]:
+def _best_bound_first(request: Request, budget: Budget) -> list[PlanConfig]:
     found = list(candidates_of(request))
     if not found:
-        hint = "their product must be the devices; interleaved takes micro-batches in groups of pp"
-        raise InputError("no plan has these degrees", got=request.pins, hint=hint)
+        raise contradictory(request, leave_no_candidate, budget)
     return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
 
 
@@ -215,7 +245,7 @@ def _alone(request: Request, candidates: Sequence[PlanConfig], budget: Budget, w
     if len(candidates) > 1:
         return None
     known = _Known()
-    _solve_all(request, candidates, known, budget, watch)
+    _solve_each(request, candidates, known, budget, watch, 0.0)
     return known if known.solved or known.complete else None
 
 
@@ -230,39 +260,59 @@ def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: B
 
 
 def _solve_all(
-    request: Request, candidates: Sequence[PlanConfig], known: _Known, budget: Budget, watch: Watch | None
+    request: Request, candidates: Sequence[PlanConfig], known: _Known, time: _Time, watch: Watch | None
 ) -> None:
-    """Solve every candidate that may be better than the best so far, while there is time."""
-    for number, config in enumerate(candidates):
-        quick_ns = max(quick_bound_ns(request, config), known.bound_without_zero_ns(config))
-        best_ns = known.best_ns
-        if best_ns is not None and quick_ns >= best_ns:
-            known.bounds_ns.append(quick_ns)
-            continue
-        if budget.is_over():
-            known.leave_out(quick_ns)
-            continue
-        if watch is not None:
-            watch(number, len(candidates), config, min((*known.bounds_ns, quick_ns)), best_ns)
-        try:
-            examined = examine(request, config, free_rules(config), budget, best_ns)
-        except OutOfTimeError:
-            known.leave_out(quick_ns)
-        except InfeasibleError as error:
-            known.conflict = error
-        else:
-            known.learn(config, examined, quick_ns)
-            known.complete = known.complete and not budget.is_over()
+    """Solve every candidate that may be better than the best so far, while there is time: by the gap, then exactly."""
+    if request.gap:
+        _solve_each(request, candidates, known, time.all, watch, request.gap)
+    if known.complete:
+        _solve_each(request, candidates, known, time.exactly, watch, 0.0)
+        known.complete |= bool(request.gap)
+
+
+def _solve_each(
+    request: Request, candidates: Sequence[PlanConfig], known: _Known, budget: Budget, watch: Watch | None, gap: float
+) -> None:
+    """Solve every candidate whose bound is better than the best so far by more than the gap, while there is time."""
+    left = [config for config in candidates if config not in known.without]
+    together = _together(request)
+    while left:
+        few: list[PlanConfig] = []
+        while left and len(few) < together:
+            config = left.pop(0)
+            before_ns, best_ns = max(quick_bound_ns(request, config), known.bound_ns(config)), known.best_ns
+            if best_ns is not None and before_ns >= (1 - gap) * best_ns:
+                known.raise_bound(config, before_ns)
+            elif budget.is_over():
+                known.leave_out(config, before_ns)
+            else:
+                few.append(config)
+                if watch is not None:
+                    number = candidates.index(config)
+                    watch(number, len(candidates), config, min((*known.bounds_ns.values(), before_ns)), best_ns)
+        tasks = [partial(examine, request, c, free_rules(c), budget, known.best_ns, gap=gap) for c in few]
+        for config, examined in zip(few, beside(tasks), strict=True):
+            before_ns = max(quick_bound_ns(request, config), known.bound_ns(config))
+            if isinstance(examined, CandidateBound):
+                known.learn(config, examined, before_ns)
+                known.complete = known.complete and not budget.is_over()
+            elif isinstance(examined, OutOfTimeError):
+                known.leave_out(config, before_ns)
+            elif isinstance(examined, InfeasibleError):
+                known.conflict = examined
+                known.without.add(config)
+            else:
+                raise examined
 
 
 def _solve_lighter(
-    request: Request, candidates: list[PlanConfig], known: _Known, budget: Budget, watch: Watch | None
+    request: Request, candidates: list[PlanConfig], known: _Known, time: _Time, watch: Watch | None
 ) -> None:
     """Solve and list what needs less memory than candidates that it stood in the way of."""
     for lighter in (with_less_memory, with_offload):
         cramped = known.cramped_best_first
         found = [again for config in cramped for again in lighter(request, config) if again not in candidates]
-        _solve_all(request, found, known, budget, watch)
+        _solve_all(request, found, known, time, watch)
         candidates += found
         if known.solved:
             return
@@ -284,33 +334,52 @@ def _last_resort(
             return rule_based[0]
         raise OutOfTimeError(f"no plan was found within {time_limit_s:.3g} s; raise the time limit")
     if known.conflict is not None and (request.deduction is not None or not known.refused):
+        if request.pins.layouts and len(known.without) == len(candidates) and leave_no_signature(request):
+            why = str(known.conflict).removeprefix("infeasible: ")
+            raise contradictory(request, leave_no_signature, budget, f"\n{why}\n")
         raise known.conflict
     lightest = [config for config in candidates if config.offload is Offload.ALL]
     nearest, complete = tightest(request, lightest or candidates, budget)
     if nearest is None or nearest.nbytes > request.memory_limit_bytes:
         raise nothing_fits(request, nearest, complete=complete)
-    known.bounds_ns.append(quick_bound_ns(request, candidates[0]))
+    known.raise_bound(nearest.solved.config, quick_bound_ns(request, candidates[0]))
     return nearest.solved
 
 
 def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int, budget: Budget) -> list[Plan]:
     """The plans of the leading candidates that fit, fastest first: `most` at most, one at least if any does."""
     leading = sorted(known.solved, key=lambda s: (s.objective_ns, s.config.pp, s.config.tp, s.config.num_micro_batches))
-    bound_ns = min((*known.bounds_ns, leading[0].objective_ns))
+    bound_ns = min((*known.bounds_ns.values(), leading[0].objective_ns))
     plans: list[Plan] = []
-    for one in leading:
-        if len(plans) == most or (plans and budget.is_over()):
-            break
-        try:
-            found = fitted_plan(request, one, simulate, bound_ns=bound_ns, budget=budget, needed=not plans)
-            plans.append(found)
-        except OutOfTimeError:
-            break
-        except InfeasibleError as error:
-            known.conflict = known.conflict or error
+    together = _together(request)
+    while leading and len(plans) < most and not (plans and (budget.is_over() or _is_far(leading[0], plans))):
+        few, leading = leading[:together], leading[together:]
+        tasks = [
+            partial(fitted_plan, request, one, simulate, bound_ns=bound_ns, budget=budget, needed=not plans and not i)
+            for i, one in enumerate(few)
+        ]
+        found = beside(tasks)
+        plans += [one for one in found if isinstance(one, Plan)]
+        for error in found:
+            if isinstance(error, InfeasibleError):
+                known.conflict = known.conflict or error
+            elif isinstance(error, OutOfTimeError):
+                leading = []
+            elif isinstance(error, SbplanError):
+                raise error
     if not plans:
         known.refuse()
     return sorted(plans, key=lambda plan: plan.claims.step_time_s)
+
+
+def _together(request: Request) -> int:
+    """How many candidates are looked at at a time."""
+    return AT_ONCE if len(least_work(request).graph(Recompute.NONE).ops) >= MANY_OPS else 1
+
+
+def _is_far(one: Solved, plans: Sequence[Plan]) -> bool:
+    """Whether a candidate is so much worse than plans that it will not be simulated to be better."""
+    return one.objective_ns / 1e9 > (1 + FAR) * min(plan.claims.objective_s for plan in plans)
 
 
 def _status(plan: Plan, known: _Known) -> Status:

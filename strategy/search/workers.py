@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,7 @@ class Workers:
     """Template -> who has built it: 0 is this process."""
 
     def __enter__(self) -> Workers:
-        for _ in range(self.beside if "fork" in multiprocessing.get_all_start_methods() else 0):
+        for _ in range(self.beside):
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, ours, self.templates), daemon=True)
@@ -99,18 +98,11 @@ class Workers:
         return outcome
 
 
-def spare_processors() -> int:
-    """How many processors there are for this process beside the one that it runs on."""
-    return len(os.sched_getaffinity(0)) - 1
-
-
 def _outcome(templates: Templates, question: Question) -> Outcome:
     try:
         return templates.answer(question)
-    except OutOfTimeError as error:
-        return OutOfTimeError(str(error))
-    except InfeasibleError as error:
-        return InfeasibleError(str(error))
+    except (OutOfTimeError, InfeasibleError) as error:
+        return error
 
 
 def _serve(connection: Connection, theirs: Connection, templates: Templates) -> None:

@@ -205,11 +205,11 @@ def test_deduced_plans_are_legal_and_no_better(command: Command, tmp_path: Path,
 @pytest.mark.parametrize(
     ("pins", "code", "message"),
     [
-        ("[config]\ndp = 3", 2, "no plan has these degrees"),
-        ("[config]\nmicro_batch = 3", 2, "no plan has these degrees"),
+        ("[config]\ndp = 3", 3, "has dp = 3; pin another value"),
+        ("[config]\nmicro_batch = 3", 3, "has micro_batch = 3; pin another value"),
         ('[sbp]\n"*.fc9.weight" = ["B", "B"]', 2, "[sbp] '*.fc9.weight': a pin matches no value"),
         ('[stage]\n"layer.0.*" = 0', 2, "[stage] 'layer.0.*': a pin matches no op"),
-        ('[stage]\n"layers.0.*" = 7', 2, "no plan has these degrees"),
+        ('[stage]\n"layers.0.*" = 7', 3, "has [stage] 'layers.0.*' = 7; pin another value"),
         (
             '[config]\npp = 2\n[stage]\n"layers.0.mlp.gelu" = 1',
             2,
@@ -394,12 +394,12 @@ def test_a_schedule_that_no_degrees_allow(command: Command, tmp_path: Path, clus
     out = tmp_path / "plan.json"
     pin = write(tmp_path / "pins.toml", '[config]\npp = 2\nmicro_batch = 4\nschedule = "interleaved"')
     said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out)
-    assert said.code == 2
-    assert "interleaved takes micro-batches in groups of pp" in said.err
+    assert said.code == 3
+    assert "the smallest set of pins that contradict each other" in said.err
     pin = write(tmp_path / "pins.toml", '[config]\nvirtual_stages = 5\nschedule = "interleaved"')
     said = command("search", *SMALL, "--cluster", cluster_file, "--pin", pin, "--out", out)
-    assert said.code == 2
-    assert "no plan has these degrees" in said.err
+    assert said.code == 3
+    assert "has schedule = interleaved and virtual_stages = 5: the smallest set" in said.err
 
 
 def test_the_passes_are_dumped_in_their_order(command: Command, tmp_path: Path, cluster_file: Path) -> None:

@@ -82,9 +82,17 @@ def solve_candidate(
 
 
 def examine(
-    request: Request, config: PlanConfig, rules: Sequence[str], budget: Budget, cutoff_ns: int | None
+    request: Request,
+    config: PlanConfig,
+    rules: Sequence[str],
+    budget: Budget,
+    cutoff_ns: int | None,
+    *,
+    gap: float = 0.0,
 ) -> CandidateBound:
     """Solve without the memory limit; with it if that does not fit; then see what the critical path alone says.
+
+    With a gap, bounds may be below the layouts found, or below the cutoff, by this part.
 
     Raises:
         InfeasibleError: the pins leave some op without signature.
@@ -95,7 +103,7 @@ def examine(
         quick_ns = quick_bound_ns(request, config)
         deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
         return CandidateBound(quick_ns, deduced.bound_ns, deduced)
-    return _Examination(config, space, request.memory_limit_bytes, budget, cutoff_ns).examined()
+    return _Examination(config, space, request.memory_limit_bytes, budget, cutoff_ns, gap).examined()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,7 @@ class _Examination:
     memory_limit_bytes: int
     budget: Budget
     cutoff_ns: int | None
+    gap: float
 
     def examined(self) -> CandidateBound:
         """What can be said within the budget.
@@ -114,7 +123,7 @@ class _Examination:
         Raises:
             OutOfTimeError: there is no layout by then.
         """
-        free = WeightedProblem.of(self.space, None, self.budget, self.cutoff_ns)
+        free = WeightedProblem.of(self.space, None, self.budget, self.cutoff_ns, self.gap)
         rule_based = free.rule_based()
         bound, signatures = free.solve(*([] if rule_based is None else [rule_based]))
         found = None if signatures is None else self._evaluated(signatures, bound)
@@ -129,7 +138,7 @@ class _Examination:
         if best is None:
             return CandidateBound(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
         if self.config.pp > 1 and not self._is_beaten(best.bound_ns):
-            best = best if _is_close(best) else self._focus_on_critical(best, self.memory_limit_bytes, found)
+            best = best if self._is_close(best) else self._focus_on_critical(best, self.memory_limit_bytes, found)
         best = self._no_worse_than_deduced(best)
         return CandidateBound(bound, best.bound_ns, best)
 
@@ -137,7 +146,11 @@ class _Examination:
         return evaluated(self.config, self.space, signatures, bound_ns)
 
     def _is_beaten(self, bound_ns: int) -> bool:
-        return self.cutoff_ns is not None and bound_ns >= self.cutoff_ns
+        return self.cutoff_ns is not None and bound_ns >= (1 - self.gap) * self.cutoff_ns
+
+    def _is_close(self, found: Solved) -> bool:
+        """Whether next to nothing could be gained, or no more than is of interest."""
+        return found.objective_ns - found.bound_ns <= max(NEGLIGIBLE, self.gap) * found.objective_ns
 
     def _fits(self, found: Solved) -> bool:
         return max(found.peaks) <= self.memory_limit_bytes
@@ -151,12 +164,12 @@ class _Examination:
         alone = replace(self.space, along=self._critical(found))
         known = [one.layout.signatures for one in (found, *others) if one is not None]
         try:
-            bound, signatures = WeightedProblem.of(alone, limit, self.budget, self.cutoff_ns).solve(*known)
+            bound, signatures = WeightedProblem.of(alone, limit, self.budget, self.cutoff_ns, self.gap).solve(*known)
         except OutOfTimeError:
             return found
         bound = min(max(bound, found.bound_ns), found.objective_ns)
         found = replace(found, bound_ns=bound)
-        if signatures is not None and not _is_close(found):
+        if signatures is not None and not self._is_close(found):
             other = self._evaluated(signatures, bound)
             if other.objective_ns < found.objective_ns and (self._fits(other) or not self._fits(found)):
                 return other
@@ -179,7 +192,7 @@ class _Examination:
             if self.config.pp > 1:
                 space = replace(space, along=space.paths.and_also(self._critical(found)))
         try:
-            limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns)
+            limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns, self.gap)
             bound, signatures = limited.solve(*known)
         except OutOfTimeError:
             best = None if rule_based is None else self._evaluated(rule_based, bound_ns)
@@ -195,7 +208,7 @@ class _Examination:
 
         Not where it could gain next to nothing, nor when the time is up.
         """
-        if self.config.pp == 1 or self._is_beaten(found.bound_ns) or _is_close(found):
+        if self.config.pp == 1 or self._is_beaten(found.bound_ns) or self._is_close(found):
             return found
         if self.budget.is_over():
             return found
@@ -204,11 +217,6 @@ class _Examination:
         except InfeasibleError:
             return found
         return deduced if deduced.objective_ns < found.objective_ns else found
-
-
-def _is_close(found: Solved) -> bool:
-    """Whether next to nothing could be gained."""
-    return found.objective_ns - found.bound_ns <= NEGLIGIBLE * found.objective_ns
 
 
 def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_limit_bytes: int, bound_ns: int) -> Solved:

@@ -71,7 +71,7 @@ def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) 
     )
     peaks = memory_nbytes(nearest.program)
     name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]
-    word = "the smallest limit that works is" if complete else "a limit that works (the time ran out) is"
+    word = "the smallest limit that works is" if complete else "a limit that works, not proved to be the smallest, is"
     item = f"{degrees}; the biggest item is then {name} with {nbytes} bytes"
     hint = f"{word} {nearest.nbytes} bytes, with {item}"
     return InfeasibleError(problem_text, smallest_limit=nearest.nbytes, hint=hint)

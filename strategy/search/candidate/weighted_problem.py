@@ -32,10 +32,13 @@ class WeightedProblem:
     problem: LayoutProblem
     budget: Budget
     cutoff: int | None
+    gap: float = 0.0
 
     @staticmethod
-    def of(space: SearchSpace, limit: int | None, budget: Budget, cutoff_ns: int | None) -> WeightedProblem:
-        """The problem, built.
+    def of(
+        space: SearchSpace, limit: int | None, budget: Budget, cutoff_ns: int | None, gap: float = 0.0
+    ) -> WeightedProblem:
+        """The problem, built; bounds may be below costs by the part `gap`.
 
         Raises:
             OutOfTimeError: the time ran out before.
@@ -44,7 +47,7 @@ class WeightedProblem:
             raise OutOfTimeError("the time is up; raise the time limit")
         problem = layout_problem(space, limit=limit, budget=budget)
         cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * space.paths.number + 1
-        return WeightedProblem(space, problem, budget, cutoff)
+        return WeightedProblem(space, problem, budget, cutoff, gap)
 
     def rule_based(self) -> dict[str, Signature] | None:
         """The best of the signatures that a person would choose from, if some are found in a part of the time."""
@@ -60,7 +63,7 @@ class WeightedProblem:
     def _among(self, few: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
         """The best choice among few of every class, if one is found in a part of the time."""
         restricted = restrict(self.problem.problem, few)
-        found = solve(restricted.problem, budget=self.budget.share(START_SHARE), cutoff=self.cutoff)
+        found = solve(restricted.problem, budget=self.budget.share(START_SHARE), cutoff=self.cutoff, gap=self.gap)
         _go_on(found)
         return None if found.choice is None else restricted.choice(found.choice)
 
@@ -68,8 +71,8 @@ class WeightedProblem:
         """(bound on the objective in ns, signatures), no worse than what is known as far as that is legal.
 
         Solving begins with the best choice that takes every signature from one of several known answers, or with a
-        rule-based one where memory forbids all that. No signatures if there are none, or if nothing beats the cutoff;
-        then the bound is at least that.
+        rule-based one where memory forbids all that. No signatures if there are none, or if nothing beats the cutoff by
+        more than the gap; then the bound is at least that.
 
         Raises:
             OutOfTimeError: neither a choice nor the proof that there is none was found in time.
@@ -80,12 +83,12 @@ class WeightedProblem:
         if self.problem.problem.limit is not None and not any(map(self._is_legal, starts)):
             rule_based = self.rule_based()
             starts += [] if rule_based is None else [self.problem.choice_of(rule_based)]
-        solution = solve(self.problem.problem, budget=self.budget, cutoff=self.cutoff, starts=starts)
+        solution = solve(self.problem.problem, budget=self.budget, cutoff=self.cutoff, gap=self.gap, starts=starts)
         _go_on(solution)
         bound = -(-solution.lower_bound // self.space.paths.number)
         if solution.choice is not None:
             return bound, self.problem.signatures(solution.choice)
-        if solution.status in (Status.INFEASIBLE, Status.CUTOFF):
+        if solution.status in (Status.INFEASIBLE, Status.CUTOFF, Status.FEASIBLE):
             return bound, None
         raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
 

@@ -96,9 +96,9 @@ class Templates:
             OutOfTimeError: there was no time to find any.
         """
         make = LayerTemplate.of_tensor_axis if question.tensor_axis else LayerTemplate.of
+        template = self._once(question, make, question.budget)
         deadline_s = min(question.budget.deadline_s, time.monotonic() + question.most_s)
         budget = Budget(deadline_s, question.budget.max_entries)
-        template = self._once(question, make, budget)
         least, signatures, point = template.solve(question.weights, budget)
         if question.tensor_axis:
             return Answer(least, point, None)

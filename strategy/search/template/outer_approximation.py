@@ -38,7 +38,6 @@ UNITS = np.concatenate([np.full(15, 1e6), np.full(9, 2.0**20)])
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 8
-STAT = [0, 0]
 MOST = 1e7
 """In `UNITS`, of any coordinate: days and petabytes."""
 
@@ -71,6 +70,8 @@ class _Program:
     priced: list[tuple[Any, FloatArray]] = field(default_factory=list)
     """Rows whose dual prices weigh the point: what they say of it."""
     cuts: int = 0
+    has_prices: bool = False
+    """Whether the last solution has any: now and then the solver gives up."""
 
     @staticmethod
     def of(least: FloatArray, rows: FloatArray, limits: FloatArray) -> _Program:
@@ -112,18 +113,17 @@ class _Program:
         from ortools.linear_solver import pywraplp
 
         status = self.solver.Solve()
+        self.has_prices = status == pywraplp.Solver.OPTIMAL
         if status == pywraplp.Solver.INFEASIBLE:
             return None
         if status != pywraplp.Solver.OPTIMAL:
-            STAT[0] += 1
             return 0.0, np.array([variable.lb() for variable in self.point])
-        STAT[1] += 1
         return self.step.solution_value(), np.array([variable.solution_value() for variable in self.point])
 
     def weights(self) -> FloatArray:
         """(SIZE,): what the coordinates count, by the dual prices of paths and memory."""
         found = np.zeros(SIZE)
-        for row, numbers in self.priced:
+        for row, numbers in self.priced if self.has_prices else ():
             found += max(-row.dual_value(), 0.0) * numbers
         return found
 
