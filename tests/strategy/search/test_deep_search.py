@@ -165,6 +165,34 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, seed: int) -> None:
                 assert bound_ns <= one.found.step_ns, one.found.config
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
+    """A box that computes again, or gathers per micro-batch, by cuts of the one that does neither."""
+    request = asked(batch=32, limit=2**50)
+    short = shortened(DEEP)
+    assert short is not None
+    work, rng = least_work(request), random.Random(seed)
+    groups = mesh_groups(request, work)
+    like = rng.choice([group.configs[0] for group in groups if group.config.dp > 1])
+    plain = replace(like, zero_stage=0, recompute=Recompute.NONE)
+    others = [replace(like, zero_stage=3, recompute=again) for again in (Recompute.NONE, Recompute.FULL)]
+    few = [group for group in groups if group.configs[0] in {plain, *others}]
+    assert len(few) == 3
+    alone = {group.configs[0]: Refinement(request, short, work, [group], Budget.of(60), None) for group in few}
+    for refinement in alone.values():
+        while refinement.boxes[0].level < 4:
+            refinement.refine(refinement.boxes[0], math.inf)
+    taken = Refinement(request, short, work, few, Budget.of(60), None)
+    taken.cuts = alone[plain].cuts
+    for box in taken.boxes:
+        box.within, box.level = taken._within(box), 3
+        box.raise_bounds(math.inf)
+        assert taken._share(box)
+        box.raise_bounds(math.inf)
+        for one in alone[box.configs[0]].known.proposals:
+            assert box.bounds_ns[box.configs.index(one.found.config)] <= one.found.step_ns, one.found.config
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     """A box is bounded anew with as much memory as the rows count of one of its proposals."""
