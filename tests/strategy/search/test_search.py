@@ -93,6 +93,19 @@ def test_a_single_candidate_gets_a_part_of_the_time(
     assert len(left_s) == 1 or not alone
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without time for the rest the answer is within the gap; one by one and two at a time, by bounds that hold."""
+    best = found_with(replace(asked, gap=0.0)).plan.claims.objective_s
+    monkeypatch.setattr(strategy.search.search, "EXACT_SHARE", 0.0)
+    monkeypatch.setattr(strategy.search.search, "MANY_OPS", 1 if together else 10**9)
+    for gap in (0.2, 0.02):
+        claims = found_with(replace(asked, gap=gap)).plan.claims
+        assert claims.lower_bound_s <= best * (1 + 1e-9)
+        assert claims.gap <= gap
+        assert best * (1 - 1e-9) <= claims.objective_s
+
+
 def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
     plan = found_with(replace(asked, pins=Pins(dp=2, zero_stage=3, zero_min_size=9))).plan
     assert (plan.config.zero_stage, plan.config.zero_min_size) == (3, 9)
