@@ -71,7 +71,7 @@ class PricedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PublishedComparison:
     """A published configuration and what a search chose instead; what is missing has a line in `failures`."""
 
     name: str
@@ -127,7 +127,7 @@ class _Simulator:
         return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))
 
 
-def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) -> Comparison:
+def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) -> PublishedComparison:
     """Price what was published, and search without any pins.
 
     Ours is searched first, so that nothing that is known of theirs saves it time.
@@ -159,7 +159,7 @@ def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) ->
             f"theirs: its objective, {theirs.objective_s:.4g} s, is {theirs.off:+.1%} off its simulation, "
             f"{theirs.step_s:.4g} s; {MOST_OFF:.0%} are allowed"
         )
-    return Comparison(one.name, one.source, cluster.devices, theirs, ours, _measured_s(one), tuple(failures))
+    return PublishedComparison(one.name, one.source, cluster.devices, theirs, ours, _measured_s(one), tuple(failures))
 
 
 def _request(one: Configuration, cluster: Cluster) -> Request:
@@ -227,7 +227,7 @@ def _measured_s(one: Configuration) -> float | None:
     return _measured()[one.measured_row] if one.measured_row else None
 
 
-def document(found: Comparison) -> dict[str, object]:
+def document(found: PublishedComparison) -> dict[str, object]:
     """The JSON document of one comparison; null where there is nothing."""
     return {
         **asdict(found),
@@ -245,7 +245,7 @@ def header() -> str:
     return f"{'configuration':<20}{'devices':>8}  {'':<8}{cells}  plan"
 
 
-def lines(found: Comparison) -> str:
+def lines(found: PublishedComparison) -> str:
     """Theirs above ours, why they differ, and what failed. TFLOP/s and tokens/s are per device."""
     judge = "-" if found.judged_ratio is None else f"{found.judged_ratio:.3f}"
     if found.judged_ratio is not None and found.ours is not None and found.ours.judged.bounds:
@@ -258,6 +258,8 @@ def lines(found: Comparison) -> str:
         f"{'':<28}  {'ours':<8}{_cells(found.ours)}{ratio:>8}{judge:>8}{'':>10}  {_how(found.ours)}",
     ]
     notes = [("why", found.why)] if found.why else []
+    both = (("theirs", found.theirs), ("ours", found.ours))
+    notes += [("judge", f"{who} read as {one.judged.read_as}") for who, one in both if one and one.judged.read_as]
     unjudged = {one.judged.why_not for one in (found.theirs, found.ours) if one is not None and one.judged.why_not}
     notes += [("judge", why) for why in sorted(unjudged)]
     notes += [("failed", failure) for failure in found.failures]
@@ -278,7 +280,7 @@ def _how(plan: PricedPlan | None) -> str:
     return f"{degrees(plan.config)}{zero}" + (f"; {plan.laid_out}" if plan.laid_out == BY_RULE else "")
 
 
-def summary(found: Sequence[Comparison]) -> str:
+def summary(found: Sequence[PublishedComparison]) -> str:
     """How many were chosen well, how often the judge agrees, and what failed."""
     both = [one for one in found if one.ratio is not None]
     known = [one for one in both if one.judge_agrees is not None]

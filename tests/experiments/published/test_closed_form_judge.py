@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -23,6 +24,7 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
+from strategy.sbp.sbp import B, Split
 from strategy.search.candidate.candidates import Pins, Request
 from strategy.search.layouts.deduce import Deduction
 from strategy.search.search import search
@@ -30,7 +32,7 @@ from tests.support.small_plans import no_simulation
 
 GPT = GptConfig(layers=4, width=256, heads=4, sequence=128, vocabulary=512)
 EXPERTS = MixtralConfig(4, 256, 4, 2, 512, 8, 2, 128, 512)
-PINS = Pins(dp=2, tp=2, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B, recompute=Recompute.NONE, zero_stage=0)
+PINS = Pins(dp=4, tp=1, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B, recompute=Recompute.NONE, zero_stage=0)
 
 
 @cache
@@ -40,12 +42,12 @@ def planned(model: Model = GPT, **changes: Any) -> Plan:
     training, pins = Training(16, precision=Precision.BF16), replace(PINS, **changes)
     limit = cost.cluster.device.memory_bytes
     request = Request("small", model, training, cost, limit, pins, Deduction.LEAST_COST)
-    return search(request, simulate=no_simulation, budget=Budget.of(300), simulated=1).plan
+    return search(request, simulate=no_simulation, budget=Budget.of(60), simulated=1).plan
 
 
 def test_a_plan_is_the_job_that_it_describes() -> None:
     job = job_of(planned(), "megatron")
-    assert (job.dp, job.tp, job.pp, job.micro_batch, job.virtual, job.ep) == (2, 2, 2, 2, 1, 1)
+    assert (job.dp, job.tp, job.pp, job.micro_batch, job.virtual, job.ep) == (4, 1, 2, 2, 1, 1)
     assert (job.gpus, job.gpus_per_node, job.seq, job.global_batch) == (8, 8, 128, 16)
     assert (job.precision, job.recompute, job.device.name, job.fabric) == ("half", "none", "A100-80", "infiniband")
     assert (job.shape.layers, job.shape.hidden, job.shape.ffn, job.shape.vocab) == (4, 256, 1024, 512)
@@ -57,7 +59,31 @@ def test_a_plan_is_the_job_that_it_describes() -> None:
 def test_zero_is_what_is_pinned_or_what_the_layouts_share() -> None:
     assert job_of(planned(zero_stage=3), "torchtitan").zero == 3
     assert job_of(planned(zero_stage=1), "torchtitan").zero == 1
-    assert job_of(planned(dp=1, tp=4), "torchtitan").zero == 0
+
+
+def test_a_tensor_axis_that_splits_samples_is_read_as_data() -> None:
+    """Layouts by hand: along the tensor axis products read whole activations, samples, or one half this and that."""
+    plan = planned(dp=2, tp=2)
+
+    def laid_out(by_sample: Callable[[str], bool]) -> Plan:
+        signatures = {
+            name: replace(one, inputs=((one.inputs[0][0], Split(0) if by_sample(name) else B), *one.inputs[1:]))
+            for name, one in plan.layout.signatures.items()
+            if one.inputs
+        }
+        return replace(plan, layout=replace(plan.layout, signatures={**plan.layout.signatures, **signatures}))
+
+    whole = laid_out(lambda name: False)
+    job = job_of(whole, "megatron")
+    assert (job.tp, job.dp, job.micro_batch, job.sequence_parallel) == (2, 2, 2, True)
+    assert judged(whole, "megatron", shipped()).read_as == ""
+    as_data = laid_out(lambda name: True)
+    job = job_of(as_data, "megatron")
+    assert (job.tp, job.dp, job.micro_batch, job.sequence_parallel) == (1, 4, 1, False)
+    assert judged(as_data, "megatron", shipped()).read_as == "dp 4, tp 1, cp 1, pp 2"
+    said = judged(laid_out(lambda name: ".mlp." in name), "megatron", shipped())
+    assert said.seconds is None
+    assert "no words for these layouts" in said.why_not
 
 
 def test_a_schedule_without_words_is_bounded_by_one_that_has() -> None:

@@ -11,7 +11,7 @@ import pytest
 from experiments.published import configurations
 from experiments.published import published_searches as module
 from experiments.published.configurations import Configuration
-from experiments.published.published_searches import Comparison, compare, document, header, lines, summary
+from experiments.published.published_searches import PublishedComparison, compare, document, header, lines, summary
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.closed_form.calibration import shipped
 from strategy.hardware.presets import find_cluster
@@ -45,7 +45,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def compared() -> Comparison:
+def compared() -> PublishedComparison:
     return compare(TINY, LONG_S, shipped())
 
 
