@@ -68,9 +68,9 @@ def job_of(plan: Plan, framework: str) -> Job:
     config, cluster = plan.config, plan.cluster
     sheet = named_sheet(cluster.device.name)
     if sheet is None:
-        raise InputError("the closed form has no data sheet", where="judge", got=cluster.device.name)
+        raise InputError("the closed form has no data sheet", got=cluster.device.name)
     if config.offload is not Offload.NONE:
-        raise InputError("the closed form knows no offloading", where="judge", got=str(config.offload))
+        raise InputError("the closed form knows no offloading", got=str(config.offload))
     shape = shape_of(plan.model)
     tp, micro_batch = _tensor_ranks(plan)
     return Job(
@@ -118,7 +118,6 @@ def shape_of(model: Model) -> Shape:
         )  # fmt: skip
     raise InputError(
         "the closed form has no words for this model",
-        where="judge",
         got=type(model).__name__,
         expected="GPT, Llama or Mixtral",
     )
@@ -148,7 +147,6 @@ def _tensor_ranks(plan: Plan) -> tuple[int, int]:
     if share < 1 - SOME or config.micro_batch % config.tp:
         raise InputError(
             "the closed form has no words for these layouts",
-            where="judge",
             got=f"{share:.0%} of the products' FLOPs with samples split along the tensor axis of {config.tp} ranks",
             expected="all or none",
         )
