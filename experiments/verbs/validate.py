@@ -1,4 +1,7 @@
-"""Recompute the shipped published numbers: predictions of measured runs by fits without them, and sources' figures."""
+"""Recompute the shipped published numbers: predictions of measured runs by fits without them, and sources' figures.
+
+`--search` compares the plans that a search chooses with what others trained with.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json
+from experiments.arguments import add_json, seconds
 from experiments.console import emit, say
 from experiments.outputs import check_output_path
 from strategy.base.errors import InputError
@@ -18,23 +21,48 @@ if TYPE_CHECKING:
     from experiments.published.source_figure import SourceFigure
     from experiments.published.validation import Validation
 
+TIME_LIMIT_S = 50.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan validate` takes."""
-    parser.add_argument("--search", action="store_true", help="choose the way predicted fastest in published searches")
+    parser.add_argument(
+        "--choices", action="store_true", help="choose the way predicted fastest among those that others measured"
+    )
     parser.add_argument(
         "--depths",
         action="store_true",
         help="instead, price the ten jobs of Megatron's SC'21 table by closed form and by acts, and say what differs",
+    )
+    parser.add_argument(
+        "--search",
+        action="store_true",
+        help="instead, compare the plans that a search chooses with configurations that others trained with",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="of --search: only configurations of this name or pattern; may be given several times",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=seconds,
+        metavar="S",
+        help=f"of --search: seconds for each search, of theirs and of ours (default: {TIME_LIMIT_S:g})",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the constants fitted to all open runs here")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fit, hold out, score, and print the tables; or price jobs both ways."""
+    """Fit, hold out, score, and print the tables; or price jobs both ways; or search beside published plans."""
+    _check_flags(args)
     if args.depths:
         return _price_both_ways(args)
+    if args.search:
+        return _search_beside_published(args)
     from experiments.published.fitting import open_rows
     from experiments.published.sources import all_figures, as_table
     from experiments.published.validation import FOLDS, validate
@@ -52,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         write_constants(args.out, found.fits, found.strata, provenance)
     figures = all_figures()
     if args.json:
-        emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.search else {}))
+        emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.choices else {}))
     say(f"{len(DECLARED)} fitted parameters\n")
     say(f"held out by group, {FOLDS} folds\n" + table(found.within))
     say("\nheld out by family\n" + table(found.across))
@@ -60,9 +88,26 @@ def run(args: argparse.Namespace) -> int:
     for setup, error in found.collective_error.items():
         say(f"  {setup:<12}{100 * error:6.1f} %")
     say("\nfigures that the sources print, simulated\n" + as_table(figures))
-    if args.search:
-        say("\n" + searches(found.choices))
+    if args.choices:
+        say("\n" + choices(found.choices))
     return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that would do nothing.
+
+    Raises:
+        InputError: which flag, and beside which one.
+    """
+    for alone in ("depths", "search"):
+        beside = [f"--{flag}" for flag in ("depths", "search", "choices", "out") if flag != alone and vars(args)[flag]]
+        if vars(args)[alone] and beside:
+            raise InputError(
+                "fits nothing", where=f"--{alone}", got=f"with {' and '.join(beside)}", expected="alone, or --json"
+            )
+    for flag, value in (("--only", args.only), ("--time-limit", args.time_limit)):
+        if value and not args.search:
+            raise InputError("is of searches beside published plans", where=flag, hint="give --search too")
 
 
 def _price_both_ways(args: argparse.Namespace) -> int:
@@ -71,8 +116,6 @@ def _price_both_ways(args: argparse.Namespace) -> int:
     from experiments.published.megatron import TABLE
     from strategy.closed_form.calibration import shipped
 
-    if args.search or args.out:
-        raise InputError("fits nothing", where="--depths", got="with --search or --out", expected="alone, or --json")
     say(header())
     found = []
     for name, job in TABLE.items():
@@ -80,6 +123,27 @@ def _price_both_ways(args: argparse.Namespace) -> int:
         say(line(found[-1]))
     if args.json:
         emit({"depths": [document_of(one) for one in found]})
+    return 0
+
+
+def _search_beside_published(args: argparse.Namespace) -> int:
+    from experiments.published import configurations
+    from experiments.published.published_searches import compare, header, lines, summary
+    from experiments.published.published_searches import document as document_of
+    from experiments.stopping import stopping
+    from strategy.closed_form.calibration import shipped
+
+    time_limit_s = args.time_limit or TIME_LIMIT_S
+    wanted = configurations.chosen(args.only, configurations.CONFIGURATIONS)
+    say(header())
+    found = []
+    with stopping():
+        for one in wanted:
+            found.append(compare(one, time_limit_s, shipped()))
+            say(lines(found[-1]))
+    say(summary(found))
+    if args.json:
+        emit({"time_limit_s": time_limit_s, "searches": [document_of(one) for one in found]})
     return 0
 
 
@@ -101,7 +165,7 @@ def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, ob
     }
 
 
-def searches(found: Sequence[Choice]) -> str:
+def choices(found: Sequence[Choice]) -> str:
     """One line per published search: the way chosen by predictions of a fit without it, what it lost to the fastest."""
     lines = [f"{'published search':<54}{'ways':>6}{'regret':>9}  chosen"]
     for one in found:

@@ -72,6 +72,7 @@ PRESETS: Mapping[str, Cluster] = {
     "dgx-a100-40": _nodes_of(8, "A100-40", _EPYC),
     "dgx-a100": _nodes_of(8, "A100-80", _EPYC),
     "dgx-h100": _nodes_of(8, "H100", _XEON),
+    "grand-teton": _nodes_of(8, "H100-96", _XEON),
     "dgx-h200": _nodes_of(8, "H200", _XEON),
     "dgx-b200": _nodes_of(8, "B200", _XEON),
     "gb200-nvl72": _nodes_of(72, "GB200", _GRACE),

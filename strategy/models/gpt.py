@@ -85,7 +85,9 @@ FAMILY = Family(
         "gpt2-small": Preset(GptConfig(layers=12, width=768, heads=12, sequence=1024, vocabulary=50257), 512),
         "gpt2-345m": Preset(GptConfig(layers=24, width=1024, heads=16, sequence=1024, vocabulary=50257), 512),
         "gpt3-175b": Preset(GptConfig(layers=96, width=12288, heads=96, sequence=2048, vocabulary=50257), 1536),
+        "mt-nlg-530b": Preset(GptConfig(layers=105, width=20480, heads=128, sequence=2048, vocabulary=51200), 1920),
         "gpt-1t": Preset(GptConfig(layers=128, width=25600, heads=160, sequence=2048, vocabulary=51200), 3072),
     },
 )
-"""Batches: Radford et al. 2019; Narayanan et al. 2021 (arXiv:2104.04473), table 1; gpt-tiny is ours."""
+"""Batches: Radford et al. 2019; Narayanan et al. 2021 (arXiv:2104.04473), table 1; Smith et al. 2022
+(arXiv:2201.11990), section 3; gpt-tiny is ours."""

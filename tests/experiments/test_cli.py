@@ -35,7 +35,7 @@ CONTRACT = {
     "profile": "--out --json",
     "refine": "RUN --calibration --out --json",
     "predict": "ROWS.csv --out --constants --json",
-    "validate": "--search --out --json",
+    "validate": "--choices --search --only --time-limit --out --json",
     "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
     "bench": "search simulator --time-limit --json",
     "figures": "--all --out --json",

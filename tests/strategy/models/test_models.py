@@ -19,6 +19,7 @@ def test_published_counts(name: str, parameters: int) -> None:
 def test_large_models_have_about_their_published_size() -> None:
     assert 174.6e9 <= find_model("gpt3-175b").parameters <= 175.3e9
     assert round(find_model("gpt-1t").parameters / 1e9, 1) == 1008.0
+    assert round(find_model("mt-nlg-530b").parameters / 1e9) == 530
 
 
 LARGEST_TRACED = 2 * 10**9
