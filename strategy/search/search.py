@@ -54,8 +54,8 @@ RULE_BASED_SHARE = 0.3
 MOST_DEVICES = 2**20
 """A plan lists every device."""
 
-FEW_DEVICES = 16
-"""Below so many devices candidates are few enough to be solved one by one, exactly."""
+FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
+"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
 
 FAR = 0.06
 """A candidate whose objective is worse by more than this part is not simulated beside others."""
@@ -148,7 +148,8 @@ def _short_model(request: Request) -> Model | None:
     pins = request.pins
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
     extras = pins.offload or pins.tiles or pins.zero_owner
-    if request.deduction is not None or any(names) or extras or request.devices < FEW_DEVICES:
+    is_small = request.devices < FEW_DEVICES and request.model.parameters < MANY_PARAMETERS
+    if request.deduction is not None or any(names) or extras or is_small:
         return None
     return shortened(request.model)
 
