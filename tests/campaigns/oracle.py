@@ -1,0 +1,262 @@
+"""The whole search against every plan listed and priced: tiny models on at most four devices.
+
+Each case opens some knobs and pins the others; layouts of random values are pinned until few enough points are left.
+All points (device mesh x micro-batch x what saves memory x signatures) are listed and priced by `tests.support`
+(`listed_plans`, `priced_points`), which share no enumeration, bound or pruning with the search. Held against that:
+
+    gap 0          the answer's objective is the least of all points that fit, and its layout has it
+    default gap    it is within one percent of that
+    bound          no bound lies above the least; optimal is what has no gap
+    simulation     the answer takes no longer than `SLOWER` times the fastest of the `BEST` points of least objective;
+                   the bound of the simulated step lies above no simulated time of the plan
+
+What fits is counted by lifetimes, as the search counts it. Where gaps between blocks make none of the best points fit
+in truth, nothing is asked of the answer but an honest bound.
+
+`exercised` names the knobs that decide: with the knob at its default (one rank, one micro-batch, nothing that saves
+memory, every op under its first signature, which splits least) the least objective would be greater. Schedules and
+stages 1 and 2 of ZeRO are pins as yet, so a search cannot choose them. The schedule is counted where another one would
+have been better for the same mesh, and has no quota; selective recomputing, offloading, contexts and experts are
+nothing that tiny models have.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.prices import simulated_step
+from simulator.simulate import simulate
+from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError
+from strategy.base.status import Status
+from strategy.layout.config import PlanConfig
+from strategy.layout.objective import Priced
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.lowering.lower import lower_priced
+from strategy.lowering.memory import memory_nbytes
+from strategy.plan.plan import Plan
+from strategy.program.program import Program
+from strategy.search.candidate.candidates import Request
+from strategy.search.search import search
+from tests.campaigns.outcome import Outcome
+from tests.support.listed_plans import listed
+from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced
+from tests.support.random_requests import Case, configs_of, random_case
+
+MOST_POINTS = 100_000
+SLOWER = 1.03
+BEST = 50
+"""Points that are simulated."""
+TIES = 200
+"""Best points that are lowered to see whether one fits."""
+SUMMED = 3
+"""Points of a candidate that are priced as whole layouts, too."""
+BUDGET_S = 60.0
+QUOTAS = {
+    **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
+    **dict.fromkeys(("zero", "recompute", "tight limit", "half precision"), 0.02),
+    **dict.fromkeys(("schedule", "overlaps", "two nodes", "followed samples"), 0.0),
+}
+
+
+def run(cases: int, seed: int) -> Outcome:
+    """Check `cases` cases; those with too many points, or none, are passed over and counted."""
+    outcome = Outcome(QUOTAS)
+    number = seed
+    while outcome.cases < cases:
+        case = random_case(number)
+        if not 0 < case.points <= MOST_POINTS:
+            outcome.coverage["passed over: too many points" if case.points else "passed over: no points"] += 1
+        else:
+            exercised: list[str] = []
+            outcome.add(f"case {number}", _survived(check(case, random.Random(number), exercised)), exercised)
+        number += 1
+    return outcome
+
+
+def _survived(findings: Iterator[str]) -> Iterator[str]:
+    """The findings of one case; that it crashed is one, and no reason to end the campaign."""
+    try:
+        yield from findings
+    except Exception as error:  # noqa: BLE001 - whatever the search does is a finding
+        yield f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One point: its candidate, its place there, its objective and its lifetimes' peak."""
+
+    points: Points
+    at: int
+    objective_ns: int
+    peak_nbytes: int
+
+    @property
+    def config(self) -> PlanConfig:
+        """Its candidate."""
+        return self.points.listed.config
+
+
+def check(case: Case, rng: random.Random, exercised: list[str]) -> Iterator[str]:
+    """Everything that the search and the list disagree on; says in `exercised` what the case was good for."""
+    spaces = [all_points(space) for space in (listed(case.request, c) for c in configs_of(case.request)) if space.points]
+    for space in spaces:
+        yield from space.check(rng, SUMMED)
+    request, exercise = _limited(case.request, spaces, rng)
+    exercised += [*exercise, *_kinds(request)]
+    least = _best(spaces, request.memory_limit_bytes, 1)
+    if not least:
+        exercised.append("no point")
+        return
+    exercised += _deciding(spaces, request, least[0])
+    yield from _check_optimum(request, spaces, least[0])
+    yield from _check_simulated(request, spaces)
+
+
+def _limited(request: Request, spaces: Sequence[Points], rng: random.Random) -> tuple[Request, list[str]]:
+    """Every other time with a limit that the best points do not fit, but some do."""
+    (best,) = _best(spaces, request.memory_limit_bytes, 1) or (None,)
+    legal = [space.peak_nbytes[space.objective_ns < IMPOSSIBLE] for space in spaces]
+    lowest = min((int(peaks.min()) for peaks in legal if peaks.size), default=0)
+    if best is None or rng.random() < 0.5:
+        return request, []
+    roomy = min(one.peak_nbytes for one in _best(spaces, request.memory_limit_bytes, TIES) if one.objective_ns == best.objective_ns)
+    if lowest >= roomy:
+        return request, []
+    return replace(request, memory_limit_bytes=rng.randrange(lowest, roomy)), ["tight limit"]
+
+
+def _kinds(request: Request) -> Iterator[str]:
+    if request.training.precision.half is not None:
+        yield "half precision"
+    if request.cost.cluster.overlaps:
+        yield "overlaps"
+    if request.cost.cluster.nodes > 1:
+        yield "two nodes"
+    if not request.pins.layouts and request.pins.dp != 1:
+        yield "followed samples"
+
+
+def _best(spaces: Sequence[Points], limit: int, count: int) -> list[Found]:
+    """The points of least objective that fit, least first."""
+    found = []
+    for space in spaces:
+        objective = np.where(space.peak_nbytes <= limit, space.objective_ns, IMPOSSIBLE)
+        for at in np.argsort(objective, kind="stable")[:count]:
+            if objective[at] < IMPOSSIBLE:
+                found.append(Found(space, int(at), int(objective[at]), int(space.peak_nbytes[at])))
+    return sorted(found, key=lambda one: one.objective_ns)[:count]
+
+
+def _deciding(spaces: Sequence[Points], request: Request, least: Found) -> Iterator[str]:
+    """The knobs without which the least objective would be greater."""
+    limit = request.memory_limit_bytes
+    defaults = {
+        "dp": lambda config: config.dp == 1,
+        "tp": lambda config: config.tp == 1,
+        "pp": lambda config: config.pp == 1,
+        "micro-batch": lambda config: config.num_micro_batches == 1,
+        "zero": lambda config: config.zero_stage == (request.pins.zero_stage or 0),
+        "recompute": lambda config: config.recompute is (request.pins.recompute or "none"),
+    }
+    for knob, is_default in defaults.items():
+        left = _best([space for space in spaces if is_default(space.listed.config)], limit, 1)
+        if not left or left[0].objective_ns > least.objective_ns:
+            yield knob
+    first = [space.objective_ns[0] for space in spaces if space.peak_nbytes[0] <= limit]
+    if min(first, default=IMPOSSIBLE) > least.objective_ns:
+        yield "signatures"
+    if _another_schedule(request, least) < least.objective_ns:
+        yield "schedule"
+
+
+def _another_schedule(request: Request, least: Found) -> int:
+    """The least objective of the best point's mesh and micro-batches under the other schedules."""
+    config, objective = least.config, IMPOSSIBLE
+    for schedule in Schedule if config.pp > 1 else ():
+        laps = schedule.default_laps
+        problem = schedule_problem(schedule, config.pp, laps, config.num_micro_batches)
+        if schedule is config.schedule or problem is not None or config.pp * laps > request.model.layers:
+            continue
+        space = listed(request, replace(config, schedule=schedule, virtual_stages=laps))
+        best = _best([all_points(space)], request.memory_limit_bytes, 1) if 0 < space.points <= MOST_POINTS else []
+        objective = min([objective, *(one.objective_ns for one in best)])
+    return objective
+
+
+def _answer(request: Request, simulated: int) -> Plan | None:
+    """The search's answer; None if it finds that nothing fits."""
+    try:
+        return search(request, simulate=simulated_step, budget=Budget.of(BUDGET_S), simulated=simulated).plan
+    except InfeasibleError:
+        return None
+
+
+def _check_optimum(request: Request, spaces: Sequence[Points], least: Found) -> Iterator[str]:
+    limit = request.memory_limit_bytes
+    for gap in (0.0, 0.01):
+        plan = _answer(replace(request, gap=gap), 1)
+        if plan is None:
+            if _fits(request, spaces, least):
+                yield f"gap {gap}: nothing fits {limit} bytes, but {_told(least)} does"
+            continue
+        claims = plan.claims
+        if (claims.status == Status.OPTIMAL) != (claims.gap == 0):
+            yield f"gap {gap}: {claims.status} with a gap of {claims.gap}"
+        if claims.status == Status.LIMIT:
+            yield f"gap {gap}: no answer in {BUDGET_S} s"
+        space = listed(request, plan.config)
+        made = priced(space, plan.layout)
+        if not _close(made[0] / 1e9, claims.objective_s):
+            yield f"gap {gap}: the objective is {claims.objective_s} to the search, and {made[0]} ns by its layout"
+        if claims.lower_bound_s * (1 - 1e-9) > least.objective_ns / 1e9:
+            yield f"gap {gap}: the bound {claims.lower_bound_s} lies above {_told(least)}"
+        most = least.objective_ns / 1e9 * (1 + gap)
+        if claims.objective_s > most * (1 + 1e-9) and (claims.status == Status.OPTIMAL or _fits(request, spaces, least)):
+            yield f"gap {gap}: {claims.status} {claims.objective_s} of {_short(plan.config)}, but {_told(least)}"
+        if claims.objective_s < least.objective_ns / 1e9 * (1 - 1e-9) and made[1] <= limit:
+            yield f"gap {gap}: {claims.objective_s} of {_short(plan.config)} is better than {_told(least)}"
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= 1e-9 * max(one, other)
+
+
+def _fits(request: Request, spaces: Sequence[Points], least: Found) -> bool:
+    """Whether a best point fits as its blocks are laid out."""
+    ties = [one for one in _best(spaces, request.memory_limit_bytes, TIES) if one.objective_ns == least.objective_ns]
+    return any(max(memory_nbytes(_lowered(one))) <= request.memory_limit_bytes for one in ties)
+
+
+def _lowered(one: Found) -> Program:
+    space = one.points.listed
+    return lower_priced(Priced(space.graph, one.points.layout(one.at), space.pipeline, space.cost))
+
+
+def _check_simulated(request: Request, spaces: Sequence[Points]) -> Iterator[str]:
+    programs = map(_lowered, _best(spaces, request.memory_limit_bytes, BEST))
+    fitting = [program for program in programs if max(memory_nbytes(program)) <= request.memory_limit_bytes]
+    steps = [simulated_step(program).step_time_s for program in fitting]
+    plan = _answer(replace(request, gap=0.01), 6)
+    if plan is None or not steps:
+        return
+    if plan.claims.step_time_s > SLOWER * min(steps):
+        yield f"simulated: {plan.claims.step_time_s} s of {_short(plan.config)}, but {min(steps)} s can be had"
+    program = lower_priced(plan.priced)
+    times = [simulate(program, steps=count).step_time_s for count in (1, 2, 3)]
+    if plan.claims.simulated_lower_bound_s * (1 - 1e-9) > min(times):
+        yield f"simulated: bound {plan.claims.simulated_lower_bound_s} s, but steps take {times} s"
+
+
+def _told(found: Found) -> str:
+    return f"{found.objective_ns} ns of {_short(found.config)} at point {found.at} are the least"
+
+
+def _short(config: PlanConfig) -> str:
+    """Degrees and what saves memory."""
+    degrees = f"dp {config.dp} tp {config.tp} pp {config.pp} m {config.num_micro_batches} {config.schedule}"
+    return f"({degrees} zero {config.zero_stage} recompute {config.recompute})"
