@@ -20,7 +20,7 @@ from strategy.search.candidate.candidates import Pins, Request
 from tests.support.listed_plans import Listed, candidates, lighter, listed
 from tests.support.tiny_models import TinyConfig
 
-DEGREES = (("dp", "tp"), ("dp", "pp"), ("tp", "pp"), ("dp", "tp", "pp"), ())
+DEGREES = (("dp", "tp"), ("dp", "pp"), ("tp", "pp"), ("dp", "tp", "pp"), ("dp", "tp", "pp"), ())
 OTHERS = ("micro-batch", "schedule", "zero", "recompute", "signatures")
 """Knobs. A degree alone is none: the others say what it is."""
 MICRO_BATCHES = 3
@@ -43,20 +43,30 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    """The same seed gives the same case; it may have no points, or too many."""
+    """The same seed gives the same case; it may have no points, or too many.
+
+    One case in three has no tensor axis and no pinned layouts, so that along the data axis layers follow the samples.
+    """
     rng = random.Random(seed)
+    follows = rng.random() < 1 / 3
     knobs = _knobs(rng)
     devices = rng.choice((2, 2, 2, 3, 4, 4))
     schedule = rng.choice(tuple(Schedule)) if "schedule" in knobs else Schedule.ONE_F_ONE_B
-    layers = max(rng.choice((1, 2, 2, 3)), 2 * schedule.default_laps if schedule.default_laps > 1 else 1)
-    model = TinyConfig(layers, rng.choice((4, 6, 8)), rng.choice(("", "relu", "gelu")), rng.random() < 0.5)
-    training = _training(rng)
-    request = Request("tiny", model, training, _cost(rng, devices), ROOMY, Pins(), gap=0.0)
-    pins = _pins(rng, request, knobs, schedule, recomputes=bool(model.activation))
+    least = 2 * schedule.default_laps if schedule.default_laps > 1 else 1
+    layers = max(rng.choice((1, 1, 2) if follows else (1, 2, 2, 3)), least)
+    activation = rng.choice(("", "relu", "gelu"))
+    model = TinyConfig(layers, rng.choice((4, 6, 8, 16)), activation, follows or rng.random() < 0.5)
+    request = Request("tiny", model, _training(rng), _cost(rng, devices), ROOMY, Pins(), gap=0.0)
+    pins = _pins(rng, request, knobs, schedule, recomputes=bool(activation))
+    if follows:
+        pins = replace(pins, tp=1, dp=None, pp=None)
+        knobs = (knobs - {"tp"}) | {"dp", "pp"}
     request = replace(request, pins=pins)
     if max((config.num_micro_batches for config in candidates(request)), default=0) > MICRO_BATCHES:
         pins = replace(pins, num_micro_batches=rng.randint(1, MICRO_BATCHES), micro_batch=None)
         request = replace(request, pins=pins)
+    if follows:
+        return Case(request, knobs, sum(listed(request, config).points for config in configs_of(request)))
     wanted = rng.choice((2_000, 20_000, 60_000)) if "signatures" in knobs else rng.choice((20, 200))
     return _few_points(rng, request, knobs, wanted)
 
@@ -77,7 +87,7 @@ def _training(rng: random.Random) -> Training:
     optimizer = rng.choice((Optimizer.SGD, Optimizer.SGD, Optimizer.ADAM))
     precision = rng.choice((Precision.FULL, Precision.FULL, Precision.BF16, Precision.FP16))
     momentum = rng.choice((0.0, 0.9))
-    return Training(rng.choice((2, 3, 4, 6, 8)), optimizer=optimizer, momentum=momentum, precision=precision)
+    return Training(rng.choice((2, 3, 4, 6, 8, 12)), optimizer=optimizer, momentum=momentum, precision=precision)
 
 
 def _cost(rng: random.Random, devices: int) -> CostModel:
@@ -87,7 +97,7 @@ def _cost(rng: random.Random, devices: int) -> CostModel:
         return float(10.0 ** rng.uniform(least, most))
 
     def latency() -> float:
-        return rng.choice((0.0, 1e-7, 1e-6, 1e-5))
+        return rng.choice((0.0, 0.0, 1e-7, 1e-6, 1e-5))
 
     backend = rng.choice(("numpy", "numpy", "cupy"))
     speed_ups = {name: rng.choice((0.5, 2.0, 8.0)) for name in ("bf16_speedup", "fp16_speedup")}
