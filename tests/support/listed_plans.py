@@ -165,9 +165,7 @@ def _as_pinned(op: Op, signature: Signature, wanted: Mapping[str, NdSbp]) -> boo
     )
 
 
-def _allowed(
-    graph: Graph, stages: Stages, config: PlanConfig, *, follows: bool
-) -> Callable[[Op, Signature], bool]:
+def _allowed(graph: Graph, stages: Stages, config: PlanConfig, *, follows: bool) -> Callable[[Op, Signature], bool]:
     """Whether the rules of the axes leave a signature to an op; `follows`: along the data axis layers follow."""
     inputs = {value.name for value in graph.with_role(Role.INPUT)}
     in_layers = _followed(graph, config.dp) if follows and config.dp > 1 else {}
@@ -195,7 +193,7 @@ def _followed(graph: Graph, parts: int) -> dict[str, tuple[object, ...]]:
     for value in graph.values.values():
         if value.role is not Role.COMPUTED:
             held[value.name] = Split(0) if value.role is Role.INPUT else B
-    found = {}
+    found: dict[str, tuple[object, ...]] = {}
     for op in graph.ops:
         legal = [one for one in op_signatures(graph, op, (parts,)) if all(layout == (B,) for layout in one.updates)]
         if not legal:

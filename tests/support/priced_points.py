@@ -8,7 +8,7 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 pass at once.
     objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
                 message has arrived; a message keeps its sender busy unless messages overlap
-    memory      every tensor takes its largest piece, in whole lines of 64 bytes, for all its blocks, as long as it lives
+    memory      every tensor takes its largest piece, in whole lines of 64 bytes, in all its blocks, while it lives
 
 What an act costs is the cost model's to say, which acts there are and how long tensors live is the arrangement's.
 
@@ -173,9 +173,9 @@ class _Arranged:
             pipeline, stages = self.listed.pipeline, self.listed.config.pp
             place = position_of(pipeline.schedule, stages, action.stage, action.lap)
             target = place + 1 if action.phase is Phase.FORWARD else place - 1
-            if 0 <= target < stages * pipeline.laps:
-                if at_position(pipeline.schedule, stages, target)[0] != action.stage:
-                    return "message", action.phase, place
+            exists = 0 <= target < stages * pipeline.laps
+            if exists and at_position(pipeline.schedule, stages, target)[0] != action.stage:
+                return "message", action.phase, place
         return "chunk", action.phase, action.stage, action.lap
 
     def _act_ns(self, layout: Layout, arrangement: Arrangement, action: Action) -> int:
@@ -264,9 +264,7 @@ class _Tables:
 
     def _learn(self, picks: Picks) -> None:
         try:
-            layout = lay_out(
-                self.listed.graph, self.listed.stages, self.listed.picked(picks), self.arranged.converter
-            )
+            layout = lay_out(self.listed.graph, self.listed.stages, self.listed.picked(picks), self.arranged.converter)
         except SbpError:
             for groups in self.arranged.impossible(picks):
                 table = self.tables[groups]

@@ -55,7 +55,7 @@ def random_case(seed: int) -> Case:
     least = 2 * schedule.default_laps if schedule.default_laps > 1 else 1
     layers = max(rng.choice((1, 1, 2) if follows else (1, 2, 2, 3)), least)
     activation = rng.choice(("", "relu", "gelu"))
-    model = TinyConfig(layers, rng.choice((4, 6, 8, 16)), activation, follows or rng.random() < 0.5)
+    model = TinyConfig(layers, rng.choice((4, 6, 8, 16, 16)), activation, follows or rng.random() < 0.5)
     request = Request("tiny", model, _training(rng), _cost(rng, devices), ROOMY, Pins(), gap=0.0)
     pins = _pins(rng, request, knobs, schedule, recomputes=bool(activation))
     if follows:
@@ -84,7 +84,7 @@ def configs_of(request: Request) -> list[PlanConfig]:
 
 
 def _training(rng: random.Random) -> Training:
-    optimizer = rng.choice((Optimizer.SGD, Optimizer.SGD, Optimizer.ADAM))
+    optimizer = rng.choice((Optimizer.SGD, Optimizer.ADAM))
     precision = rng.choice((Precision.FULL, Precision.FULL, Precision.BF16, Precision.FP16))
     momentum = rng.choice((0.0, 0.9))
     return Training(rng.choice((2, 3, 4, 6, 8, 12)), optimizer=optimizer, momentum=momentum, precision=precision)
@@ -108,9 +108,7 @@ def _cost(rng: random.Random, devices: int) -> CostModel:
     return CostModel(Cluster("tiny", devices // per_node, per_node, device, *links), {}, latency())
 
 
-def _pins(
-    rng: random.Random, request: Request, knobs: frozenset[str], schedule: Schedule, *, recomputes: bool
-) -> Pins:
+def _pins(rng: random.Random, request: Request, knobs: frozenset[str], schedule: Schedule, *, recomputes: bool) -> Pins:
     """Closed knobs at the values of one candidate; what saves memory at nothing, or at something now and then."""
     pins = Pins(schedule=schedule if "schedule" in knobs else None)
     found = list(candidates(replace(request, pins=pins)))
