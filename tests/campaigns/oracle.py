@@ -68,7 +68,7 @@ QUOTAS = {
 
 
 def run(cases: int, seed: int, *, best: int = BEST) -> Outcome:
-    """Check `cases` cases, `best` points of each by simulation; those with too many points, or none, are passed over."""
+    """Check `cases` cases, `best` points of each by simulation; those of no points or too many are passed over."""
     outcome = Outcome(QUOTAS)
     number = seed
     while outcome.cases < cases:

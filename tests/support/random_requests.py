@@ -62,9 +62,12 @@ def random_case(seed: int) -> Case:
         pins = replace(pins, tp=1, dp=None, pp=None)
         knobs = (knobs - {"tp"}) | {"dp", "pp"}
     request = replace(request, pins=pins)
-    if max((config.num_micro_batches for config in candidates(request)), default=0) > MICRO_BATCHES:
-        pins = replace(pins, num_micro_batches=rng.randint(1, MICRO_BATCHES), micro_batch=None)
-        request = replace(request, pins=pins)
+    counts = {config.num_micro_batches for config in candidates(request)}
+    if max(counts, default=0) > MICRO_BATCHES:
+        few = sorted(count for count in counts if count <= MICRO_BATCHES)
+        if not few:
+            return Case(request, knobs, 0)
+        request = replace(request, pins=replace(pins, num_micro_batches=rng.choice(few), micro_batch=None))
     if follows:
         return Case(request, knobs, sum(listed(request, config).points for config in configs_of(request)))
     wanted = rng.choice((2_000, 20_000, 60_000)) if "signatures" in knobs else rng.choice((20, 200))
