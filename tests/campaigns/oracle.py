@@ -1,0 +1,289 @@
+"""The whole search against every plan listed and priced: tiny models on at most four devices.
+
+Each case opens some knobs and pins the others; layouts of random values are pinned until few enough points are left.
+All points (device mesh x micro-batch x what saves memory x signatures) are listed and priced by `tests.support`
+(`listed_plans`, `priced_points`), which share no enumeration, bound or pruning with the search. Held against that:
+
+    gap 0          the answer's objective is the least of all points that fit, and its layout has it
+    default gap    it is within one percent of that
+    bound          no bound lies above the least; optimal is what has no gap
+    simulation     the answer takes no longer than `SLOWER` times the fastest of the `BEST` points of least objective;
+                   the bound of the simulated step lies above no simulated time of the plan
+
+What fits is counted by lifetimes, as the search counts it. Where gaps between blocks make none of the best points fit
+in truth, nothing is asked of the answer but an honest bound.
+
+`exercised` names the knobs that decide: with the knob at its default (one rank, one micro-batch, nothing that saves
+memory, every op under its first signature, which splits least) the least objective would be greater. Schedules and
+stages 1 and 2 of ZeRO are pins as yet, so a search cannot choose them. The schedule is counted where another one would
+have been better for the same mesh, and has no quota; selective recomputing, offloading, contexts and experts are
+nothing that tiny models have.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from experiments.prices import simulated_step
+from simulator.simulate import simulate
+from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError
+from strategy.base.status import Status
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.objective import Priced
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.lowering.lower import lower_priced
+from strategy.lowering.memory import memory_nbytes
+from strategy.plan.plan import Plan
+from strategy.program.program import Program
+from strategy.search.candidate.candidates import Request
+from strategy.search.search import search
+from tests.campaigns.outcome import Outcome
+from tests.support.listed_plans import candidates, lighter, listed
+from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced
+from tests.support.random_requests import ROOMY, Case, configs_of, random_case
+
+MOST_POINTS = 100_000
+EXACT = 1e-9
+"""Part of a time that floats may err by."""
+DEFAULT_GAP = 0.01
+SLOWER = 1.03
+BEST = 50
+"""Points that are simulated."""
+TIES = 200
+"""Best points that are lowered to see whether one fits."""
+SUMMED = 3
+"""Points of a candidate that are priced as whole layouts, too."""
+BUDGET_S = 300.0
+QUOTAS = {
+    **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
+    **dict.fromkeys(("recompute", "tight limit", "half precision"), 0.05),
+    "zero": 0.01,
+    **dict.fromkeys(("schedule", "overlaps", "two nodes", "followed samples", "lighter though there is room"), 0.0),
+}
+
+
+def run(cases: int, seed: int, *, best: int = BEST) -> Outcome:
+    """Check `cases` cases, `best` points of each by simulation; those of no points or too many are passed over."""
+    outcome = Outcome(QUOTAS)
+    number = seed
+    while outcome.cases < cases:
+        case = random_case(number)
+        if not 0 < case.points <= MOST_POINTS:
+            outcome.coverage["passed over: too many points" if case.points else "passed over: no points"] += 1
+        else:
+            exercised: list[str] = []
+            outcome.add(f"case {number}", _survived(check(case, number, exercised, best)), exercised)
+        number += 1
+    return outcome
+
+
+def _survived(findings: Iterator[str]) -> Iterator[str]:
+    """The findings of one case; that it crashed is one, and no reason to end the campaign."""
+    try:
+        yield from findings
+    except Exception as error:  # noqa: BLE001 - whatever the search does is a finding
+        yield f"{type(error).__name__}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One point: its candidate, its place there, its objective and its lifetimes' peak."""
+
+    points: Points
+    at: int
+    objective_ns: int
+    peak_nbytes: int
+
+    @property
+    def config(self) -> PlanConfig:
+        """Its candidate."""
+        return self.points.listed.config
+
+
+def check(case: Case, seed: int, exercised: list[str], best: int = BEST) -> Iterator[str]:
+    """Everything that the search and the list disagree on; says in `exercised` what the case was good for.
+
+    Args:
+        case: what is searched for.
+        seed: of the limit, and of what is checked twice.
+        exercised: is added to.
+        best: points that are simulated.
+    """
+    rng = random.Random(seed)
+    spaces = [
+        all_points(space) for space in (listed(case.request, c) for c in configs_of(case.request)) if space.points
+    ]
+    for space in spaces:
+        yield from space.check(rng, SUMMED)
+    tight = rng.random() < (0.75 if {"zero", "recompute"} & case.knobs else 0.4)
+    request = _limited(case.request, spaces, rng) if tight else case.request
+    exercised += _kinds(request)
+    every, spaces = spaces, _searched(spaces, request)
+    least = _best(spaces, request.memory_limit_bytes, 1)
+    if not least:
+        exercised.append("no point")
+        return
+    if _best(every, request.memory_limit_bytes, 1)[0].objective_ns < least[0].objective_ns:
+        exercised.append("lighter though there is room")
+    exercised += _deciding(spaces, request, least[0])
+    for gap in (0.0, DEFAULT_GAP):
+        yield from _check_optimum(replace(request, gap=gap), spaces, least[0])
+    yield from _check_simulated(replace(request, gap=DEFAULT_GAP), spaces, best)
+
+
+def _searched(spaces: Sequence[Points], request: Request) -> list[Points]:
+    """The candidates, and what needs less memory than those that it stands in the way of."""
+    wanted = [*candidates(request)]
+    for config in list(wanted):
+        mine = [space for space in spaces if space.listed.config == config]
+        free, limited = (_best(mine, limit, 1) for limit in (ROOMY, request.memory_limit_bytes))
+        if mine and free and (not limited or limited[0].objective_ns > free[0].objective_ns):
+            wanted += lighter(request, config)
+    return [space for space in spaces if space.listed.config in wanted]
+
+
+def _limited(request: Request, spaces: Sequence[Points], rng: random.Random) -> Request:
+    """With a limit that the best points do not fit, but some do, if there is one."""
+    best = _best(spaces, ROOMY, TIES)
+    peaks = [space.peak_nbytes[space.objective_ns < IMPOSSIBLE] for space in spaces]
+    lowest = min((int(some.min()) for some in peaks if some.size), default=0)
+    roomy = min((one.peak_nbytes for one in best if one.objective_ns == best[0].objective_ns), default=0)
+    return replace(request, memory_limit_bytes=rng.randrange(lowest, roomy)) if lowest < roomy else request
+
+
+def _kinds(request: Request) -> Iterator[str]:
+    """What is awkward about a request."""
+    if request.memory_limit_bytes < ROOMY:
+        yield "tight limit"
+    if request.training.precision.half is not None:
+        yield "half precision"
+    if request.cost.cluster.overlaps:
+        yield "overlaps"
+    if request.cost.cluster.nodes > 1:
+        yield "two nodes"
+    if not request.pins.layouts and request.pins.dp != 1:
+        yield "followed samples"
+
+
+def _best(spaces: Sequence[Points], limit: int, count: int) -> list[Found]:
+    """The points of least objective that fit, least first."""
+    found = []
+    for space in spaces:
+        objective = np.where(space.peak_nbytes <= limit, space.objective_ns, IMPOSSIBLE)
+        leading = [int(at) for at in np.argsort(objective, kind="stable")[:count] if objective[at] < IMPOSSIBLE]
+        found += [Found(space, at, int(objective[at]), int(space.peak_nbytes[at])) for at in leading]
+    return sorted(found, key=lambda one: one.objective_ns)[:count]
+
+
+def _deciding(spaces: Sequence[Points], request: Request, least: Found) -> Iterator[str]:
+    """The knobs without which the least objective would be greater."""
+    limit = request.memory_limit_bytes
+    defaults: dict[str, Callable[[PlanConfig], bool]] = {
+        "dp": lambda config: config.dp == 1,
+        "tp": lambda config: config.tp == 1,
+        "pp": lambda config: config.pp == 1,
+        "micro-batch": lambda config: config.num_micro_batches == 1,
+        "zero": lambda config: config.zero_stage == (request.pins.zero_stage or 0),
+        "recompute": lambda config: config.recompute is (request.pins.recompute or Recompute.NONE),
+    }
+    for knob, is_default in defaults.items():
+        left = _best([space for space in spaces if is_default(space.listed.config)], limit, 1)
+        if not left or left[0].objective_ns > least.objective_ns:
+            yield knob
+    first = [space.objective_ns[0] for space in spaces if space.peak_nbytes[0] <= limit]
+    if min(first, default=IMPOSSIBLE) > least.objective_ns:
+        yield "signatures"
+    if _another_schedule(request, least) < least.objective_ns:
+        yield "schedule"
+
+
+def _another_schedule(request: Request, least: Found) -> int:
+    """The least objective of the best point's mesh and micro-batches under the other schedules."""
+    config, objective = least.config, IMPOSSIBLE
+    for schedule in Schedule if config.pp > 1 else ():
+        laps = schedule.default_laps
+        problem = schedule_problem(schedule, config.pp, laps, config.num_micro_batches)
+        if schedule is config.schedule or problem is not None or config.pp * laps > request.model.layers:
+            continue
+        space = listed(request, replace(config, schedule=schedule, virtual_stages=laps))
+        best = _best([all_points(space)], request.memory_limit_bytes, 1) if 0 < space.points <= MOST_POINTS else []
+        objective = min([objective, *(one.objective_ns for one in best)])
+    return objective
+
+
+def _answer(request: Request, simulated: int) -> Plan | None:
+    """The search's answer; None if it finds that nothing fits."""
+    try:
+        return search(request, simulate=simulated_step, budget=Budget.of(BUDGET_S), simulated=simulated).plan
+    except InfeasibleError:
+        return None
+
+
+def _check_optimum(request: Request, spaces: Sequence[Points], least: Found) -> Iterator[str]:
+    limit, gap, least_s = request.memory_limit_bytes, request.gap, least.objective_ns / 1e9
+    plan = _answer(request, 1)
+    if plan is None:
+        if _fits(request, spaces, least):
+            yield f"gap {gap}: nothing fits {limit} bytes, but {_told(least)}"
+        return
+    claims = plan.claims
+    if (claims.status == Status.OPTIMAL) != (claims.gap == 0):
+        yield f"gap {gap}: {claims.status} with a gap of {claims.gap}"
+    if claims.status == Status.LIMIT:
+        yield f"gap {gap}: no answer in {BUDGET_S} s"
+    objective_ns, peak = priced(listed(request, plan.config), plan.layout)
+    if not _close(objective_ns / 1e9, claims.objective_s):
+        yield f"gap {gap}: the objective is {claims.objective_s} to the search, and {objective_ns} ns by its layout"
+    if claims.lower_bound_s > least_s * (1 + EXACT):
+        yield f"gap {gap}: the bound {claims.lower_bound_s} lies above {_told(least)}"
+    found = f"gap {gap}: {claims.status} {claims.objective_s} of {_short(plan.config)}"
+    is_worse = claims.objective_s > least_s * (1 + gap) * (1 + EXACT)
+    if is_worse and (claims.status == Status.OPTIMAL or _fits(request, spaces, least)):
+        yield f"{found}, but {_told(least)}"
+    if claims.objective_s < least_s * (1 - EXACT) and peak <= limit:
+        yield f"{found} is better than {_told(least)}"
+
+
+def _close(one: float, other: float) -> bool:
+    return abs(one - other) <= EXACT * max(one, other)
+
+
+def _fits(request: Request, spaces: Sequence[Points], least: Found) -> bool:
+    """Whether a best point fits as its blocks are laid out."""
+    ties = [one for one in _best(spaces, request.memory_limit_bytes, TIES) if one.objective_ns == least.objective_ns]
+    return any(max(memory_nbytes(_lowered(one))) <= request.memory_limit_bytes for one in ties)
+
+
+def _lowered(one: Found) -> Program:
+    space = one.points.listed
+    return lower_priced(Priced(space.graph, one.points.layout(one.at), space.pipeline, space.cost))
+
+
+def _check_simulated(request: Request, spaces: Sequence[Points], best: int) -> Iterator[str]:
+    programs = map(_lowered, _best(spaces, request.memory_limit_bytes, best))
+    fitting = [program for program in programs if max(memory_nbytes(program)) <= request.memory_limit_bytes]
+    steps = [simulated_step(program).step_time_s for program in fitting]
+    plan = _answer(request, 6)
+    if plan is None or not steps:
+        return
+    if plan.claims.step_time_s > SLOWER * min(steps):
+        yield f"simulated: {plan.claims.step_time_s} s of {_short(plan.config)}, but {min(steps)} s can be had"
+    program = lower_priced(plan.priced)
+    times = [simulate(program, steps=count).step_time_s for count in (1, 2, 3)]
+    if plan.claims.simulated_lower_bound_s > min(times) * (1 + EXACT):
+        yield f"simulated: bound {plan.claims.simulated_lower_bound_s} s, but steps take {times} s"
+
+
+def _told(found: Found) -> str:
+    return f"{found.objective_ns} ns of {_short(found.config)} at point {found.at} are the least"
+
+
+def _short(config: PlanConfig) -> str:
+    """Degrees and what saves memory."""
+    degrees = f"dp {config.dp} tp {config.tp} pp {config.pp} m {config.num_micro_batches} {config.schedule}"
+    return f"({degrees} zero {config.zero_stage} recompute {config.recompute})"

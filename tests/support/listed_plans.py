@@ -1,0 +1,210 @@
+"""Listed plans: every plan of a small model that a search chooses from, listed without any code of the search.
+
+What is listed is stated in three places and written here again, as plain as can be:
+
+    candidates      every way to cut all devices into data x tensor x pipeline and the batch into micro-batches that
+                    the pins allow; no more stages (times laps) than layers (`strategy.search.candidate.candidates`)
+    lighter ones    of each, with activations computed again, with parameters gathered per use (stage 3 of ZeRO), and
+                    with both, where no pin says otherwise (the docstring of `strategy.search.search`)
+    signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
+                    (`strategy.search.layouts.rules`): along the tensor axis inputs are whole, all else is free; along
+                    the data axis the inputs are split by sample, and in layers everything follows from that, op after
+                    op (`sample_flow`) - but where layouts are pinned or ZeRO says how parameters lie, all but the
+                    inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`).
+
+Alike ops of repeated layers have one signature, and what computes an op again has that of the op. Experts, sequences
+that are split and the host are left out: tiny models have none of them, and a pin or the cluster rules them out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cached_property, partial
+
+from strategy.cost.cost import CostModel
+from strategy.graph.graph import Graph, Op, Role
+from strategy.graph.ops import op_definition
+from strategy.graph.signature import Signature, op_signatures
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.config import SMALLEST_SHARED, PlanConfig, Recompute
+from strategy.layout.layout import Stages, assign_stages
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.passes.planned import planned_graph
+from strategy.passes.recompute import dropped_values
+from strategy.passes.training import training_graph
+from strategy.passes.zero_layouts import zero_filter
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, NdSbp, Split
+from strategy.search.candidate.candidates import Request
+
+Options = dict[str, tuple[Signature, ...]]
+"""Op name -> the signatures that it may have."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One candidate: its graph on its stages, and what every op may be laid out like."""
+
+    config: PlanConfig
+    graph: Graph
+    stages: Stages
+    pipeline: Pipeline
+    cost: CostModel
+    options: Options
+
+    @cached_property
+    def groups(self) -> tuple[tuple[Op, ...], ...]:
+        """Ops that take one signature together."""
+        graph, found = self.graph, dict[object, list[Op]]()
+        for op in graph.ops:
+            original = graph.by_name[op.repeats] if op.repeats else op
+            specs = graph.specs((*op.inputs, *op.outputs, *op.updates))
+            alike = op.kind, specs, tuple(sorted(op.attrs.items())), self.options[op.name]
+            found.setdefault((original.template or original.name, *alike), []).append(op)
+        return tuple(map(tuple, found.values()))
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many signatures every group chooses from."""
+        return tuple(len(self.options[ops[0].name]) for ops in self.groups)
+
+    @property
+    def points(self) -> int:
+        """How many combinations of signatures there are."""
+        return math.prod(self.sizes)
+
+    def picked(self, picks: tuple[int, ...]) -> dict[str, Signature]:
+        """Op name -> signature, of one pick per group."""
+        return {
+            op.name: self.options[op.name][pick] for ops, pick in zip(self.groups, picks, strict=True) for op in ops
+        }
+
+    def pinned(self, pattern: str, layout: NdSbp) -> Listed:
+        """What is left where the values that a pattern means are to be laid out like that."""
+        on_mesh = tuple(B if parts == 1 else sbp for sbp, parts in zip(layout, self.config.mesh, strict=True))
+        wanted = {name: on_mesh for name in self.graph.values if fnmatchcase(name, pattern)}
+        left = dict(self.options)
+        for op in self.graph.ops:
+            if any(name in wanted for name in (*op.inputs, *op.outputs, *op.updates)):
+                left[op.name] = tuple(one for one in left[op.name] if _as_pinned(op, one, wanted))
+        return replace(self, options=left)
+
+
+def candidates(request: Request) -> Iterator[PlanConfig]:
+    """Every division of devices and batch that the pins allow; what is not pinned saves no memory."""
+    pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    schedule = pins.schedule or Schedule.ONE_F_ONE_B
+    stage = pins.zero_stage or 0
+    for dp, tp, pp in itertools.product(range(1, devices + 1), repeat=3):
+        if dp * tp * pp != devices or pp * pins.laps > max(request.model.layers, 1) or (stage and dp == 1):
+            continue
+        for micro in (micro for micro in range(1, batch + 1) if batch % (dp * micro) == 0):
+            count = batch // (dp * micro)
+            wanted = pins.dp, pins.tp, pins.pp, pins.micro_batch, pins.num_micro_batches
+            values = dp, tp, pp, micro, count
+            agree = all(pin in (None, value) for pin, value in zip(wanted, values, strict=True))
+            if not agree or schedule_problem(schedule, pp, pins.laps, count) is not None:
+                continue
+            yield PlanConfig(
+                *(dp, tp, pp, micro, count, schedule),
+                virtual_stages=pins.laps,
+                recompute=pins.recompute or Recompute.NONE,
+                zero_stage=stage,
+                zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
+            )
+
+
+def lighter(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """The same devices and micro-batches with less memory: gathered per use, computed again, both."""
+    pins = request.pins
+    again = [config.recompute]
+    if pins.recompute is None:
+        graph = training_graph(request.model, replace(request.training, num_micro_batches=1))
+        again += [kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind)]
+    stages = [config.zero_stage, *([3] if pins.zero_stage is None and config.dp > 1 else [])]
+    for kind, stage in itertools.product(again, stages):
+        if (kind, stage) != (config.recompute, config.zero_stage):
+            yield replace(config, recompute=kind, zero_stage=stage)
+
+
+def listed(request: Request, config: PlanConfig, *, follows: bool = True) -> Listed:
+    """One candidate with all that its ops may be laid out like, which may be nothing.
+
+    Unless it `follows`, along the data axis all but the inputs is free, as where layouts are pinned.
+    """
+    training = replace(request.training, num_micro_batches=config.num_micro_batches)
+    graph = planned_graph(request.model, training, config)
+    size = config.dp * config.tp
+    placements = tuple(
+        Placement(tuple(range(stage * size, (stage + 1) * size)), config.mesh, config.axes)
+        for stage in range(config.pp)
+    )
+    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
+    overlaps = request.cost.cluster.device.backend != "numpy"
+    pipeline = Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
+    follows = follows and not request.pins.layouts and not config.zero_stage
+    may = _allowed(graph, stages, config, follows=follows)
+    options = {op.name: tuple(one for one in op_signatures(graph, op, config.mesh) if may(op, one)) for op in graph.ops}
+    found = Listed(config, graph, stages, pipeline, request.cost, options)
+    for pattern, layout in request.pins.layouts.items():
+        found = found.pinned(pattern, layout)
+    return found
+
+
+def _as_pinned(op: Op, signature: Signature, wanted: Mapping[str, NdSbp]) -> bool:
+    """Whether values are as wanted; a copy that is to be laid out anew may read them otherwise."""
+    copies = op_definition(op.kind).rearranges and op.outputs[0] in wanted
+    names = (*op.inputs, *op.outputs, *op.updates)
+    return all(
+        wanted.get(name, layout) == layout or (copies and name not in op.outputs)
+        for name, layout in zip(names, signature.layouts, strict=True)
+    )
+
+
+def _allowed(graph: Graph, stages: Stages, config: PlanConfig, *, follows: bool) -> Callable[[Op, Signature], bool]:
+    """Whether the rules of the axes leave a signature to an op; `follows`: along the data axis layers follow."""
+    inputs = {value.name for value in graph.with_role(Role.INPUT)}
+    in_layers = _followed(graph, config.dp) if follows and config.dp > 1 else {}
+    demanded = zero_filter(graph, config, stages.stage_of)
+
+    def allowed(op: Op, signature: Signature) -> bool:
+        read = [layout for name, layout in zip(op.inputs, signature.inputs, strict=True) if name in inputs]
+        if config.dp > 1 and any(layout[0] != Split(0) for layout in read):
+            return False
+        if config.tp > 1 and any(layout[1] != B for layout in read):
+            return False
+        along_data = tuple(layout[0] for layout in signature.layouts)
+        return in_layers.get(op.name, along_data) == along_data and demanded(op, signature)
+
+    return allowed
+
+
+def _followed(graph: Graph, parts: int) -> dict[str, tuple[object, ...]]:
+    """Op of a layer -> its layouts along the data axis, where it has anything to split.
+
+    Every op in turn takes the first of its signatures that finds most of what it reads as it wants it, given how that
+    was written; inputs are split by sample, variables whole, and stay so.
+    """
+    held: dict[str, object] = {}
+    for value in graph.values.values():
+        if value.role is not Role.COMPUTED:
+            held[value.name] = Split(0) if value.role is Role.INPUT else B
+    found: dict[str, tuple[object, ...]] = {}
+    for op in graph.ops:
+        legal = [one for one in op_signatures(graph, op, (parts,)) if all(layout == (B,) for layout in one.updates)]
+        if not legal:
+            continue
+        first = min(legal, key=partial(_mismatches, op, held))
+        held.update((name, layout[0]) for name, layout in zip(op.outputs, first.outputs, strict=True))
+        along = tuple(layout[0] for layout in first.layouts)
+        if op.layer is not None and any(isinstance(sbp, Split) for sbp in along):
+            found[op.name] = along
+    return found
+
+
+def _mismatches(op: Op, held: Mapping[str, object], signature: Signature) -> int:
+    return sum(held[name] != layout[0] for name, layout in zip(op.inputs, signature.inputs, strict=True))

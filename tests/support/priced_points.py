@@ -1,0 +1,322 @@
+"""Priced points: the objective and the memory of every combination of signatures of one candidate.
+
+Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetime_peak`, from their definitions:
+
+    times       every act counts in full in the chunk (stage, lap, phase) that it belongs to, or once, before the first
+                chunk of its stage or after the last; a transfer of a micro-batch to the next place of its pass is the
+                message between the two. Where weight gradients have no chunks of their own they follow the backward
+                pass at once.
+    objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
+                message has arrived; a message keeps its sender busy unless messages overlap
+    memory      every tensor takes its largest piece, in whole lines of 64 bytes, in all its blocks, while it lives
+
+What an act costs is the cost model's to say, which acts there are and how long tensors live is the arrangement's.
+
+An act of an op follows from the signature of the op alone, a conversion and a copy of a value from those of the op that
+decides its home and of its readers. So layouts are arranged until every such part has been seen once; all points are
+then sums of parts. `Points.check` compares sums with whole layouts.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.errors import SbpError
+from strategy.base.units import to_ns
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Phase, deciding_op
+from strategy.graph.signature import piece_specs
+from strategy.layout.arrangement import Action, Arrangement, Held, arrange
+from strategy.layout.convert import Converter, lay_out
+from strategy.layout.layout import Layout, home_of, wanted_copies
+from strategy.layout.schedule import at_position, chunk_order, position_of
+from strategy.program.program import ActKind
+from strategy.sbp.tensor import Rate
+from tests.support.listed_plans import Listed
+
+IntArray = npt.NDArray[np.int64]
+Picks = tuple[int, ...]
+Key = tuple[object, ...]
+"""("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time)."""
+LINE = 64
+"""Bytes in whole numbers of which blocks are held."""
+IMPOSSIBLE = 2**62
+"""The objective where a conversion does not exist."""
+AT_ONCE = 2**14
+"""Points that are summed up at once."""
+TRIES = 200
+"""Layouts that are drawn to see one part."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """All points of a candidate, in the order of `itertools.product` of its groups' signatures.
+
+    Attributes:
+        listed: the candidate.
+        objective_ns: (points,).
+        peak_nbytes: (points,), of the stage that holds most.
+    """
+
+    listed: Listed
+    objective_ns: IntArray
+    peak_nbytes: IntArray
+
+    def picks(self, point: int) -> Picks:
+        """The choice of every group at a point."""
+        return tuple(int(pick) for pick in np.unravel_index(point, self.listed.sizes))
+
+    def layout(self, point: int) -> Layout:
+        """The layout at a point."""
+        return laid_out(self.listed, self.picks(point))
+
+    def check(self, rng: random.Random, count: int) -> Iterator[str]:
+        """Where sums of parts are not what whole layouts say, at some random points."""
+        for point in (rng.randrange(len(self.objective_ns)) for _ in range(count)):
+            if self.objective_ns[point] < IMPOSSIBLE:
+                found = priced(self.listed, self.layout(point))
+                if found != (self.objective_ns[point], self.peak_nbytes[point]):
+                    yield f"{self.listed.config}: parts of point {point} do not add up to {found}"
+
+
+def laid_out(listed: Listed, picks: Picks) -> Layout:
+    """The layout of one choice per group.
+
+    Raises:
+        SbpError: some conversion does not exist.
+    """
+    converter = Converter(listed.cost, listed.stages.placements)
+    return lay_out(listed.graph, listed.stages, listed.picked(picks), converter)
+
+
+def priced(listed: Listed, layout: Layout) -> tuple[int, int]:
+    """(objective in ns, peak in bytes) of one layout."""
+    parts = _Arranged(listed).parts(layout)
+    total: dict[Key, int] = defaultdict(int)
+    for found in parts.values():
+        for key, amount in found.items():
+            total[key] += amount
+    columns = {key: np.array([amount], np.int64) for key, amount in total.items()}
+    return int(_step_ns(listed, columns)[0]), max((a for key, a in total.items() if key[0] == "held"), default=0)
+
+
+def all_points(listed: Listed) -> Points:
+    """Every combination of signatures, priced."""
+    tables = _Tables(listed)
+    tables.fill()
+    objective, peak = np.empty(listed.points, np.int64), np.empty(listed.points, np.int64)
+    for begin in range(0, listed.points, AT_ONCE):
+        some = slice(begin, min(begin + AT_ONCE, listed.points))
+        objective[some], peak[some] = tables.priced(np.arange(some.start, some.stop))
+    return Points(listed, objective, peak)
+
+
+@dataclass(slots=True)
+class _Arranged:
+    """What the parts of layouts take and hold; prices are remembered."""
+
+    listed: Listed
+    converter: Converter = field(init=False)
+    seconds: dict[object, int] = field(default_factory=dict)
+    group_of: dict[str, int] = field(init=False)
+    decides: dict[str, Picks] = field(init=False)
+    """Value -> the groups that its conversions follow from, ascending."""
+
+    def __post_init__(self) -> None:
+        graph = self.listed.graph
+        self.converter = Converter(self.listed.cost, self.listed.stages.placements)
+        self.group_of = {op.name: group for group, ops in enumerate(self.listed.groups) for op in ops}
+        self.decides = {}
+        for name in graph.values:
+            ops = [*graph.consumers[name], *filter(None, [deciding_op(graph, name)])]
+            self.decides[name] = tuple(sorted({self.group_of[op.name] for op in ops}))
+
+    def parts(self, layout: Layout) -> dict[Picks, dict[Key, int]]:
+        """Groups -> what follows from their choice alone: nanoseconds by account, bytes by stage and time."""
+        listed = self.listed
+        arrangement = arrange(listed.graph, layout, listed.pipeline)
+        found: dict[Picks, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
+        for action in arrangement.actions:
+            groups = (self.group_of[action.op],) if action.op else self.decides[_written(arrangement, action).value]
+            found[groups][self._account(action)] += self._act_ns(layout, arrangement, action)
+        for tensor in arrangement.tensors:
+            nbytes = self._nbytes(tensor)
+            for time in range(tensor.lifetime.begin, tensor.lifetime.end):
+                found[self.decides[tensor.value]]["held", tensor.stage, time] += nbytes
+        return found
+
+    def impossible(self, picks: Picks) -> Iterator[Picks]:
+        """The groups whose choice wants a conversion that does not exist."""
+        listed, signatures = self.listed, self.listed.picked(picks)
+        for copy in wanted_copies(listed.graph, listed.stages, signatures):
+            home = home_of(listed.graph, listed.stages, signatures, copy.value)
+            if home is not None and (home.stage, home.layout) != (copy.stage, copy.layout):
+                try:
+                    self.converter.steps(listed.graph.values[copy.value].spec, home, copy.stage, copy.layout)
+                except SbpError:
+                    yield self.decides[copy.value]
+
+    def _account(self, action: Action) -> Key:
+        """Where an act counts."""
+        if action.phase is Phase.UPDATE:
+            return "after", action.stage
+        if action.rate is Rate.STEP:
+            return "before", action.stage
+        if action.kind is ActKind.TRANSFER and action.phase is not Phase.WEIGHT:
+            pipeline, stages = self.listed.pipeline, self.listed.config.pp
+            place = position_of(pipeline.schedule, stages, action.stage, action.lap)
+            target = place + 1 if action.phase is Phase.FORWARD else place - 1
+            exists = 0 <= target < stages * pipeline.laps
+            if exists and at_position(pipeline.schedule, stages, target)[0] != action.stage:
+                return "message", action.phase, place
+        return "chunk", action.phase, action.stage, action.lap
+
+    def _act_ns(self, layout: Layout, arrangement: Arrangement, action: Action) -> int:
+        graph, cost, placements = self.listed.graph, self.listed.cost, self.listed.stages.placements
+        placement = placements[action.stage]
+        if action.op:
+            signature = layout.signatures[action.op]
+            key: object = action.op, signature
+            if key not in self.seconds:
+                op = graph.by_name[action.op]
+                self.seconds[key] = to_ns(cost.op_seconds(graph, op, signature, placement.mesh))
+            return self.seconds[key]
+        written = _written(arrangement, action)
+        spec = graph.values[written.value].spec
+        if action.step is None:
+            nbytes = piece_specs([spec], [written.layout], placement.mesh)[0].nbytes
+            return to_ns(cost.seconds(Features(ActKind.LOAD, 0, nbytes)))
+        source = arrangement.tensors[action.reads[0]].layout
+        key = written.value, source, written.layout, action.step, action.stage, written.stage
+        if key not in self.seconds:
+            if action.kind is ActKind.TRANSFER:
+                receiver = placements[written.stage]
+                found = cost.transfer_seconds(spec, source, placement, written.layout, receiver)
+            else:
+                found = cost.seconds(cost.step_features(spec, source, action.step, placement))
+            self.seconds[key] = to_ns(found)
+        return self.seconds[key]
+
+    def _nbytes(self, tensor: Held) -> int:
+        mesh = self.listed.stages.placements[tensor.stage].mesh
+        piece = piece_specs([self.listed.graph.values[tensor.value].spec], [tensor.layout], mesh)[0]
+        return -(-piece.nbytes // LINE) * LINE * tensor.lifetime.blocks
+
+
+def _written(arrangement: Arrangement, action: Action) -> Held:
+    return arrangement.tensors[action.writes[0]]
+
+
+@dataclass(slots=True, eq=False)
+class _Table:
+    """What the choice of a few groups takes and holds: (choices, columns)."""
+
+    groups: Picks
+    sizes: Picks
+    rows: IntArray
+    is_known: npt.NDArray[np.bool_]
+    is_impossible: npt.NDArray[np.bool_]
+
+
+class _Tables:
+    """The parts of all points of a candidate."""
+
+    def __init__(self, listed: Listed) -> None:
+        self.listed, self.arranged = listed, _Arranged(listed)
+        config, pipeline = listed.config, listed.pipeline
+        places, stages = range(config.pp * pipeline.laps), range(config.pp)
+        keys: list[Key] = [(when, stage) for when in ("before", "after") for stage in stages]
+        keys += [("chunk", phase, stage, lap) for phase in Phase for stage in stages for lap in range(pipeline.laps)]
+        keys += [("message", phase, place) for phase in (Phase.FORWARD, Phase.BACKWARD) for place in places]
+        self.times = len(keys)
+        keys += [("held", stage, time) for stage in stages for time in range(len(listed.graph.ops))]
+        self.column = {key: column for column, key in enumerate(keys)}
+        found = {*self.arranged.decides.values(), *((group,) for group in range(len(listed.groups)))} - {()}
+        self.tables = {groups: self._empty(groups) for groups in sorted(found)}
+
+    def _empty(self, groups: Picks) -> _Table:
+        sizes = tuple(self.listed.sizes[group] for group in groups)
+        count = math.prod(sizes)
+        rows = np.zeros((count, len(self.column)), np.int64)
+        return _Table(groups, sizes, rows, np.zeros(count, bool), np.zeros(count, bool))
+
+    def fill(self) -> None:
+        """Arrange random layouts until every part is known, or known to be impossible."""
+        rng, sizes = random.Random(0), self.listed.sizes
+        for table in self.tables.values():
+            for row in range(len(table.rows)):
+                for _ in range(TRIES):
+                    if table.is_known[row] or table.is_impossible[row]:
+                        break
+                    picks = [rng.randrange(size) for size in sizes]
+                    for group, pick in zip(table.groups, np.unravel_index(row, table.sizes), strict=True):
+                        picks[group] = int(pick)
+                    self._learn(tuple(picks))
+                else:  # whatever goes with it is impossible, as far as was seen
+                    table.is_impossible[row] = True
+
+    def _learn(self, picks: Picks) -> None:
+        try:
+            layout = lay_out(self.listed.graph, self.listed.stages, self.listed.picked(picks), self.arranged.converter)
+        except SbpError:
+            for groups in self.arranged.impossible(picks):
+                table = self.tables[groups]
+                table.is_impossible[self._row(table, picks)] = True
+            return
+        parts = self.arranged.parts(layout)
+        for groups, table in self.tables.items():
+            row = self._row(table, picks)
+            if not table.is_known[row]:
+                table.is_known[row] = True
+                for key, amount in parts.get(groups, {}).items():
+                    table.rows[row, self.column[key]] = amount
+
+    def _row(self, table: _Table, picks: Sequence[int]) -> int:
+        return int(np.ravel_multi_index([picks[group] for group in table.groups], table.sizes))
+
+    def priced(self, points: IntArray) -> tuple[IntArray, IntArray]:
+        """(objective in ns, peak in bytes) of some points."""
+        picks = np.unravel_index(points, self.listed.sizes)
+        total = np.zeros((len(points), len(self.column)), np.int64)
+        is_impossible = np.zeros(len(points), bool)
+        for table in self.tables.values():
+            rows = np.ravel_multi_index([picks[group] for group in table.groups], table.sizes)
+            total += table.rows[rows]
+            is_impossible |= table.is_impossible[rows]
+        columns = {key: total[:, column] for key, column in self.column.items() if column < self.times}
+        objective = np.where(is_impossible, IMPOSSIBLE, _step_ns(self.listed, columns))
+        return objective, total[:, self.times :].max(axis=1)
+
+
+def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
+    """The recurrence of the schedule, of all points at once: (points,)."""
+    pipeline, p = listed.pipeline, listed.config.pp
+    zero = np.zeros_like(next(iter(columns.values())))
+    order = [list(chunk_order(pipeline.schedule, p, s, pipeline.num_micro_batches, pipeline.laps)) for s in range(p)]
+    free = [columns.get(("before", stage), zero) for stage in range(p)]
+    arrival: dict[Key, IntArray] = {}
+    while any(order):
+        for stage in range(p):
+            while order[stage]:
+                phase, k, lap = order[stage][0].phase, order[stage][0].micro_batch, order[stage][0].lap
+                place, ahead = position_of(pipeline.schedule, p, stage, lap), phase is Phase.FORWARD
+                begins = place == (0 if ahead else p * pipeline.laps - 1) or phase is Phase.WEIGHT
+                if not begins and (phase, place, k) not in arrival:
+                    break
+                order[stage].pop(0)
+                took = columns.get(("chunk", phase, stage, lap), zero)
+                if phase is Phase.BACKWARD and not pipeline.schedule.splits_backward:
+                    took = took + columns.get(("chunk", Phase.WEIGHT, stage, lap), zero)
+                end = (free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])) + took
+                message = columns.get(("message", phase, place), zero)
+                arrival[phase, place + (1 if ahead else -1), k] = end + message
+                free[stage] = end if pipeline.overlaps else end + message
+    ends = [free[stage] + columns.get(("after", stage), zero) for stage in range(p)]
+    return np.asarray(np.max(ends, axis=0))
