@@ -58,7 +58,7 @@ FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
 """Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
 
 FAR = 0.06
-"""A candidate whose objective is worse by more than this part is not simulated beside others."""
+"""A candidate of a large model whose objective is worse by more than this part is not simulated beside others."""
 
 COMPETITORS = 3
 """Plans that are simulated at least, if need be with rule-based ones."""
@@ -353,7 +353,11 @@ def _simulated(request: Request, known: _Known, simulate: Simulate, *, most: int
     bound_ns = min((*known.bounds_ns.values(), leading[0].objective_ns))
     plans: list[Plan] = []
     together = _together(request)
-    while leading and len(plans) < most and not (plans and (budget.is_over() or _is_far(leading[0], plans))):
+    while (
+        leading
+        and len(plans) < most
+        and not (plans and (budget.is_over() or (together > 1 and _is_far(leading[0], plans))))
+    ):
         few, leading = leading[:together], leading[together:]
         tasks = [
             partial(fitted_plan, request, one, simulate, bound_ns=bound_ns, budget=budget, needed=not plans and not i)
