@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.campaigns import oracle
+from tests.support.random_requests import random_case
 
 
 @pytest.mark.slow
@@ -13,3 +14,18 @@ def test_the_search_agrees_with_every_plan_listed() -> None:
     assert outcome.failures == []
     for knob in ("dp", "tp", "pp", "micro-batch", "signatures", "recompute", "tight limit", "half precision"):
         assert outcome.coverage[knob], knob
+
+
+def findings(seed: int, best: int) -> list[str]:
+    return list(oracle.check(random_case(seed), seed, [], best))
+
+
+def test_without_a_gap_no_part_of_the_objective_is_negligible() -> None:
+    """ZBV on two stages: the best layout is better by less than a thousandth than that of the even paths."""
+    assert findings(79, 0) == []
+
+
+@pytest.mark.xfail(reason="one layout of each candidate is simulated, the best by an objective that counts no overlap")
+@pytest.mark.parametrize("seed", [228, 302, 400])
+def test_what_overlaps_is_simulated_in_other_layouts_too(seed: int) -> None:
+    assert findings(seed, oracle.BEST) == []

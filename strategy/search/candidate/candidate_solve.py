@@ -32,7 +32,7 @@ from strategy.search.layouts.deduce import Deduction, deduce
 from strategy.search.layouts.space import SearchSpace
 
 NEGLIGIBLE = 1e-3
-"""A part of the objective that it is not worth looking at a second layout for."""
+"""A part of the objective that it is not worth looking at a second layout for, where any gap is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,9 @@ def examine(
         quick_ns = quick_bound_ns(request, config)
         deduced = _deduced(config, space, request.deduction, request.memory_limit_bytes, quick_ns)
         return CandidateBound(quick_ns, deduced.bound_ns, deduced)
-    return _Examination(config, space, request.memory_limit_bytes, budget, cutoff_ns, gap).examined()
+    return _Examination(
+        config, space, request.memory_limit_bytes, budget, cutoff_ns, gap, min(NEGLIGIBLE, request.gap)
+    ).examined()
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class _Examination:
     budget: Budget
     cutoff_ns: int | None
     gap: float
+    negligible: float
 
     def examined(self) -> CandidateBound:
         """What can be said within the budget.
@@ -150,7 +153,7 @@ class _Examination:
 
     def _is_close(self, found: Solved) -> bool:
         """Whether next to nothing could be gained, or no more than is of interest."""
-        return found.objective_ns - found.bound_ns <= max(NEGLIGIBLE, self.gap) * found.objective_ns
+        return found.objective_ns - found.bound_ns <= max(self.negligible, self.gap) * found.objective_ns
 
     def _fits(self, found: Solved) -> bool:
         return max(found.peaks) <= self.memory_limit_bytes
