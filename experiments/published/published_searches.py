@@ -25,7 +25,7 @@ from experiments.published.step_causes import StepCauses, difference, step_cause
 from experiments.verbs.search import degrees
 from simulator.simulate import Simulation, simulate
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
+from strategy.base.errors import ContradictionError, InfeasibleError, InputError, OutOfTimeError
 from strategy.closed_form.calibration import FittedConstants
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster
@@ -142,12 +142,12 @@ def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) ->
         simulator = _Simulator()
         try:
             plan, laid_out = find(simulator)
+        except (InputError, ContradictionError) as error:
+            failures.append(f"{what}: cannot be expressed: {error}")
         except InfeasibleError as error:
             failures.append(f"{what}: called infeasible, though {one.name} ran: {error}")
         except OutOfTimeError:
             failures.append(f"{what}: no plan within {time_limit_s:g} s")
-        except InputError as error:
-            failures.append(f"{what}: cannot be expressed: {error}")
         else:
             return _priced(plan, laid_out, simulator.seen[plan.claims.step_time_s], one.framework, fitted)
         return None

@@ -128,6 +128,10 @@ class InfeasibleError(SbplanError):
         super().__init__(f"infeasible: {problem}" + (f"; {hint}" if hint else ""))
 
 
+class ContradictionError(InfeasibleError):
+    """Pins that leave nothing together, whatever the memory."""
+
+
 class OutOfTimeError(SbplanError):
     """The budget was used up before there was an answer; what is known until then is whole."""
 

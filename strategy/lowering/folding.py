@@ -11,7 +11,7 @@ for others is taken to send as much; it holds as much as any, for the first piec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,30 +57,21 @@ def folding(
     arrangement: Arrangement,
     features: Sequence[Features],
     budget: Budget = UNLIMITED,
-    *,
-    exactly: bool = False,
 ) -> Folding | None:
     """How the ranks of a laid-out graph fold; None if some of a stage are unlike others.
 
-    `features` are those of the actions, in order; `exactly`: ranks are alike that hold and send the same, to the byte.
+    `features` are those of the actions, in order.
 
     Raises:
         OutOfTimeError: the budget was over before it was known.
     """
-    return _Folder(graph, layout, pipeline, cluster, arrangement, _same if exactly else _even).folding(features, budget)
+    return _Folder(graph, layout, pipeline, cluster, arrangement).folding(features, budget)
 
 
 class _Folder:
     def __init__(
-        self,
-        graph: Graph,
-        layout: Layout,
-        pipeline: Pipeline,
-        cluster: Cluster,
-        arrangement: Arrangement,
-        are_even: Callable[[Sent], bool],
+        self, graph: Graph, layout: Layout, pipeline: Pipeline, cluster: Cluster, arrangement: Arrangement
     ) -> None:
-        self.are_even = are_even
         self.graph, self.pipeline, self.cluster, self.arrangement = graph, pipeline, cluster, arrangement
         self.placements = layout.stages.placements
         self.layouts: Numbers[NdSbp] = Numbers()
@@ -123,12 +114,7 @@ class _Folder:
             )
             for tensor in self.arrangement.tensors
         }
-        return all(self._are_alike(specs[spec], self.layouts[layout], mesh) for spec, layout, mesh in held)
-
-    def _are_alike(self, spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
-        """Whether all ranks of a mesh hold pieces of one size."""
-        boxes = () if spec.ragged is not None else local_boxes(spec.shape, layout, mesh)
-        return bool(boxes) and self.are_even(np.array([box_size(box) * spec.dtype.nbytes for box in set(boxes)]))
+        return all(_holds_alike(specs[spec], self.layouts[layout], mesh) for spec, layout, mesh in held)
 
     def _number(self, action: Action, features: Features) -> int:
         """Where `sent` has what the ranks of the action's stage send; there is None if some are unlike others."""
@@ -142,7 +128,7 @@ class _Folder:
         if key not in self.known:
             crosses = action.kind is ActKind.TRANSFER
             sent = self._transferred(action, there) if crosses else self._boxed(action, here, features)
-            even = sent is not None and all(map(self.are_even, sent.T))
+            even = sent is not None and all(map(_even, sent.T))
             self.known[key] = len(self.sent)
             self.sent.append(sent if even else None)
         return self.known[key]
@@ -200,10 +186,12 @@ def _groups(placement: Placement, axes: Sequence[int]) -> NDArray[np.int64]:
     return np.moveaxis(positions, axes, range(-len(axes), 0)).reshape(-1, count)
 
 
+def _holds_alike(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
+    """Whether all ranks of a mesh hold pieces of one size."""
+    boxes = () if spec.ragged is not None else local_boxes(spec.shape, layout, mesh)
+    return bool(boxes) and _even(np.array([box_size(box) * spec.dtype.nbytes for box in set(boxes)]))
+
+
 def _even(nbytes: NDArray[np.int64]) -> bool:
     most, least = int(nbytes.max()), int(nbytes.min())
     return most - least <= max(UNEVEN_NBYTES, UNEVEN_SHARE * most)
-
-
-def _same(nbytes: NDArray[np.int64]) -> bool:
-    return int(nbytes.max()) == int(nbytes.min())

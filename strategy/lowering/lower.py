@@ -58,7 +58,7 @@ from strategy.sbp.sbp import NdSbp, Partial, local_boxes
 from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
 FOLDED_FROM = 32
-"""Of more ranks than these, those stand for others in simulations that are alike but for what is cut unevenly."""
+"""More ranks than these are simulated by those that stand for others, where there are such."""
 
 PROLOGUE, EPILOGUE = "prologue", "epilogue"
 
@@ -86,8 +86,8 @@ def lower_priced(
 ) -> Program:
     """The same of a graph that is priced already.
 
-    For simulation alone, `folds`: one rank per stage, if those of every stage are alike (`folding`), to the byte where
-    there are no more than `folded_from` (FOLDED_FROM where it is not given).
+    For simulation alone, `folds`: of more ranks than `folded_from` (FOLDED_FROM where it is not given), if those of a
+    stage are alike, one per stage (`folding`).
 
     Raises:
         PlanError: it is too large (`check_size`).
@@ -97,9 +97,8 @@ def lower_priced(
     arrangement, features = priced.arrangement, priced.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
-    if folds and ranks > len(layout.stages.placements):
-        exactly = ranks <= (FOLDED_FROM if folded_from is None else folded_from)
-        folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features, budget, exactly=exactly)
+    if folds and ranks > (FOLDED_FROM if folded_from is None else folded_from):
+        folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features, budget)
     if folded is None:
         check_size(priced)
     lowering = _Lowering(graph, layout, pipeline, cost, arrangement, features, folded, budget)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, InputError
+from strategy.base.errors import ContradictionError, InfeasibleError, InputError
 from strategy.layout.config import PlanConfig
 from strategy.search.candidate.candidates import Pins, Request, candidates_of, free_rules, space_of
 
@@ -96,7 +96,7 @@ def smallest_contradiction(
 
 def contradictory(
     request: Request, leave_nothing: Callable[[Request], bool], budget: Budget, because: str = ""
-) -> InfeasibleError:
+) -> ContradictionError:
     """What to say of pins that leave nothing: a smallest set of them, as far as there is time.
 
     Args:
@@ -113,9 +113,11 @@ def contradictory(
     names = " and ".join(map(str, found))
     where = f"{request.devices} devices with a global batch of {request.training.global_batch}"
     if len(found) == 1:
-        return InfeasibleError(f"no plan for {where} has {names}{because}", hint="pin another value, or leave it open")
+        return ContradictionError(
+            f"no plan for {where} has {names}{because}", hint="pin another value, or leave it open"
+        )
     word = "the smallest set of pins that contradict each other" if proved else "these pins contradict each other"
-    return InfeasibleError(f"no plan for {where} has {names}: {word}{because}", hint="relax one of them")
+    return ContradictionError(f"no plan for {where} has {names}: {word}{because}", hint="relax one of them")
 
 
 def leave_no_candidate(request: Request) -> bool:

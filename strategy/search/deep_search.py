@@ -22,7 +22,7 @@ from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.configurations import listed, mesh_groups
 from strategy.search.contradiction import contradictory
-from strategy.search.full_layout import laid_out
+from strategy.search.full_layout import priced_in_full
 from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
@@ -44,7 +44,8 @@ def deep_search(
     """The fastest plan found, with its bound; see `search`.
 
     Raises:
-        InfeasibleError: the pins leave no configuration, or none fits the memory limit.
+        ContradictionError: the pins leave no configuration.
+        InfeasibleError: none fits the memory limit.
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()
@@ -130,7 +131,7 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
         InfeasibleError: its memory, as it is laid out, exceeds the limit.
         OutOfTimeError: there is not enough time.
     """
-    priced = laid_out(request, one, budget)
+    priced = priced_in_full(request, one, budget)
     solved = solved_as(one.found.config, priced, 0)
     return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
 

@@ -14,7 +14,7 @@ from strategy.search.search_state import LayoutProposal
 from strategy.search.template.layer_template import on_one_stage
 
 
-def laid_out(request: Request, one: LayoutProposal, budget: Budget = UNLIMITED) -> Priced:
+def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIMITED) -> Priced:
     """A proposal in full.
 
     Raises:

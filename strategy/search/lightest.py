@@ -20,7 +20,7 @@ from strategy.search.candidate.candidates import Request
 from strategy.search.candidate.infeasibility import Tightest, nothing_fits
 from strategy.search.candidate.least_work import LeastWork
 from strategy.search.configurations import MeshGroup
-from strategy.search.full_layout import laid_out
+from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
 from strategy.search.template.outer_approximation import chunks_in_flight
@@ -56,7 +56,7 @@ def nothing_fits_deep(
     if not proposals:
         return nothing_fits(request, None, complete=False)
     one = min(proposals, key=lambda one: max(one.found.peak_bytes))
-    priced = laid_out(request, one)
+    priced = priced_in_full(request, one)
     program = lower_priced(priced, folds=True)
     solved = solved_as(one.found.config, priced, 0)
     return nothing_fits(request, Tightest(solved, program, max(memory_nbytes(program))), complete=False)

@@ -91,8 +91,8 @@ def search(
         watch: is told of every candidate before it is solved.
 
     Raises:
-        InfeasibleError: the pins leave no candidate (names a smallest set of them that contradict each other), or no
-            candidate fits the memory limit (names the smallest limit that would do).
+        ContradictionError: the pins leave no candidate; names a smallest set of them.
+        InfeasibleError: no candidate fits the memory limit; names the smallest limit that would do.
         OutOfTimeError: the time ran out before there was any plan.
     """
     start = time.monotonic()

@@ -84,10 +84,10 @@ def test_what_is_said_is_what_was_found() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"pins": replace(TINY.pins, dp=3)}, "theirs: cannot be expressed: no plan has these degrees"),
+        ({"pins": replace(TINY.pins, dp=3)}, "theirs: cannot be expressed: infeasible: no plan for 2 devices"),
         (
             {"pins": replace(TINY.pins, virtual_stages=2, schedule=Schedule.ZBV)},
-            "theirs: cannot be expressed: no plan has these degrees",
+            "theirs: cannot be expressed: infeasible: no plan for 2 devices",
         ),
     ],
     ids=["degrees", "stages"],

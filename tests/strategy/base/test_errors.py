@@ -7,6 +7,7 @@ import pytest
 from strategy.base import errors
 from strategy.base.errors import (
     CertificateError,
+    ContradictionError,
     DeadlockError,
     EnvironmentLacks,
     GraphError,
@@ -41,6 +42,7 @@ def test_exit_codes_are_the_contract() -> None:
         CertificateError: 2,
         DeadlockError: 2,
         InfeasibleError: 3,
+        ContradictionError: 3,
         OutOfTimeError: 4,
         EnvironmentLacks: 5,
         RunError: 6,
