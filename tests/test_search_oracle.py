@@ -25,7 +25,9 @@ def test_without_a_gap_no_part_of_the_objective_is_negligible() -> None:
     assert findings(79, 0) == []
 
 
-@pytest.mark.xfail(reason="one layout of each candidate is simulated, the best by an objective that counts no overlap")
 @pytest.mark.parametrize("seed", [228, 302, 400])
 def test_what_overlaps_is_simulated_in_other_layouts_too(seed: int) -> None:
-    assert findings(seed, oracle.BEST) == []
+    found = findings(seed, oracle.BEST)
+    assert [one for one in found if not one.startswith("simulated: ")] == []
+    if found:
+        pytest.xfail("one layout of each candidate is simulated, the best by an objective that counts no overlap")

@@ -266,9 +266,11 @@ def _solve_all(
     """Solve every candidate that may be better than the best so far, while there is time: by the gap, then exactly."""
     if request.gap:
         _solve_each(request, candidates, known, time.all, watch, request.gap)
-    if known.complete:
+    if not request.gap:
+        _solve_each(request, candidates, known, time.all, watch, 0.0)
+    elif known.complete:
         _solve_each(request, candidates, known, time.exactly, watch, 0.0)
-        known.complete |= bool(request.gap)
+        known.complete = True
 
 
 def _solve_each(

@@ -47,7 +47,7 @@ from strategy.plan.plan import Plan
 from strategy.program.program import Program
 from strategy.search.candidate.candidates import Request
 from strategy.search.search import search
-from tests.campaigns.outcome import Outcome
+from tests.campaigns.outcome import Outcome, survived
 from tests.support.listed_plans import candidates, lighter, listed
 from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced
 from tests.support.random_requests import ROOMY, Case, configs_of, random_case
@@ -83,17 +83,9 @@ def run(cases: int, seed: int, *, best: int = BEST) -> Outcome:
             outcome.coverage["passed over: too many points" if case.points else "passed over: no points"] += 1
         else:
             exercised: list[str] = []
-            outcome.add(f"case {number}", _survived(check(case, number, exercised, best)), exercised)
+            outcome.add(f"case {number}", survived(check(case, number, exercised, best)), exercised)
         number += 1
     return outcome
-
-
-def _survived(findings: Iterator[str]) -> Iterator[str]:
-    """The findings of one case; that it crashed is one, and no reason to end the campaign."""
-    try:
-        yield from findings
-    except Exception as error:  # noqa: BLE001 - whatever the search does is a finding
-        yield f"{type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -30,3 +30,11 @@ class Outcome:
             for key, least in wanted.items()
             if self.coverage[key] < least
         ]
+
+
+def survived(findings: Iterable[str]) -> Iterator[str]:
+    """The findings of one case; that it crashed is one, and no reason to end the campaign."""
+    try:
+        yield from findings
+    except Exception as error:  # noqa: BLE001 - whatever is tried out may raise anything
+        yield f"{type(error).__name__}: {error}"

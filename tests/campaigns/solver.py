@@ -18,7 +18,7 @@ from strategy.ilp.solve import smallest_limit, solve
 from strategy.ilp.solve.conflict import overfull_times
 from strategy.ilp.solve.memory_feasibility import find_legal
 from tests.campaigns import graph_layouts
-from tests.campaigns.outcome import Outcome
+from tests.campaigns.outcome import Outcome, survived
 from tests.strategy.ilp.problems import random_problem
 
 GRAPHS = 10
@@ -45,21 +45,13 @@ def run(cases: int, seed: int) -> Outcome:
         if number % GRAPHS == 0:
             nth = number // GRAPHS
             case = graph_layouts.nth_case(nth, most=4000 if nth % 50 == 0 else 250)
-            outcome.add(f"graph {nth}", _survived(graph_layouts.check(case, nth, exercised)), exercised)
+            outcome.add(f"graph {nth}", survived(graph_layouts.check(case, nth, exercised)), exercised)
         else:
             problem = random_problem(random.Random(number))
             if number % TIED == 1:
                 problem = coarse(problem)
-            outcome.add(f"problem {number}", _survived(check(problem, exercised)), exercised)
+            outcome.add(f"problem {number}", survived(check(problem, exercised)), exercised)
     return outcome
-
-
-def _survived(findings: Iterator[str]) -> Iterator[str]:
-    """The findings of one case; that it crashed is one, and no reason to end the campaign."""
-    try:
-        yield from findings
-    except Exception as error:  # noqa: BLE001 - whatever the solver does is a finding
-        yield f"{type(error).__name__}: {error}"
 
 
 def check(problem: Problem, exercised: list[str]) -> Iterator[str]:

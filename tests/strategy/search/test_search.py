@@ -106,6 +106,12 @@ def test_a_gap_is_kept_before_it_is_closed(asked: Request, together: bool, monke
         assert best * (1 - 1e-9) <= claims.objective_s
 
 
+def test_without_a_gap_all_of_the_time_is_for_an_exact_answer(asked: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The share that closes what is left of a gap is of no account then."""
+    monkeypatch.setattr(strategy.search.search, "EXACT_SHARE", 0.0)
+    assert found_with(replace(asked, gap=0.0)).status == "optimal"
+
+
 def test_a_stage_of_zero_is_pinned(asked: Request) -> None:
     plan = found_with(replace(asked, pins=Pins(dp=2, zero_stage=3, zero_min_size=9))).plan
     assert (plan.config.zero_stage, plan.config.zero_min_size) == (3, 9)
