@@ -11,7 +11,7 @@ from strategy.search.template.answers import on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
 from strategy.search.template.point import FloatArray
 
-EXHAUSTED = 8
+EXHAUSTED = 12
 """Level of a box that no further cut is looked for."""
 
 

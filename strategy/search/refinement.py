@@ -257,8 +257,11 @@ class Refinement:
             if promises and not box.is_proposed:
                 weights = self._likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
-            if box.level < EXHAUSTED and bound.most_gained_ns(box.points) >= RISE * most_ns:
-                return self._ask(config, bound.weights + self._a_little(box, bound.weights), tensor_axis=False)
+            if box.level < EXHAUSTED:
+                if bound.most_gained_ns(box.points) < RISE * most_ns and box.within is not None:
+                    bound = box.within.mixed(config, box.points)
+                if (bound.step_ns or 0) >= box.bound_ns + RISE * most_ns or bound is box.prices[config]:
+                    return self._ask(config, bound.weights + self._a_little(box, bound.weights), tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
@@ -305,8 +308,6 @@ class Refinement:
         if answer.proposed is not None:
             self._propose(box, answer.proposed, answer.point)
         box.level += 1
-        if box.bound_ns < before_ns + RISE * most_ns and box.is_proposed:
-            box.level = EXHAUSTED
 
     def _bound_layers(self, box: Box, least_ns: int) -> None:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""

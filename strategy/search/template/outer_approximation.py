@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -38,6 +38,8 @@ UNITS = np.concatenate([np.full(15, 1e6), np.full(9, 2.0**20)])
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 8
+BEYOND = 10.0
+"""What it costs, in steps, to hold twice the memory that there is."""
 MOST = 1e7
 """In `UNITS`, of any coordinate: days and petabytes."""
 
@@ -101,6 +103,22 @@ class _Program:
         row.SetCoefficient(self.step, -1.0)
         self.paths += 1
         self.priced.append((row, path))
+
+    def add_mixes(self, points: Sequence[FloatArray], excess: float) -> None:
+        """No point but mixes of some; bytes that these hold beyond the limits cost `excess` each."""
+        one = self.solver.Constraint(1.0, 1.0)
+        shares = [self.solver.NumVar(0.0, self.solver.infinity(), "") for _ in points]
+        for share in shares:
+            one.SetCoefficient(share, 1.0)
+        for at, coordinate in enumerate(self.point):
+            row = self.solver.Constraint(0.0, self.solver.infinity())
+            row.SetCoefficient(coordinate, 1.0)
+            for share, point in zip(shares, points, strict=True):
+                row.SetCoefficient(share, -float(point[at]))
+        beyond = self.solver.NumVar(0.0, self.solver.infinity(), "")
+        self.solver.Objective().SetCoefficient(beyond, excess)
+        for held, _ in self.priced:
+            held.SetCoefficient(beyond, -1.0)
 
     def add_cuts(self, cuts: list[tuple[FloatArray, float]]) -> None:
         """Add those that are new."""
@@ -198,6 +216,23 @@ class OuterApproximation:
             program = self.programs[config, more_bytes] = _Program.of(self.least, rows, limits)
             program.add_path(*self._longest(config, self.least, exact=False))
         program.add_cuts(self.cuts)
+        return self._within_paths(program, config, exact=exact)
+
+    def mixed(self, config: PlanConfig, points: Sequence[FloatArray]) -> Bound:
+        """What a configuration takes at least among mixes of points that are known, (SIZE,) in nanoseconds and bytes.
+
+        No cut raises the bound above that before there is a new point; its prices are where to look for one. What
+        mixes hold beyond the memory makes a step longer.
+        """
+        rows, limits = self._memory(config)
+        program = _Program.of(0 * self.least, rows, limits)
+        longest_ms = max(self.step_ns(config, point) for point in points) / UNITS[0]
+        program.add_mixes([point / UNITS for point in points], BEYOND * longest_ms / float(limits.min()))
+        program.add_path(*self._longest(config, points[-1] / UNITS, exact=True))
+        return self._within_paths(program, config, exact=True)
+
+    def _within_paths(self, program: _Program, config: PlanConfig, *, exact: bool) -> Bound:
+        """The least step, by as many paths as it takes."""
         while True:
             solved = program.solve()
             if solved is None:
@@ -208,7 +243,8 @@ class OuterApproximation:
                 break
             program.add_path(longest, messages_ms)
         weights = program.weights() / UNITS * UNITS[0]
-        return Bound(int(step_ms * UNITS[0] * (1 - CLOSE)), weights, point * UNITS)
+        least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
+        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, point * UNITS)
 
     def step_ns(self, config: PlanConfig, point: FloatArray) -> float:
         """What a step of a configuration takes at least at a point, (SIZE,) in nanoseconds and bytes."""
