@@ -43,7 +43,22 @@ from strategy.search.search_result import Watch
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Answer, Proposed, Question, Templates, on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation, least_times
-from strategy.search.template.point import HELD, MICRO, PARTS, PASSES, SAVED, SIZE, SUMS, FloatArray
+from strategy.search.template.point import (
+    BYTES,
+    DEFERRED,
+    HELD,
+    MESSAGES,
+    MICRO,
+    OF_MICRO_BATCH,
+    PARTS,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+    FloatArray,
+)
 from strategy.search.template.stages import parts_at, pipelined
 from strategy.search.workers import Outcome, Workers
 
@@ -242,14 +257,14 @@ class Refinement:
                 held = (
                     box.within.byte_weights(config) * box.scarce.pop() * box.bound_ns / self.request.memory_limit_bytes
                 )
-                for part in (MICRO, SAVED) if config.zero_stage == 3 else (MICRO, SAVED, HELD):
+                for part in _on_tensor_axis(config):
                     alone[part] = bound.weights[part] if part == MICRO else held[part]
                 return self._ask(config, alone, tensor_axis=True)
             if box.level == 2:
                 alone = np.zeros(SIZE)
-                for part in (MICRO, SAVED) if config.zero_stage == 3 else (MICRO, SAVED, HELD):
+                for part in _on_tensor_axis(config):
                     alone[part] = bound.weights[part]
-                needed = config.tp * config.cp > 1 or alone[SAVED].any() or alone[HELD].any()
+                needed = config.tp * config.cp > 1 or alone[BYTES].any()
                 if needed and self._may_gain(box, alone, WORTH_SHARING * most_ns):
                     return self._ask(config, alone, tensor_axis=True)
                 box.level = 3
@@ -290,7 +305,7 @@ class Refinement:
         if question.tensor_axis:
             self.points.setdefault(of_tensor_axis(question.config), []).append(answer.point)
             self.cuts.setdefault(of_tensor_axis(question.config), []).append(cut)
-        elif question.config.recompute is Recompute.NONE and not question.weights[SAVED].any():
+        elif question.config.recompute is Recompute.NONE and not question.weights[OF_MICRO_BATCH].any():
             self.cuts.setdefault(of_work(question.config), []).append(cut)
         elif box.within is not None:
             box.within.add_cut(*cut)
@@ -415,13 +430,14 @@ class Refinement:
 
         Bytes that have no price have none here: what other boxes may take over of the answer depends on it.
         """
-        config, weights = box.config, np.zeros((SIZE // PARTS, PARTS))
-        weights[:] = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
-        found = weights.ravel()
+        config, found = box.config, np.zeros(SIZE)
+        layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
+        found[TIMES] = np.tile(layers, len(PASSES))
         found[MICRO] *= config.num_micro_batches
-        found[HELD.start :] *= TIE * box.bound_ns / self.request.memory_limit_bytes
-        for part in (HELD, SUMS, SAVED):
-            found[part] *= priced[part].any()
+        found[MESSAGES] = config.num_micro_batches
+        for part in (HELD, SUMS, SAVED, WAITING, DEFERRED):
+            if priced[part].any():
+                found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
         return LITTLE * found
 
     def _crowding(self, box: Box, config: PlanConfig) -> float:
@@ -441,7 +457,7 @@ class Refinement:
             layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
             least = TIE * box.bound_ns / self.request.memory_limit_bytes * layers
             in_flight = min(config.pp, config.num_micro_batches)
-            for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight)):
+            for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
                 weights[part] = HARDER**box.tries * np.maximum(weights[part], often * least)
         return weights
 
@@ -513,6 +529,12 @@ def _plain(config: PlanConfig) -> PlanConfig:
     return replace(
         config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B
     )
+
+
+def _on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
+    """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
+    following = MICRO, SAVED, WAITING, DEFERRED
+    return following if config.zero_stage == 3 else (*following, HELD)
 
 
 def _gathers_first(weights: FloatArray) -> bool:

@@ -23,7 +23,7 @@ from strategy.graph.signature import AxisFilter, Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import lay_out
+from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
@@ -32,12 +32,26 @@ from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, Reduce
 from strategy.sbp.tensor import Rate
-from strategy.search.candidate.candidates import Request, free_rules, space_of
+from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, LinearLayoutProblem, linear_layout_problem
+from strategy.search.layouts.restriction import complete
 from strategy.search.layouts.rules import following_samples
-from strategy.search.layouts.short_model import places_of
-from strategy.search.layouts.space import Kept, SearchSpace, Weight
-from strategy.search.template.point import HELD, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray, time_at, unit
+from strategy.search.layouts.short_model import LAYERS, MIDDLE, places_of
+from strategy.search.layouts.space import Handed, Kept, SearchSpace, Weight
+from strategy.search.template.point import (
+    DEFERRED,
+    HELD,
+    MESSAGES,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+    FloatArray,
+    time_at,
+    unit,
+)
 
 CLOSE_ENOUGH = 2e-4
 """By this part a template's bound may be below the cost that is found."""
@@ -60,7 +74,9 @@ class LayerTemplate:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
-        return _template(request, short, on_one_stage(config), budget, following=False)
+        placements = placements_of(config)[:2]
+        between = Converter(request.cost, placements) if len(placements) > 1 else None
+        return _template(request, short, on_one_stage(config), budget, following=False, between=between)
 
     @staticmethod
     def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
@@ -95,8 +111,10 @@ class LayerTemplate:
             raise InfeasibleError("no conversions lead between the layouts that the pins leave", hint="relax a pin")
         if solution.choice is None:
             raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
-        point = self.problem.linear.counted(solution.choice).astype(np.float64)
-        return solution.lower_bound / scale, problem.signatures(solution.choice), point
+        # What has no price may be held for nobody, in the choice that was found.
+        choice = complete(problem.problem, solution.choice[: len(problem.classes)])
+        point = self.problem.linear.counted(choice).astype(np.float64)
+        return solution.lower_bound / scale, problem.signatures(choice), point
 
     def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
@@ -104,7 +122,15 @@ class LayerTemplate:
         return layout, arrange(self.space.graph, layout, self.space.pipeline)
 
 
-def _template(request: Request, short: Model, config: PlanConfig, budget: Budget, *, following: bool) -> LayerTemplate:
+def _template(
+    request: Request,
+    short: Model,
+    config: PlanConfig,
+    budget: Budget,
+    *,
+    following: bool,
+    between: Converter | None = None,
+) -> LayerTemplate:
     space = space_of(replace(request, model=short), config, free_rules(config))
     graph = space.graph
     counted = frozenset(following_samples(graph, 2) if following else graph.by_name)
@@ -115,6 +141,7 @@ def _template(request: Request, short: Model, config: PlanConfig, budget: Budget
         weigh=_weigher(graph, counted),
         home_weights=homes,
         kept=kept,
+        handed={} if between is None else _handed(graph, between),
     )
     return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
 
@@ -159,8 +186,32 @@ class _Weigher:
 
 
 def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
-    apart = frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
-    return _Weigher(places_of(graph), counted, apart)
+    return _Weigher(places_of(graph), counted, _apart(graph))
+
+
+def _apart(graph: Graph) -> frozenset[str]:
+    """Gradients of weights, which are a pass of their own under some schedules."""
+    return frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
+
+
+def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
+    """What the middle layer reads of the first one, handed on from stage to stage, and of the last one, handed back.
+
+    Args:
+        graph: of the short model.
+        between: of the first two stages of a pipeline.
+    """
+    found: dict[str, Handed] = {}
+    for name, value in graph.values.items():
+        producer = graph.producer.get(name)
+        if producer is None or value.rate is not Rate.MICRO_BATCH or producer.layer not in (0, LAYERS - 1):
+            continue
+        readers = tuple(op.name for op in graph.consumers[name] if op.layer == MIDDLE)
+        if readers:
+            onward = producer.layer == 0
+            weight = unit(MESSAGES.start + (not onward))
+            found[name] = Handed(weight, readers, int(not onward), int(onward), between)
+    return found
 
 
 def _held(
@@ -181,6 +232,7 @@ def _held(
     """
     homes: dict[str, Weight] = {}
     kept: dict[str, Kept] = {}
+    apart = _apart(graph)
     part_of = places_of(graph)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)
@@ -191,11 +243,16 @@ def _held(
             if decider.name not in counted:
                 continue
             later = [op for op in readers if op.phase is not Phase.FORWARD]
-            if decider.phase is not Phase.FORWARD or not later or any(op.name not in counted for op in later):
+            if not later or any(op.name not in counted for op in later):
                 continue
             there = part_of[later[0].name]
+            if decider.phase is not Phase.FORWARD:
+                waiting = [op.name for op in later if op.name in apart and part_of[op.name] == there]
+                if waiting and decider.name not in apart:
+                    kept[name] = Kept(unit(DEFERRED.start + there), (waiting[0],), or_home=True)
+                continue
             later = [op for op in later if part_of[op.name] == there]
-            weight = unit(SAVED.start + there)
+            weight = unit((WAITING if all(op.name in apart for op in later) else SAVED).start + there)
             if any(op.phase is Phase.FORWARD and part_of[op.name] == there for op in readers):
                 kept[name] = Kept(weight, tuple(op.name for op in later))
             elif part == there:
