@@ -32,7 +32,6 @@ class Box:
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
-        scarce: what filling the memory shall count in questions that are left on its tensor axis.
         promise: what it is thought to take, beside what that was found with.
     """
 
@@ -48,7 +47,6 @@ class Box:
     is_proposed: bool = False
     tries: int = 0
     crowding: dict[Schedule, float] = field(default_factory=dict)
-    scarce: list[float] = field(default_factory=list)
     promise: tuple[object, float] = (None, 0.0)
 
     @property

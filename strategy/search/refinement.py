@@ -44,7 +44,6 @@ from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Answer, Proposed, Question, Templates, on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation, least_times
 from strategy.search.template.point import (
-    BYTES,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -58,6 +57,7 @@ from strategy.search.template.point import (
     TIMES,
     WAITING,
     FloatArray,
+    time_at,
 )
 from strategy.search.template.stages import parts_at, pipelined
 from strategy.search.workers import Outcome, Workers
@@ -72,8 +72,6 @@ LITTLE = 2e-3
 """By this part what is not on a path counts all the same."""
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
-SCARCE = (0.5, 0.05)
-"""What filling the memory counts, as a part of the step, where layouts of a tensor axis are asked to hold less."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
 BESIDE = 1
@@ -108,8 +106,6 @@ class Refinement:
         self.gradients: dict[object, tuple[int, LeastAdding | None]] = {}
         self.crowding: dict[Schedule, float] = {}
         """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
-        self.scarce: set[object] = set()
-        """Tensor axes whose layouts were asked to hold less."""
         self.too_many: dict[object, int] = {}
         """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
@@ -251,43 +247,44 @@ class Refinement:
                 box.level = max(box.level, 2)
                 box.raise_bounds(most_ns)
                 continue
-            bound = box.prices[config]
-            if box.level == 2 and box.scarce:
-                alone = np.zeros(SIZE)
-                held = (
-                    box.within.byte_weights(config) * box.scarce.pop() * box.bound_ns / self.request.memory_limit_bytes
-                )
-                for part in _on_tensor_axis(config):
-                    alone[part] = bound.weights[part] if part == MICRO else held[part]
-                return self._ask(config, alone, tensor_axis=True)
             if box.level == 2:
-                alone = np.zeros(SIZE)
-                for part in _on_tensor_axis(config):
-                    alone[part] = bound.weights[part]
-                needed = config.tp * config.cp > 1 or alone[BYTES].any()
-                if needed and self._may_gain(box, alone, WORTH_SHARING * most_ns):
-                    return self._ask(config, alone, tensor_axis=True)
+                weights = self._worth_asking(box, self._on_axes(box), WORTH_SHARING * most_ns)
+                if weights is not None:
+                    return self._ask(config, _restricted(weights, _on_tensor_axis(config)), tensor_axis=True)
                 box.level = 3
                 continue
             if promises and not box.is_proposed:
                 weights = self._likely_to_fit(box, most_ns)
                 return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
             if box.level < EXHAUSTED:
-                if bound.most_gained_ns(box.points) < RISE * most_ns and box.within is not None:
-                    bound = box.within.mixed(config, box.points)
-                if (bound.step_ns or 0) >= box.bound_ns + RISE * most_ns or bound is box.prices[config]:
-                    return self._ask(config, bound.weights + self._a_little(box, bound.weights), tensor_axis=False)
+                weights = self._worth_asking(box, box.points, RISE * most_ns)
+                if weights is not None:
+                    return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
             box.level = EXHAUSTED
             if not promises:
                 return None
         return None
 
-    def _may_gain(self, box: Box, weights: FloatArray, least_ns: float) -> bool:
-        """Whether a cut on the tensor axis may raise the bound by so much: not so, where a point is nearly as low."""
-        config = box.config
-        rest = self._rest(box)
-        points = (point + rest for point in self.points.get(of_tensor_axis(config), ()))
-        return replace(box.prices[config], weights=weights).most_gained_ns(points) >= least_ns
+    def _worth_asking(self, box: Box, points: list[FloatArray], least_ns: float) -> FloatArray | None:
+        """(SIZE,): the weights of a cut that may raise the bound by so much; None where points forbid it that are known.
+
+        They lie between the prices of the bound and those of mixes of these points (Ben-Ameur and Neto 2007,
+        Acceleration of cutting-plane and column generation algorithms).
+        """
+        weights = box.prices[box.config].weights
+        if points and box.within is not None:
+            among = box.within.mixed(box.config, points)
+            if (among.step_ns or 0) < box.bound_ns + least_ns:
+                return None
+            weights = (weights + among.weights) / 2
+        return weights
+
+    def _on_axes(self, box: Box) -> list[FloatArray]:
+        """What templates of a box's tensor axis are known to take, with what the box takes at least beside it."""
+        config, rest = box.config, self._rest(box)
+        rest[time_at("backward_ns", 0) :][:PARTS] += self._exchange_ns(config) / self.request.model.layers
+        known = self.points.get(of_tensor_axis(config), [])
+        return [_restricted(point, _on_tensor_axis(config)) + rest for point in known]
 
     def _first_question(self, box: Box) -> Question:
         return self._ask(_plain(box.configs[0]), _micro(self.request.model.layers), tensor_axis=True)
@@ -302,8 +299,10 @@ class Refinement:
             self._bound_layers(box, int(answer.least))
             return
         before_ns, cut = box.bound_ns, (question.weights, answer.least)
+        known = self.points.setdefault(of_tensor_axis(question.config), []) if question.tensor_axis else box.points
+        nearest_ns = min((float(question.weights @ (point - answer.point)) for point in known), default=math.inf)
+        known.append(answer.point)
         if question.tensor_axis:
-            self.points.setdefault(of_tensor_axis(question.config), []).append(answer.point)
             self.cuts.setdefault(of_tensor_axis(question.config), []).append(cut)
         elif question.config.recompute is Recompute.NONE and not question.weights[OF_MICRO_BATCH].any():
             self.cuts.setdefault(of_work(question.config), []).append(cut)
@@ -311,18 +310,13 @@ class Refinement:
             box.within.add_cut(*cut)
         self._share(box)
         box.raise_bounds(most_ns)
+        gained_ns = max(box.bound_ns - before_ns, nearest_ns)
         if question.tensor_axis:
-            config, key = box.config, of_tensor_axis(question.config)
-            held = math.inf if box.within is None else box.within.held_bytes(config, answer.point + self._rest(box))
-            if held > self.request.memory_limit_bytes and key not in self.scarce:
-                self.scarce.add(key)
-                box.scarce = list(SCARCE)
-            box.level = 2 if box.scarce or box.bound_ns >= before_ns + WORTH_SHARING * most_ns else 3
+            box.level = 2 if gained_ns >= WORTH_SHARING * most_ns else 3
             return
-        box.points.append(answer.point)
         if answer.proposed is not None:
             self._propose(box, answer.proposed, answer.point)
-        box.level += 1
+        box.level = box.level + 1 if gained_ns >= RISE * most_ns or not box.is_proposed else EXHAUSTED
 
     def _bound_layers(self, box: Box, least_ns: int) -> None:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
@@ -535,6 +529,14 @@ def _on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
     following = MICRO, SAVED, WAITING, DEFERRED
     return following if config.zero_stage == 3 else (*following, HELD)
+
+
+def _restricted(numbers: FloatArray, coordinates: Sequence[slice]) -> FloatArray:
+    """(SIZE,): some coordinates alone."""
+    found = np.zeros(SIZE)
+    for part in coordinates:
+        found[part] = numbers[part]
+    return found
 
 
 def _gathers_first(weights: FloatArray) -> bool:

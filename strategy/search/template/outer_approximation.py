@@ -15,8 +15,7 @@ paths.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -50,7 +49,7 @@ UNITS = np.concatenate([np.full(BYTES.start, 1e6), np.full(SIZE - BYTES.start, 2
 """Milliseconds and MiB: what the program counts in."""
 CLOSE = 1e-7
 """By this part of it a bound is lowered: more than a linear program errs by."""
-MOST_PATHS = 8
+MOST_PATHS = 40
 BEYOND = 10.0
 """What it costs, in steps, to hold twice the memory that there is."""
 MOST = 1e7
@@ -61,17 +60,11 @@ MOST = 1e7
 class Bound:
     """What a configuration takes at least, None if nothing fits; and the prices that say so.
 
-    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds; `point`, (SIZE,), is
-    what the cuts leave at least.
+    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds.
     """
 
     step_ns: int | None
     weights: FloatArray
-    point: FloatArray
-
-    def most_gained_ns(self, points: Iterable[FloatArray]) -> float:
-        """By so much at most the next cut by its prices raises it, where some points are known to be taken."""
-        return min((float(self.weights @ (point - self.point)) for point in points), default=math.inf)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +78,7 @@ class _Program:
     priced: list[tuple[Any, FloatArray]] = field(default_factory=list)
     """Rows whose dual prices weigh the point: what they say of it."""
     cuts: int = 0
+    parameters: Any = None
     has_prices: bool = False
     """Whether the last solution has any: now and then the solver gives up."""
 
@@ -98,7 +92,9 @@ class _Program:
         step = solver.NumVar(0.0, solver.infinity(), "")
         solver.Objective().SetCoefficient(step, 1.0)
         solver.Objective().SetMinimization()
-        program = _Program(solver, point, step)
+        program = _Program(solver, point, step, parameters=pywraplp.MPSolverParameters())
+        # Presolving gives up on some of these programs.
+        program.parameters.SetIntegerParam(program.parameters.PRESOLVE, program.parameters.PRESOLVE_OFF)
         for row, limit in zip(rows, limits, strict=True):
             held = solver.Constraint(-solver.infinity(), float(limit))
             program._fill(held, row)
@@ -143,7 +139,7 @@ class _Program:
         """(the least step, the point of it); None where nothing fits."""
         from ortools.linear_solver import pywraplp
 
-        status = self.solver.Solve()
+        status = self.solver.Solve(self.parameters)
         self.has_prices = status == pywraplp.Solver.OPTIMAL
         if status == pywraplp.Solver.INFEASIBLE:
             return None
@@ -238,14 +234,16 @@ class OuterApproximation:
     def mixed(self, config: PlanConfig, points: Sequence[FloatArray]) -> Bound:
         """What a configuration takes at least among mixes of points that are known, (SIZE,) in nanoseconds and bytes.
 
-        No cut raises the bound above that before there is a new point; its prices are where to look for one. What
-        mixes hold beyond the memory makes a step longer.
+        Points may be of some coordinates alone, zero elsewhere. No cut on these raises the bound above that, before
+        there is a new point; its prices are where to look for one. What mixes hold beyond the memory makes a step
+        longer.
         """
         rows, limits = self._memory(config)
-        program = _Program.of(0 * self.least, rows, limits)
+        program = _Program.of(self.least, rows, limits)
         longest_ms = max(self.step_ns(config, point) for point in points) / UNITS[0]
         program.add_mixes([point / UNITS for point in points], BEYOND * longest_ms / float(limits.min()))
         program.add_path(self._longest(config, points[-1] / UNITS, exact=True))
+        program.add_cuts(self.cuts)
         return self._within_paths(program, config, exact=True)
 
     def _within_paths(self, program: _Program, config: PlanConfig, *, exact: bool) -> Bound:
@@ -253,7 +251,7 @@ class OuterApproximation:
         while True:
             solved = program.solve()
             if solved is None:
-                return Bound(None, np.zeros(SIZE), np.zeros(SIZE))
+                return Bound(None, np.zeros(SIZE))
             step_ms, point = solved
             longest = self._longest(config, point, exact=exact)
             if longest @ point <= step_ms * (1 + 1e-4) or program.paths >= MOST_PATHS:
@@ -261,17 +259,11 @@ class OuterApproximation:
             program.add_path(longest)
         weights = program.weights() / UNITS * UNITS[0]
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
-        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, point * UNITS)
+        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights)
 
     def step_ns(self, config: PlanConfig, point: FloatArray) -> float:
         """What a step of a configuration takes at least at a point, (SIZE,) in nanoseconds and bytes."""
         return float(self._longest(config, point / UNITS, exact=True) @ (point / UNITS) * UNITS[0])
-
-    def byte_weights(self, config: PlanConfig) -> FloatArray:
-        """(SIZE,): how often a byte of each coordinate is held by the stage that holds most."""
-        rows, _ = self._memory(config)
-        found: FloatArray = rows.max(0)
-        return found
 
     def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
         """What the rows count at a point, of the stage that holds most."""
