@@ -29,6 +29,7 @@ class Box:
         shared: how many it has of those that boxes share, by whom they are shared.
         adding_ns: what it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts.
         points: that its own answers were found at.
+        stalled: how many of the latest cuts have gained nothing.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
@@ -44,6 +45,7 @@ class Box:
     shared: dict[object, int] = field(default_factory=dict)
     adding_ns: float = 0.0
     points: list[FloatArray] = field(default_factory=list)
+    stalled: int = 0
     is_proposed: bool = False
     tries: int = 0
     crowding: dict[Schedule, float] = field(default_factory=dict)

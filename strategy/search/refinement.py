@@ -66,6 +66,8 @@ TIE = 0.01
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
 HARDER = 4.0
 """By this factor bytes count more after every such proposal."""
+MOST_STALLED = 2
+"""So many cuts in turn may gain nothing before no further one is looked for."""
 MOST_TRIES, FIRST_TRIES = 3, 5
 """So often proposals of a box are made to hold less: once something fits, and before."""
 LITTLE = 2e-3
@@ -205,7 +207,7 @@ class Refinement:
             stale = self.promising is None or self.promising.level < 3 or self.promising.is_proposed
             if stale or self.promising not in left or self.promising.bound_ns >= most_ns:
                 likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
-                self.promising = min(likely, key=self._promise, default=None)
+                self.promising = self._most_promising(likely)
             if self.promising is None:
                 break
             self._add_question(found, self.promising, most_ns, promises=True)
@@ -255,7 +257,7 @@ class Refinement:
                 continue
             if promises and not box.is_proposed:
                 weights = self._likely_to_fit(box, most_ns)
-                return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False)
+                return self._ask(config, weights + self._a_little(box, weights), tensor_axis=False, proposes=True)
             if box.level < EXHAUSTED:
                 weights = self._worth_asking(box, box.points, RISE * most_ns)
                 if weights is not None:
@@ -289,8 +291,8 @@ class Refinement:
     def _first_question(self, box: Box) -> Question:
         return self._ask(_plain(box.configs[0]), _micro(self.request.model.layers), tensor_axis=True)
 
-    def _ask(self, config: PlanConfig, weights: FloatArray, *, tensor_axis: bool) -> Question:
-        return Question(config, weights, tensor_axis, self.one_s, self.budget)
+    def _ask(self, config: PlanConfig, weights: FloatArray, *, tensor_axis: bool, proposes: bool = False) -> Question:
+        return Question(config, weights, tensor_axis, self.one_s, self.budget, proposes)
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""
@@ -316,7 +318,10 @@ class Refinement:
             return
         if answer.proposed is not None:
             self._propose(box, answer.proposed, answer.point)
-        box.level = box.level + 1 if gained_ns >= RISE * most_ns or not box.is_proposed else EXHAUSTED
+        if question.proposes:
+            return
+        box.stalled = 0 if gained_ns >= RISE * most_ns else box.stalled + 1
+        box.level = box.level + 1 if box.stalled < MOST_STALLED else EXHAUSTED
 
     def _bound_layers(self, box: Box, least_ns: int) -> None:
         """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
@@ -476,6 +481,15 @@ class Refinement:
         if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
             self.too_many[_of_memory(box.config)] = box.config.micro_batch
         box.is_proposed |= is_last or math.isinf(least_ns) or fitting_ns <= (1 + SETTLED) * least_ns
+
+    def _most_promising(self, boxes: list[Box]) -> Box | None:
+        """The box that is thought to take least; what was thought of others is not looked at again for that."""
+        while boxes:
+            best = min(boxes, key=lambda box: box.promise[1])
+            before_ns, least_ns = best.promise[1], self._promise(best)
+            if least_ns <= before_ns or all(least_ns <= box.promise[1] for box in boxes):
+                return best
+        return None
 
     def _promise(self, box: Box) -> float:
         """What a box is thought to take at least, in nanoseconds; remembered as long as nothing more is known of it.
