@@ -268,7 +268,7 @@ class Refinement:
         return None
 
     def _worth_asking(self, box: Box, points: list[FloatArray], least_ns: float) -> FloatArray | None:
-        """(SIZE,): the weights of a cut that may raise the bound by so much; None where points forbid it that are known.
+        """(SIZE,): the weights of a cut that may raise the bound by so much; None where known points forbid it.
 
         They lie between the prices of the bound and those of mixes of these points (Ben-Ameur and Neto 2007,
         Acceleration of cutting-plane and column generation algorithms).

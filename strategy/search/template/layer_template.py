@@ -28,6 +28,7 @@ from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
+from strategy.passes.planned import planned_graph
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, Reduce
@@ -133,7 +134,7 @@ def _template(
 ) -> LayerTemplate:
     space = space_of(replace(request, model=short), config, free_rules(config))
     graph = space.graph
-    counted = frozenset(following_samples(graph, 2) if following else graph.by_name)
+    counted = _following(request, short, config) if following else frozenset(graph.by_name)
     homes, kept = _held(graph, counted, everything=not following)
     space = replace(
         space,
@@ -144,6 +145,14 @@ def _template(
         handed={} if between is None else _handed(graph, between),
     )
     return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
+
+
+def _following(request: Request, short: Model, config: PlanConfig) -> frozenset[str]:
+    """The ops that follow samples along a data axis: as a micro-batch of two ranks tells, with a sample for each."""
+    two = replace(config, dp=2, micro_batch=1)
+    training = replace(request.training, global_batch=2 * config.num_micro_batches)
+    graph = planned_graph(short, replace(request, training=training).training_with(two), two)
+    return frozenset(following_samples(graph, 2))
 
 
 def sums_alone(wanted: Callable[[Op], AxisFilter] | None) -> Callable[[Op], AxisFilter]:
@@ -219,8 +228,8 @@ def _held(
 ) -> tuple[Mapping[str, Weight], Mapping[str, Kept]]:
     """What bytes count: (value -> where it lives, value -> for whom it is kept).
 
-    Only what is held for certain, whenever micro-batches are under way: variables and sums where they live; what is
-    made once per step, in every layout in which micro-batches read it; and what the backward pass reads. Where a
+    Only what is held for certain, until the last backward pass: variables and sums where they live; what is made once
+    per step, in every layout in which backward passes read it; and what these read of their micro-batch. Where a
     layer reads a value in both passes, its copies are made in the first one, so that every layout which the second one
     wants is kept; what is read in the backward pass alone is kept where it lives or, at the end of a stage, as it is
     wanted.
@@ -263,9 +272,11 @@ def _held(
             homes |= {name: unit(HELD.start + part)} if everything else {}
         elif decider.phase is Phase.FORWARD:
             often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
-            often = [op for op in often if op.name in counted]
-            here = tuple(op.name for op in often if part_of[op.name] == part) or tuple(op.name for op in often[:1])
-            if here:
+            often = [op for op in often if op.name in counted and op.phase is not Phase.FORWARD]
+            there = [part_of[op.name] for op in often]
+            if there:
+                part = part if part in there else there[0]
+                here = tuple(op.name for op in often if part_of[op.name] == part)
                 kept[name] = Kept(unit(HELD.start + part), here)
         elif decider.phase is not Phase.UPDATE and everything:
             homes[name] = unit(SUMS.start + part)

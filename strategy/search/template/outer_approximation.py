@@ -47,7 +47,7 @@ from strategy.search.template.stages import FIRST, LAST, parts_at, stage_times
 
 UNITS = np.concatenate([np.full(BYTES.start, 1e6), np.full(SIZE - BYTES.start, 2.0**20)])
 """Milliseconds and MiB: what the program counts in."""
-CLOSE = 1e-7
+CLOSE = 1e-5
 """By this part of it a bound is lowered: more than a linear program errs by."""
 MOST_PATHS = 40
 BEYOND = 10.0
