@@ -273,9 +273,9 @@ def _held(
         elif decider.phase is Phase.FORWARD:
             often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
             often = [op for op in often if op.name in counted and op.phase is not Phase.FORWARD]
-            there = [part_of[op.name] for op in often]
-            if there:
-                part = part if part in there else there[0]
+            places = [part_of[op.name] for op in often]
+            if places:
+                part = part if part in places else places[0]
                 here = tuple(op.name for op in often if part_of[op.name] == part)
                 kept[name] = Kept(unit(HELD.start + part), here)
         elif decider.phase is not Phase.UPDATE and everything:
