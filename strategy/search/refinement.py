@@ -57,6 +57,8 @@ RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
 BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
+ALONE_EFFORT = 3.0
+"""So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
 MEANWHILE = 12
 """So many boxes are bounded beside other work."""
 ONE_SHARE, ONE_S = 0.05, 2.0
@@ -173,10 +175,13 @@ class Refinement:
             if stale or self.promising not in left or self.promising.bound_ns >= most_ns:
                 likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
                 self.promising = self.prospects.most_promising(likely)
+                if self.promising is not None and self.promising.promise[1] >= self.best_ns:
+                    # Nothing better is expected: first of all the bounds are raised.
+                    self.promising = None if any(box.level < EXHAUSTED for box in left) else self.promising
             if self.promising is None:
                 break
             self._add_question(found, self.promising, most_ns, promises=True)
-        enough = BESIDE * max((question.effort for _, question in found), default=1.0)
+        enough = BESIDE * found[0][1].effort if found else (1 + BESIDE) * ALONE_EFFORT
         while (
             sum(question.effort for box, question in found if box is not self.promising) < enough
             and not self.budget.is_over()
