@@ -206,26 +206,19 @@ class Boxing:
         Raises:
             SbpError: a side is no legal layout.
         """
-        (found,) = self.all_seconds(spec, (source,), target)
-        return found
+        return float(self.all_seconds(spec, (source,), (target,))[0, 0])
 
-    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
-        """`seconds` from several layouts."""
-        tables, goal = self._tables(spec), _known(target)
-        usual = tables[_USUAL].index
-        columns: dict[_Beyond, tuple[Mapping[_Layout, int], list[float]]] = {}
-        if goal in usual:
-            columns[_USUAL] = usual, self._column(spec, tables[_USUAL], goal)
-        found = []
-        for layout in map(_known, sources):
-            beyond = goal.beyond if layout in usual else _both(layout.beyond, goal.beyond)
-            if beyond not in columns:
-                table = self._table_with(spec, tables, beyond)
-                columns[beyond] = table.index, self._column(spec, table, goal)
-            index, column = columns[beyond]
-            if layout not in index:
-                raise self._illegal(spec, layout)
-            found.append(column[index[layout]])
+    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp]) -> Floats:
+        """(sources, targets): `seconds` between several layouts."""
+        tables = self._tables(spec)
+        usual = tables[_USUAL]
+        here, there = ([_known(layout) for layout in side] for side in (sources, targets))
+        rows, columns = ([usual.index.get(layout, -1) for layout in side] for side in (here, there))
+        found = usual.seconds[np.ix_(rows, columns)]
+        for i, row in enumerate(rows):
+            for j in range(len(columns)) if row < 0 else [j for j, column in enumerate(columns) if column < 0]:
+                table = self._table_with(spec, tables, _both(here[i].beyond, there[j].beyond))
+                found[i, j] = table.seconds[self._index(spec, table, here[i]), self._index(spec, table, there[j])]
         return found
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
@@ -237,29 +230,22 @@ class Boxing:
         tables, ends = self._tables(spec), (_known(source), _known(target))
         usual = all(layout in tables[_USUAL].index for layout in ends)
         table = self._table_with(spec, tables, _USUAL if usual else _both(ends[0].beyond, ends[1].beyond))
-        for layout in ends:
-            if layout not in table.index:
-                raise self._illegal(spec, layout)
-        here, there = (table.index[layout] for layout in ends)
-        if table.seconds[here][there] == math.inf:
+        here, there = (self._index(spec, table, layout) for layout in ends)
+        if table.seconds[here, there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
         while here != there:
-            following = table.following[here][there]
+            following = int(table.following[here, there])
             steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
 
-    def _column(self, spec: TensorSpec, table: _Table, target: _Layout) -> list[float]:
-        """Prices from all layouts of a table."""
-        if target not in table.index:
-            raise self._illegal(spec, target)
-        there = table.index[target]
-        return [row[there] for row in table.seconds]
-
-    def _illegal(self, spec: TensorSpec, layout: _Layout) -> SbpError:
-        got = f"{format_nd(layout.nd_sbp)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
-        return SbpError("not a legal layout", got=got)
+    def _index(self, spec: TensorSpec, table: _Table, layout: _Layout) -> int:
+        """Where a layout stands in a table."""
+        if layout not in table.index:
+            got = f"{format_nd(layout.nd_sbp)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
+            raise SbpError("not a legal layout", got=got)
+        return table.index[layout]
 
     def _tables(self, spec: TensorSpec) -> dict[_Beyond, _Table]:
         found = self.tables.get(spec)
@@ -314,8 +300,9 @@ def _both(one: _Beyond, other: _Beyond) -> _Beyond:
 class _Table:
     index: Mapping[_Layout, int]
     steps: Mapping[tuple[int, int], BoxingStep]
-    seconds: Sequence[Sequence[float]]
-    following: Sequence[Sequence[int]]
+    seconds: Floats
+    following: npt.NDArray[np.int16]
+    """The layout that a chain goes to first."""
 
 
 @lru_cache(maxsize=256)
@@ -362,7 +349,7 @@ def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
     count = len(steps.layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
-    following = np.tile(np.arange(count), (count, 1))
+    following = np.tile(np.arange(count, dtype=np.int16), (count, 1))
     seconds[steps.sources, steps.targets] = price(spec, steps)
     for via in range(count):
         through = seconds[:, via, None] + seconds[via]
@@ -370,7 +357,7 @@ def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
         np.copyto(seconds, through, where=shorter)
         np.copyto(following, following[:, via, None], where=shorter)
     index, between = _places(steps)
-    return _Table(index, between, seconds.tolist(), following.tolist())
+    return _Table(index, between, seconds, following)
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:

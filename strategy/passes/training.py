@@ -133,6 +133,12 @@ class Training:
         return self.global_batch // self.num_micro_batches
 
     @property
+    def of_few_micro_batches(self) -> Training:
+        """One that has the same graph, whatever the number of micro-batches is, if it is more than one."""
+        count = min(self.num_micro_batches, 2)
+        return replace(self, global_batch=count * self.micro_batch, num_micro_batches=count)
+
+    @property
     def rule(self) -> Rule:
         """The part of it that the updates need."""
         return Rule(

@@ -23,7 +23,7 @@ from strategy.graph.signature import AxisFilter, Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import lay_out
+from strategy.layout.convert import Boxings, Converter, lay_out
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
@@ -53,17 +53,21 @@ class LayerTemplate:
     problem: LinearLayoutProblem
 
     @staticmethod
-    def of(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
-        """The template of a configuration.
+    def of(
+        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
+        """The template of a configuration; what is found of `boxings` is there for further ones.
 
         Raises:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
-        return _template(request, short, on_one_stage(config), budget, following=False)
+        return _template(request, short, on_one_stage(config), budget, boxings, following=False)
 
     @staticmethod
-    def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
+    def of_tensor_axis(
+        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
         """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
 
         Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
@@ -73,7 +77,7 @@ class LayerTemplate:
         """
         alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=2)
         training = replace(request.training, global_batch=2 * config.micro_batch)
-        return _template(replace(request, training=training), short, alone, budget, following=True)
+        return _template(replace(request, training=training), short, alone, budget, boxings, following=True)
 
     def solve(self, weights: FloatArray, budget: Budget) -> tuple[float, Mapping[str, Signature], FloatArray]:
         """(bound on the cost, the signatures found, the point that they are).
@@ -104,13 +108,16 @@ class LayerTemplate:
         return layout, arrange(self.space.graph, layout, self.space.pipeline)
 
 
-def _template(request: Request, short: Model, config: PlanConfig, budget: Budget, *, following: bool) -> LayerTemplate:
+def _template(
+    request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None, *, following: bool
+) -> LayerTemplate:
     space = space_of(replace(request, model=short), config, free_rules(config))
     graph = space.graph
     counted = frozenset(following_samples(graph, 2) if following else graph.by_name)
     homes, kept = _held(graph, counted, everything=not following)
     space = replace(
         space,
+        converter=Converter(request.cost, space.stages.placements, {} if boxings is None else boxings),
         wanted=sums_alone(space.wanted),
         weigh=_weigher(graph, counted),
         home_weights=homes,
