@@ -40,6 +40,11 @@ class AxisSignature:
     outputs: tuple[Sbp, ...]
     updates: tuple[Sbp, ...] = ()
 
+    @property
+    def all(self) -> tuple[Sbp, ...]:
+        """All of them: inputs, outputs, updates."""
+        return (*self.inputs, *self.outputs, *self.updates)
+
     def __str__(self) -> str:
         arrow = ", ".join(map(str, self.inputs)) + " -> " + ", ".join(map(str, self.outputs))
         return arrow + (f" updates {', '.join(map(str, self.updates))}" if self.updates else "")

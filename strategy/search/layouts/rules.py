@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.base import AxisSignature, int_attr
+from strategy.graph.ops.base import int_attr
 from strategy.graph.ops.traits import Attention, Gemm, Product
-from strategy.graph.signature import AxisFilter, Signature, op_signatures
+from strategy.graph.signature import SbpFilter, Signature, op_signatures
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 
@@ -266,14 +266,13 @@ class AlongAxes:
         layouts = list(named_layouts(op, signature))
         return all(rule(op, name, nd_sbp[axis]) for axis, rule in self.rules.items() for name, nd_sbp in layouts)
 
-    def wanted(self, op: Op) -> AxisFilter:
-        """Whether signatures of an op satisfy them along an axis."""
+    def wanted(self, op: Op) -> SbpFilter:
+        """Whether layouts of an op's values satisfy them along an axis."""
         names = (*op.inputs, *op.outputs, *op.updates)
 
-        def satisfies(axis: int, signature: AxisSignature) -> bool:
+        def satisfies(axis: int, position: int, sbp: Sbp) -> bool:
             rule = self.rules.get(axis)
-            sbps = (*signature.inputs, *signature.outputs, *signature.updates)
-            return rule is None or all(rule(op, name, sbp) for name, sbp in zip(names, sbps, strict=True))
+            return rule is None or rule(op, names[position], sbp)
 
         return satisfies
 

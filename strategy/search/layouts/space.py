@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op
-from strategy.graph.signature import AxisFilter, Signature, op_signatures
+from strategy.graph.signature import SbpFilter, Signature, op_signatures
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
 from strategy.layout.critical_path import Paths, even_paths
@@ -80,7 +80,7 @@ class SearchSpace:
     """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """Value -> for whom it is kept, where that counts."""
-    wanted: Callable[[Op], AxisFilter] | None = None
+    wanted: Callable[[Op], SbpFilter] | None = None
     """What is kept at most, axis by axis: what is not is never listed."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
@@ -90,14 +90,18 @@ class SearchSpace:
         if op.name not in self.known:
             wanted = None if self.wanted is None else self.wanted(op)
             legal = op_signatures(self.graph, op, self.mesh, owned=self.owned, wanted=wanted)
-            self.known[op.name] = tuple(signature for signature in legal if self.keep(op, signature))
+            kept = legal if self.keep is free else tuple(signature for signature in legal if self.keep(op, signature))
+            self.known[op.name] = kept
         return self.known[op.name]
 
     def allows(self, op: Op, signature: Signature) -> bool:
         """Whether an op may have a signature, be it listed or not."""
         wanted = None if self.wanted is None else self.wanted(op)
-        along = wanted is None or all(wanted(axis, signature.along(axis)) for axis in range(len(self.mesh)))
-        return along and self.keep(op, signature)
+        if wanted is not None:
+            places = ((axis, at, sbp) for at, layout in enumerate(signature.layouts) for axis, sbp in enumerate(layout))
+            if not all(wanted(*place) for place in places):
+                return False
+        return self.keep(op, signature)
 
     @property
     def mesh(self) -> tuple[int, ...]:

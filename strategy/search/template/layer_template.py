@@ -18,8 +18,7 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
-from strategy.graph.ops.base import AxisSignature
-from strategy.graph.signature import AxisFilter, Signature
+from strategy.graph.signature import SbpFilter, Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
@@ -30,7 +29,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
-from strategy.sbp.sbp import Partial, Reduce
+from strategy.sbp.sbp import Partial, Reduce, Sbp
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, LinearLayoutProblem, linear_layout_problem
@@ -126,16 +125,16 @@ def _template(
     return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
 
 
-def sums_alone(wanted: Callable[[Op], AxisFilter] | None) -> Callable[[Op], AxisFilter]:
+def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFilter]:
     """What is wanted, but for what reads terms of a maximum or a minimum: they are combined where they arise."""
 
-    def of(op: Op) -> AxisFilter:
+    def of(op: Op) -> SbpFilter:
         before = None if wanted is None else wanted(op)
 
-        def alone(axis: int, signature: AxisSignature) -> bool:
-            if any(isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM for sbp in signature.inputs):
+        def alone(axis: int, position: int, sbp: Sbp) -> bool:
+            if position < len(op.inputs) and isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM:
                 return False
-            return before is None or before(axis, signature)
+            return before is None or before(axis, position, sbp)
 
         return alone
 
