@@ -66,6 +66,7 @@ from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect, is_empty
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 LARGEST_REGROUP = 64
 """Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
@@ -199,6 +200,8 @@ class Boxing:
     placement: Placement
     price: Price
     tables: dict[TensorSpec, dict[_Beyond, _Table]] = field(default_factory=dict)
+    usual: dict[TensorSpec, StepTable] = field(default_factory=dict)
+    """The steps of the table that knows sums and splits in order."""
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -220,6 +223,17 @@ class Boxing:
                 table = self._table_with(spec, tables, _both(here[i].beyond, there[j].beyond))
                 found[i, j] = table.seconds[self._index(spec, table, here[i]), self._index(spec, table, there[j])]
         return found
+
+    def reaches(self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp]) -> Bools:
+        """(sources, targets): whether there is a chain; what it costs is not worked out for that."""
+        if spec not in self.tables:
+            if spec not in self.usual:
+                self.usual[spec] = steps_among(tuple(layouts_of(spec, self.placement.mesh)), self.placement.mesh)
+            index, _ = _places(self.usual[spec])
+            rows, columns = ([index.get(_known(layout), -1) for layout in side] for side in (sources, targets))
+            if min(rows) >= 0 and min(columns) >= 0:
+                return _reach(self.usual[spec])[np.ix_(rows, columns)]
+        return np.isfinite(self.all_seconds(spec, sources, targets))
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
@@ -343,6 +357,16 @@ def _places(steps: StepTable) -> tuple[Mapping[_Layout, int], Mapping[tuple[int,
     pairs = zip(steps.sources.tolist(), steps.targets.tolist(), strict=True)
     index = {_known(layout): i for i, layout in enumerate(steps.layouts)}
     return index, dict(zip(pairs, steps.steps, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _reach(steps: StepTable) -> Bools:
+    """(layouts, layouts): whether steps lead from one to the other (Warshall 1962)."""
+    found = np.eye(len(steps.layouts), dtype=bool)
+    found[steps.sources, steps.targets] = True
+    for via in range(len(found)):
+        found |= found[:, via, None] & found[via]
+    return found
 
 
 def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:

@@ -11,7 +11,7 @@ import numpy as np
 from strategy.base.errors import SbpError
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
-from strategy.comm.boxing import Boxing, BoxingStep, Floats, Price, StepTable
+from strategy.comm.boxing import Bools, Boxing, BoxingStep, Floats, Price, StepTable
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import all_to_ns, step_price
@@ -201,6 +201,15 @@ class Converter:
         for i, layout in enumerate(layouts):
             for j, source in enumerate(sources):
                 found[:, i, j] = self.prices_ns(spec, Home(home, source), stage, layout)
+        return found
+
+    def reaches(
+        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layouts: Sequence[NdSbp]
+    ) -> Bools:
+        """(layouts, sources): where there is a conversion."""
+        if home == stage:
+            return self.boxings[stage].reaches(spec, sources, layouts).T
+        found: Bools = np.isfinite(self.all_prices_ns(spec, home, sources, stage, layouts)).all(axis=0)
         return found
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:

@@ -97,6 +97,10 @@ class TensorSpec:
     dtype: DType = DType.FLOAT32
     ragged: Ragged | None = None
 
+    def __hash__(self) -> int:
+        """Of what tells most of them apart: they are asked for all the time."""
+        return hash(self.shape)
+
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape):
             raise InputError("a tensor dim is empty", got=self.shape, expected="every dim >= 1")

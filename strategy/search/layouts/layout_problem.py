@@ -130,12 +130,9 @@ def _built(
 
 def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     """The node of every class has its index; all that it costs here is the acts of its ops."""
-    space, op_ns = classes.space, dict[int, list[int]]()
+    space, weights = classes.space, list[Weight]()
+    priced: dict[int, OpClass] = {}
     for found in classes.of_ops:
-        first = found.ops[0]
-        if found.kind not in op_ns:
-            seconds = space.cost.all_op_seconds(space.graph, first, found.options, space.mesh)
-            op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(
             space.weight(
                 op,
@@ -145,8 +142,16 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
             )
             for op in found.ops
         )
+        weights.append(weight)
+        if np.any(weight):
+            priced.setdefault(found.kind, found)
+    acts = [(found.ops[0], found.options) for found in priced.values()]
+    seconds = space.cost.all_op_seconds(space.graph, acts, space.mesh)
+    op_ns = {kind: [to_ns(s) for s in each] for kind, each in zip(priced, seconds, strict=True)}
+    for found, weight in zip(classes.of_ops, weights, strict=True):
+        first = found.ops[0]
         name = first.template if first.template and len(found.ops) > 1 else first.name
-        builder.add_node(name, np.multiply.outer(op_ns[found.kind], weight))
+        builder.add_node(name, np.multiply.outer(op_ns.get(found.kind, [0] * len(found.options)), weight))
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
     _add_kept(builder, classes)
@@ -333,6 +338,10 @@ class _Copies:
         _, _, weights = next(iter(ways.values()))
         found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(weights[0])), np.int64)
         for home, stage, weights in ways.values():
+            if not any(np.any(weight) for weight in weights):
+                sources, _ = self._sources(writer)
+                found[~converter.reaches(bundle.spec, home, sources, stage, layouts)] = FORBIDDEN
+                continue
             prices = self._conversions_ns(bundle.spec, writer, home, stage, layouts)
             is_none = np.isinf(prices).any(axis=0)
             whole = np.where(is_none, 0, prices).astype(np.int64)
