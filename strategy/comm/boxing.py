@@ -62,7 +62,7 @@ from strategy.sbp.sbp import (
     may_be_partial,
     reductions,
 )
-from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect, is_empty
+from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -520,20 +520,20 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec:
 
 def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
-    if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
-        return spec.sent_nbytes(_most_exchanged(task))
+    if kind is ActKind.ALL_TO_ALL:
+        held, wanted = np.array(task.source_boxes), np.array(task.target_boxes)
+        if (held[..., 0] < held[..., 1]).all() and (wanted[..., 0] < wanted[..., 1]).all():
+            return spec.sent_nbytes(_most_exchanged(task, held, wanted))
     return spec.sent_nbytes(max(_sent_size(kind, task, me) for me in range(len(task.group))))
 
 
-def _most_exchanged(task: BoxingTask) -> int:
-    """What `outgoing` sums up to on the busiest rank, for all ranks at once: arrays are [pieces, ranks, dims]."""
-    found = replicas(enumerate(task.source_boxes))
-    held, wanted = np.array(list(found))[:, None], np.array(task.target_boxes)[None]
-    lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
+def _most_exchanged(task: BoxingTask, held: Ints, wanted: Ints) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once; both arrays are [ranks, dims, 2]."""
+    holders = np.array(list(replicas(enumerate(task.source_boxes)).values()))
+    pieces = held[holders[:, 0], None]
+    lengths = np.minimum(pieces[..., 1], wanted[..., 1]) - np.maximum(pieces[..., 0], wanted[..., 0])
     shared = np.maximum(lengths, 0).prod(axis=2)
-    holders = np.array(list(found.values()))
-    for piece, members in enumerate(holders):
-        shared[piece, members] = 0
+    np.put_along_axis(shared, holders, 0, axis=1)
     senders = holders[:, np.arange(len(task.group)) % holders.shape[1]]
     return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
 

@@ -14,7 +14,14 @@ from itertools import repeat
 from strategy.base.errors import present
 from strategy.graph.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.base import AxisSignature, OpDef, axis_signatures, local_spec, owner_signatures
+from strategy.graph.ops.base import (
+    AxisSignature,
+    OpDef,
+    axis_signatures,
+    local_spec,
+    owner_signatures,
+    whole_signature,
+)
 from strategy.sbp.sbp import NdSbp, Owner, Partial, Sbp, Split, has_partial, may_be_partial
 from strategy.sbp.tensor import Shape, TensorSpec
 
@@ -113,14 +120,17 @@ class _Listing:
     mesh: Shape
     owned: bool
     asked: tuple[tuple[int, int, Sbp], ...] = field(init=False)
-    """What there is along each axis of tensors that no other axis cuts: what a filter is asked first."""
+    """What these lay out how: what a filter is asked first."""
+    uncut: tuple[list[AxisSignature], ...] = field(init=False)
+    """Signatures along each axis of tensors that no other axis cuts."""
     known: dict[tuple[bool, ...], tuple[Signature, ...]] = field(default_factory=dict)
     """By the answers, where nothing else had to be asked."""
 
     def __post_init__(self) -> None:
         asked: dict[tuple[int, int, Sbp], None] = {}
-        for axis in range(len(self.mesh)):
-            for candidate in self._candidates(self.operands, axis):
+        self.uncut = tuple(self._candidates(self.operands, axis) for axis in range(len(self.mesh)))
+        for axis, candidates in enumerate(self.uncut):
+            for candidate in candidates:
                 asked.update(((axis, position, sbp), None) for position, sbp in enumerate(candidate.all))
         self.asked = tuple(asked)
 
@@ -150,10 +160,12 @@ class _Listing:
     def _candidates(self, operands: _Operands, axis: int) -> list[AxisSignature]:
         """Signatures along an axis, of tensors that earlier ones have cut."""
         sides, parts = (operands.inputs, operands.outputs, operands.updates), self.mesh[axis]
+        if parts == 1:
+            return [whole_signature(*sides)]
         found = axis_signatures(self.definition, *sides, self.attrs, parts)
         if self.owned and axis == 0:
             found += owner_signatures(*sides, parts)
-        return found[:1] if parts == 1 else found
+        return found
 
     def _by_axis(
         self, operands: _Operands, shortest: tuple[Shape, ...], wanted: SbpFilter | None, axis: int
@@ -163,7 +175,7 @@ class _Listing:
             yield ()
             return
         parts = self.mesh[axis]
-        for candidate in self._candidates(operands, axis):
+        for candidate in self.uncut[axis] if operands is self.operands else self._candidates(operands, axis):
             sbps = candidate.all
             if wanted is not None and not all(wanted(axis, position, sbp) for position, sbp in enumerate(sbps)):
                 continue

@@ -209,7 +209,8 @@ class Converter:
         """(layouts, sources): where there is a conversion."""
         if home == stage:
             return self.boxings[stage].reaches(spec, sources, layouts).T
-        found: Bools = np.isfinite(self.all_prices_ns(spec, home, sources, stage, layouts)).all(axis=0)
+        leaving, *_ = self.all_prices_ns(spec, home, sources, stage, layouts)
+        found: Bools = np.isfinite(leaving)
         return found
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:

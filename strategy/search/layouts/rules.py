@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
+from typing import cast
 
+from strategy.base.identity import Identity
 from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
@@ -106,14 +109,21 @@ def sample_flow(graph: Graph, parts: int) -> AxisRule:
     return rule
 
 
-def following_samples(graph: Graph, parts: int) -> dict[str, Mapping[str, Sbp]]:
+def following_samples(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     """Op of a layer that samples say all of -> value -> its SBP along the axis."""
+    return _following(Identity(graph), parts)
+
+
+@lru_cache(maxsize=16)
+def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
+    graph = cast(Graph, known.held)
     followed, beside = _followed(graph, parts), beside_experts(graph)
-    return {
+    found = {
         op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
         for op in graph.ops
         if op.layer is not None and op.name not in beside and any(isinstance(sbp, Split) for sbp in followed[op.name])
     }
+    return MappingProxyType(found)
 
 
 def _following_experts(graph: Graph, parts: int) -> dict[str, Mapping[str, tuple[Sbp, Sbp]]]:
