@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import repeat
 
 from strategy.base.errors import present
+from strategy.base.numbers import Numbers
 from strategy.graph.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import (
@@ -78,20 +79,54 @@ def op_signatures(
         owned: also those under which one rank of the first axis does all, with its own tensors, and the others nothing.
         wanted: which layouts along an axis are of interest; else all are.
     """
-    operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
-    attrs = tuple(sorted(op.attrs.items()))
-    if wanted is None:
-        found = _enumerate(op.kind, operands, attrs, mesh, owned)
-    else:
-        found = _listing(op.kind, operands, attrs, mesh, owned).wanted(wanted)
-    frozen = [
-        position
-        for position, name in enumerate(op.inputs)
-        if graph.values[name].role is Role.VARIABLE and name not in graph.updater and deciding_op(graph, name) is op
-    ]
-    if not frozen:
-        return found
-    return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
+    return Listings(graph, mesh, owned).of(op, wanted)
+
+
+@dataclass(slots=True)
+class Listings:
+    """The signatures of a graph's ops on one mesh; what ops of one shape have in common is looked up once.
+
+    Attributes:
+        graph, mesh, owned: see `op_signatures`.
+    """
+
+    graph: Graph
+    mesh: Shape
+    owned: bool = False
+    specs: Numbers[TensorSpec] = field(default_factory=Numbers)
+    every: dict[object, tuple[Signature, ...]] = field(default_factory=dict)
+    listings: dict[object, _Listing] = field(default_factory=dict)
+
+    def of(self, op: Op, wanted: SbpFilter | None = None) -> tuple[Signature, ...]:
+        """See `op_signatures`."""
+        key = self.likeness(op)
+        if wanted is None:
+            if key not in self.every:
+                self.every[key] = _enumerate(*self._asked(op))
+            found = self.every[key]
+        else:
+            if key not in self.listings:
+                self.listings[key] = _listing(*self._asked(op))
+            found = self.listings[key].wanted(wanted)
+        values, updater = self.graph.values, self.graph.updater
+        frozen = [
+            position
+            for position, name in enumerate(op.inputs)
+            if values[name].role is Role.VARIABLE and name not in updater and deciding_op(self.graph, name) is op
+        ]
+        if not frozen:
+            return found
+        return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
+
+    def likeness(self, op: Op) -> object:
+        """What ops have in common that do the same with tensors of the same specs."""
+        values, number = self.graph.values, self.specs.of
+        sides = [tuple([number(values[name].spec) for name in side]) for side in (op.inputs, op.outputs, op.updates)]
+        return op.kind, *sides, tuple(sorted(op.attrs.items()))
+
+    def _asked(self, op: Op) -> tuple[str, _Operands, _Attributes, Shape, bool]:
+        operands = _Operands(self.graph.specs(op.inputs), self.graph.specs(op.outputs), self.graph.specs(op.updates))
+        return op.kind, operands, tuple(sorted(op.attrs.items())), self.mesh, self.owned
 
 
 @lru_cache(maxsize=8192)
@@ -102,7 +137,7 @@ def _enumerate(
     mesh: Shape,
     owned: bool,
 ) -> tuple[Signature, ...]:
-    return _listing(kind, operands, attrs, mesh, owned).all_of(None)
+    return _Listing(op_definition(kind), operands, dict(attrs), mesh, owned).all_of(None)
 
 
 @lru_cache(maxsize=8192)
@@ -119,23 +154,22 @@ class _Listing:
     attrs: Attrs
     mesh: Shape
     owned: bool
-    asked: tuple[tuple[int, int, Sbp], ...] = field(init=False)
-    """What these lay out how: what a filter is asked first."""
     uncut: tuple[list[AxisSignature], ...] = field(init=False)
     """Signatures along each axis of tensors that no other axis cuts."""
+    asked: tuple[tuple[int, int, Sbp], ...] = ()
+    """How these lay out what: what a filter is asked first."""
     known: dict[tuple[bool, ...], tuple[Signature, ...]] = field(default_factory=dict)
     """By the answers, where nothing else had to be asked."""
 
     def __post_init__(self) -> None:
-        asked: dict[tuple[int, int, Sbp], None] = {}
         self.uncut = tuple(self._candidates(self.operands, axis) for axis in range(len(self.mesh)))
-        for axis, candidates in enumerate(self.uncut):
-            for candidate in candidates:
-                asked.update(((axis, position, sbp), None) for position, sbp in enumerate(candidate.all))
-        self.asked = tuple(asked)
 
     def wanted(self, wanted: SbpFilter) -> tuple[Signature, ...]:
-        """Those of which everything is wanted along every axis."""
+        """Those of which everything is wanted along every axis; along an axis of one rank nothing is asked."""
+        if not self.asked:
+            axes = ((axis, candidates) for axis, candidates in enumerate(self.uncut) if self.mesh[axis] > 1)
+            places = ((axis, *place) for axis, candidates in axes for one in candidates for place in enumerate(one.all))
+            self.asked = tuple(dict.fromkeys(places))
         answers = tuple([wanted(*one) for one in self.asked])
         if answers in self.known:
             return self.known[answers]
@@ -177,7 +211,8 @@ class _Listing:
         parts = self.mesh[axis]
         for candidate in self.uncut[axis] if operands is self.operands else self._candidates(operands, axis):
             sbps = candidate.all
-            if wanted is not None and not all(wanted(axis, position, sbp) for position, sbp in enumerate(sbps)):
+            asks = wanted if parts > 1 else None
+            if asks is not None and not all(asks(axis, position, sbp) for position, sbp in enumerate(sbps)):
                 continue
             if not all(map(_is_legal, operands.all, shortest, sbps, repeat(parts))):
                 continue

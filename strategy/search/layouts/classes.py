@@ -7,11 +7,11 @@ What lives where it lives, whatever is chosen, has a class of its own, of one ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from strategy.base.errors import InfeasibleError
-from strategy.graph.graph import Graph, Op, deciding_op
+from strategy.graph.graph import Op, deciding_op
 from strategy.graph.signature import Signature
 from strategy.layout.layout import home_position
 from strategy.sbp.sbp import NdSbp
@@ -111,7 +111,7 @@ def classify(space: SearchSpace) -> Classes:
         if not options:
             raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
         known = by_template.setdefault(space.graph.template_of(op), [])
-        alike = [c for c in known if c.options == options and _alike(space.graph, c.ops[0], op)]
+        alike = [c for c in known if c.options == options and _alike(space, c.ops[0], op)]
         found = next((c for c in alike if space.folded or _decided(c.ops[0]) == _decided(op)), None)
         if found is None:
             index = len(builders)
@@ -130,14 +130,16 @@ def classify(space: SearchSpace) -> Classes:
     return Classes(space, of_ops, MappingProxyType(of_op), MappingProxyType(held))
 
 
-def _alike(graph: Graph, one: Op, other: Op) -> bool:
+def _alike(space: SearchSpace, one: Op, other: Op) -> bool:
     """Whether two ops of a template cost the same under every signature; layers may differ in width.
 
     Which random numbers an op draws does not matter.
     """
-    shapes = [graph.specs((*op.inputs, *op.outputs, *op.updates)) for op in (one, other)]
-    attrs = [{name: value for name, value in op.attrs.items() if name != "seed"} for op in (one, other)]
-    return (one.kind, attrs[0], shapes[0]) == (other.kind, attrs[1], shapes[1])
+    return space.listings.likeness(_unseeded(one)) == space.listings.likeness(_unseeded(other))
+
+
+def _unseeded(op: Op) -> Op:
+    return replace(op, attrs={**op.attrs, "seed": 0}) if "seed" in op.attrs else op
 
 
 def _decided(op: Op) -> str:

@@ -17,7 +17,7 @@ from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
 from strategy.graph.ops.traits import Attention, Gemm, Product
-from strategy.graph.signature import SbpFilter, Signature, op_signatures
+from strategy.graph.signature import Listings, SbpFilter, Signature
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 
@@ -149,16 +149,17 @@ def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str,
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
     found: dict[str, tuple[Sbp, ...]] = {}
+    listings = Listings(graph, (parts,))
     for op in graph.ops:
         best: tuple[int, Signature] | None = None
-        for option in op_signatures(graph, op, (parts,)):
+        for option in listings.of(op):
             if any(nd != (B,) for nd in option.updates):
                 continue
             reads = zip(op.inputs, option.inputs, strict=True)
             mismatches = sum((Split(0) if name in split else held[name]) != nd[0] for name, nd in reads)
-            mismatches += len(op.inputs) * any(
-                nd != (Split(0),) for name, nd in zip(op.inputs, option.inputs, strict=True) if name in split
-            )
+            if split:
+                weights = (nd for name, nd in zip(op.inputs, option.inputs, strict=True) if name in split)
+                mismatches += len(op.inputs) * any(nd != (Split(0),) for nd in weights)
             if best is None or mismatches < best[0]:
                 best = mismatches, option
             if not mismatches:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op
-from strategy.graph.signature import SbpFilter, Signature, op_signatures
+from strategy.graph.signature import Listings, SbpFilter, Signature
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
 from strategy.layout.critical_path import Paths, even_paths
@@ -89,7 +89,7 @@ class SearchSpace:
         """The signatures that an op may have."""
         if op.name not in self.known:
             wanted = None if self.wanted is None else self.wanted(op)
-            legal = op_signatures(self.graph, op, self.mesh, owned=self.owned, wanted=wanted)
+            legal = self.listings.of(op, wanted)
             kept = legal if self.keep is free else tuple(signature for signature in legal if self.keep(op, signature))
             self.known[op.name] = kept
         return self.known[op.name]
@@ -102,6 +102,11 @@ class SearchSpace:
             if not all(wanted(*place) for place in places):
                 return False
         return self.keep(op, signature)
+
+    @cached_property
+    def listings(self) -> Listings:
+        """The legal signatures of ops."""
+        return Listings(self.graph, self.mesh, self.owned)
 
     @property
     def mesh(self) -> tuple[int, ...]:
