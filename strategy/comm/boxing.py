@@ -62,7 +62,7 @@ from strategy.sbp.sbp import (
     may_be_partial,
     reductions,
 )
-from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect
+from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect, is_empty
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -521,20 +521,40 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec:
 def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
     if kind is ActKind.ALL_TO_ALL:
-        held, wanted = np.array(task.source_boxes), np.array(task.target_boxes)
-        if (held[..., 0] < held[..., 1]).all() and (wanted[..., 0] < wanted[..., 1]).all():
-            return spec.sent_nbytes(_most_exchanged(task, held, wanted))
+        held, wanted = Pieces.of(task.source_boxes), Pieces.of(task.target_boxes)
+        if not held.lack and not wanted.lack:
+            return spec.sent_nbytes(most_exchanged(held, wanted))
     return spec.sent_nbytes(max(_sent_size(kind, task, me) for me in range(len(task.group))))
 
 
-def _most_exchanged(task: BoxingTask, held: Ints, wanted: Ints) -> int:
-    """What `outgoing` sums up to on the busiest rank, for all ranks at once; both arrays are [ranks, dims, 2]."""
-    holders = np.array(list(replicas(enumerate(task.source_boxes)).values()))
-    pieces = held[holders[:, 0], None]
-    lengths = np.minimum(pieces[..., 1], wanted[..., 1]) - np.maximum(pieces[..., 0], wanted[..., 0])
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """The pieces of a group's ranks as arrays.
+
+    Attributes:
+        boxes: [ranks, dims, 2], begin and end.
+        holders: [pieces, copies], the ranks that hold each; nothing where some rank lacks a piece.
+        lack: whether some rank does.
+    """
+
+    boxes: Ints
+    holders: Ints
+    lack: bool
+
+    @staticmethod
+    def of(boxes: Sequence[Box]) -> Pieces:
+        """The pieces of ranks in order."""
+        lack = any(map(is_empty, boxes))
+        return Pieces(np.array(boxes), np.array([] if lack else list(replicas(enumerate(boxes)).values())), lack)
+
+
+def most_exchanged(held: Pieces, wanted: Pieces) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once; arrays are [pieces, ranks, dims]."""
+    pieces = held.boxes[held.holders[:, 0], None]
+    lengths = np.minimum(pieces[..., 1], wanted.boxes[..., 1]) - np.maximum(pieces[..., 0], wanted.boxes[..., 0])
     shared = np.maximum(lengths, 0).prod(axis=2)
-    np.put_along_axis(shared, holders, 0, axis=1)
-    senders = holders[:, np.arange(len(task.group)) % holders.shape[1]]
+    np.put_along_axis(shared, held.holders, 0, axis=1)
+    senders = held.holders[:, np.arange(len(held.boxes)) % held.holders.shape[1]]
     return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
 
 
