@@ -549,10 +549,13 @@ class Pieces:
 
 
 def most_exchanged(held: Pieces, wanted: Pieces) -> int:
-    """What `outgoing` sums up to on the busiest rank, for all ranks at once; arrays are [pieces, ranks, dims]."""
-    pieces = held.boxes[held.holders[:, 0], None]
-    lengths = np.minimum(pieces[..., 1], wanted.boxes[..., 1]) - np.maximum(pieces[..., 0], wanted.boxes[..., 0])
-    shared = np.maximum(lengths, 0).prod(axis=2)
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once; what is shared is [pieces, ranks]."""
+    shared = np.ones((len(held.holders), len(wanted.boxes)), np.int64)
+    for of_held, of_wanted in zip(
+        held.boxes[held.holders[:, 0]].swapaxes(0, 1), wanted.boxes.swapaxes(0, 1), strict=True
+    ):
+        (begin, end), (first, last) = of_held.T[..., None], of_wanted.T
+        shared *= np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
     np.put_along_axis(shared, held.holders, 0, axis=1)
     senders = held.holders[:, np.arange(len(held.boxes)) % held.holders.shape[1]]
     return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())

@@ -260,10 +260,11 @@ def _pieces(operands: _Operands, signature: AxisSignature, parts: int) -> _Opera
 
 def piece_specs(specs: Sequence[TensorSpec], layouts: Sequence[NdSbp], mesh: Shape) -> tuple[TensorSpec, ...]:
     """The largest piece of each tensor under its layout: what the busiest rank holds."""
-    found = []
-    for spec, nd_sbp in zip(specs, layouts, strict=True):
-        piece = spec
-        for sbp, parts in zip(nd_sbp, mesh, strict=True):
-            piece = present(local_spec(piece, sbp, parts), f"a piece of {piece.shape} by {sbp} over {parts}")
-        found.append(piece)
-    return tuple(found)
+    return tuple([_piece(spec, nd_sbp, mesh) for spec, nd_sbp in zip(specs, layouts, strict=True)])
+
+
+@lru_cache(maxsize=1 << 14)
+def _piece(spec: TensorSpec, nd_sbp: NdSbp, mesh: Shape) -> TensorSpec:
+    for sbp, parts in zip(nd_sbp, mesh, strict=True):
+        spec = present(local_spec(spec, sbp, parts), f"a piece of {spec.shape} by {sbp} over {parts}")
+    return spec
