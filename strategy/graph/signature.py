@@ -6,12 +6,15 @@ one rank offers the all-broadcast signature alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import repeat
+from types import MappingProxyType
+from typing import cast
 
 from strategy.base.errors import present
+from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.graph.graph import Attrs, Graph, Op, Role, deciding_op
 from strategy.graph.ops import op_definition
@@ -61,6 +64,8 @@ class _Operands:
         return (*self.inputs, *self.outputs, *self.updates)
 
 
+SEED = "seed"
+"""The attribute that says which random numbers an op draws."""
 SbpFilter = Callable[[int, int, Sbp], bool]
 """(mesh axis, position among an op's inputs, outputs and updates, SBP there along it) -> whether it is of interest."""
 
@@ -79,12 +84,58 @@ def op_signatures(
         owned: also those under which one rank of the first axis does all, with its own tensors, and the others nothing.
         wanted: which layouts along an axis are of interest; else all are.
     """
-    return Listings(graph, mesh, owned).of(op, wanted)
+    asked = _asked(graph, op, mesh, owned)
+    found = _enumerate(*asked) if wanted is None else _listing(*asked).wanted(wanted)
+    return _as_held(graph, op, found)
+
+
+def _asked(graph: Graph, op: Op, mesh: Shape, owned: bool) -> tuple[str, _Operands, _Attributes, Shape, bool]:
+    operands = _Operands(graph.specs(op.inputs), graph.specs(op.outputs), graph.specs(op.updates))
+    return op.kind, operands, tuple(sorted(op.attrs.items())), mesh, owned
+
+
+def _as_held(graph: Graph, op: Op, found: tuple[Signature, ...]) -> tuple[Signature, ...]:
+    """Those under which no frozen variable is partial where it is at home."""
+    frozen = [
+        position
+        for position, name in enumerate(op.inputs)
+        if graph.values[name].role is Role.VARIABLE and name not in graph.updater and deciding_op(graph, name) is op
+    ]
+    if not frozen:
+        return found
+    return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What ops have in common that do the same, which random numbers they draw aside; `sides` are numbers of specs."""
+
+    kind: str
+    sides: tuple[tuple[int, ...], ...]
+    attrs: _Attributes
+
+
+def likenesses(graph: Graph) -> Mapping[str, Likeness]:
+    """Op -> what it does; worked out once for a graph."""
+    return _likenesses(Identity(graph))
+
+
+@lru_cache(maxsize=16)
+def _likenesses(known: Identity) -> Mapping[str, Likeness]:
+    graph, numbers = cast(Graph, known.held), Numbers[TensorSpec]()
+    number = {name: numbers.of(value.spec) for name, value in graph.values.items()}
+    found, alike = {}, dict[Likeness, Likeness]()
+    for op in graph.ops:
+        sides = tuple([tuple([number[name] for name in side]) for side in (op.inputs, op.outputs, op.updates)])
+        attrs = tuple(sorted((name, value) for name, value in op.attrs.items() if name != SEED))
+        one = Likeness(op.kind, sides, attrs)
+        found[op.name] = alike.setdefault(one, one)
+    return MappingProxyType(found)
 
 
 @dataclass(slots=True)
 class Listings:
-    """The signatures of a graph's ops on one mesh; what ops of one shape have in common is looked up once.
+    """The signatures of a graph's ops on one mesh; what ops do alike is looked up once.
 
     Attributes:
         graph, mesh, owned: see `op_signatures`.
@@ -93,40 +144,24 @@ class Listings:
     graph: Graph
     mesh: Shape
     owned: bool = False
-    specs: Numbers[TensorSpec] = field(default_factory=Numbers)
     every: dict[object, tuple[Signature, ...]] = field(default_factory=dict)
     listings: dict[object, _Listing] = field(default_factory=dict)
 
     def of(self, op: Op, wanted: SbpFilter | None = None) -> tuple[Signature, ...]:
-        """See `op_signatures`."""
-        key = self.likeness(op)
+        """See `op_signatures`; of an op of the graph."""
+        key = self.likeness[op.name], op.attrs.get(SEED)
         if wanted is None:
             if key not in self.every:
-                self.every[key] = _enumerate(*self._asked(op))
-            found = self.every[key]
-        else:
-            if key not in self.listings:
-                self.listings[key] = _listing(*self._asked(op))
-            found = self.listings[key].wanted(wanted)
-        values, updater = self.graph.values, self.graph.updater
-        frozen = [
-            position
-            for position, name in enumerate(op.inputs)
-            if values[name].role is Role.VARIABLE and name not in updater and deciding_op(self.graph, name) is op
-        ]
-        if not frozen:
-            return found
-        return tuple(s for s in found if not any(has_partial(s.inputs[position]) for position in frozen))
+                self.every[key] = _enumerate(*_asked(self.graph, op, self.mesh, self.owned))
+            return _as_held(self.graph, op, self.every[key])
+        if key not in self.listings:
+            self.listings[key] = _listing(*_asked(self.graph, op, self.mesh, self.owned))
+        return _as_held(self.graph, op, self.listings[key].wanted(wanted))
 
-    def likeness(self, op: Op) -> object:
-        """What ops have in common that do the same with tensors of the same specs."""
-        values, number = self.graph.values, self.specs.of
-        sides = [tuple([number(values[name].spec) for name in side]) for side in (op.inputs, op.outputs, op.updates)]
-        return op.kind, *sides, tuple(sorted(op.attrs.items()))
-
-    def _asked(self, op: Op) -> tuple[str, _Operands, _Attributes, Shape, bool]:
-        operands = _Operands(self.graph.specs(op.inputs), self.graph.specs(op.outputs), self.graph.specs(op.updates))
-        return op.kind, operands, tuple(sorted(op.attrs.items())), self.mesh, self.owned
+    @property
+    def likeness(self) -> Mapping[str, Likeness]:
+        """See `likenesses`."""
+        return likenesses(self.graph)
 
 
 @lru_cache(maxsize=8192)

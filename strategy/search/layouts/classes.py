@@ -7,12 +7,12 @@ What lives where it lives, whatever is chosen, has a class of its own, of one ch
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from strategy.base.errors import InfeasibleError
 from strategy.graph.graph import Op, deciding_op
-from strategy.graph.signature import Signature
+from strategy.graph.signature import Signature, likenesses
 from strategy.layout.layout import home_position
 from strategy.sbp.sbp import NdSbp
 from strategy.search.layouts.space import SearchSpace
@@ -106,12 +106,13 @@ def classify(space: SearchSpace) -> Classes:
     builders: list[_ClassBuilder] = []
     index_of: dict[str, int] = {}
     by_template: dict[str, list[_ClassBuilder]] = {}
+    likeness = likenesses(space.graph)
     for op in space.graph.ops:
         options = space.options(op)
         if not options:
             raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
         known = by_template.setdefault(space.graph.template_of(op), [])
-        alike = [c for c in known if c.options == options and _alike(space, c.ops[0], op)]
+        alike = [c for c in known if c.options == options and likeness[c.ops[0].name] == likeness[op.name]]
         found = next((c for c in alike if space.folded or _decided(c.ops[0]) == _decided(op)), None)
         if found is None:
             index = len(builders)
@@ -128,18 +129,6 @@ def classify(space: SearchSpace) -> Classes:
     }
     of_op = {name: of_ops[index] for name, index in index_of.items()}
     return Classes(space, of_ops, MappingProxyType(of_op), MappingProxyType(held))
-
-
-def _alike(space: SearchSpace, one: Op, other: Op) -> bool:
-    """Whether two ops of a template cost the same under every signature; layers may differ in width.
-
-    Which random numbers an op draws does not matter.
-    """
-    return space.listings.likeness(_unseeded(one)) == space.listings.likeness(_unseeded(other))
-
-
-def _unseeded(op: Op) -> Op:
-    return replace(op, attrs={**op.attrs, "seed": 0}) if "seed" in op.attrs else op
 
 
 def _decided(op: Op) -> str:

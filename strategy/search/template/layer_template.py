@@ -10,7 +10,7 @@ whose layers are alike, and, with the weights of a path through the schedule, on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,6 +42,11 @@ CLOSE_ENOUGH = 2e-4
 """By this part a template's bound may be below the cost that is found."""
 FINENESS = 2.0**12
 """What the largest weight of a time is made: costs are whole numbers."""
+
+
+NOTHING = np.zeros(SIZE, np.int64)
+NOTHING.flags.writeable = False
+"""Of what counts nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +159,18 @@ class _Weigher:
     counted: frozenset[str]
     apart: frozenset[str]
     """Gradients of weights: a pass of their own under some schedules."""
+    known: dict[tuple[str, int], Weight] = field(default_factory=dict)
 
     def __call__(self, op: Op, account: Account) -> Weight:
         name, _ = account
         if op.name not in self.counted or name not in PASSES:
-            return np.zeros(SIZE, np.int64)
+            return NOTHING
         if name == "backward_ns" and op.name in self.apart:
             name = "weight_ns"
-        return unit(time_at(name, self.part_of[op.name]))
+        at = name, self.part_of[op.name]
+        if at not in self.known:
+            self.known[at] = unit(time_at(*at))
+        return self.known[at]
 
 
 def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
