@@ -120,7 +120,7 @@ def likenesses(graph: Graph) -> Mapping[str, Likeness]:
     return _likenesses(Identity(graph))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _likenesses(known: Identity) -> Mapping[str, Likeness]:
     graph, numbers = cast(Graph, known.held), Numbers[TensorSpec]()
     number = {name: numbers.of(value.spec) for name, value in graph.values.items()}

@@ -114,7 +114,7 @@ def following_samples(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp
     return _following(Identity(graph), parts)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     graph = cast(Graph, known.held)
     followed, beside = _followed(graph, parts), beside_experts(graph)

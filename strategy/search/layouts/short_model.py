@@ -46,7 +46,7 @@ def places_of(graph: Graph) -> Mapping[str, int]:
     return _places(Identity(graph))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _places(known: Identity) -> Mapping[str, int]:
     anywhere = Placement((0,), (1,), ("data",))
     return MappingProxyType(dict(assign_stages(cast(Graph, known.held), (anywhere,) * LAYERS).stage_of))
