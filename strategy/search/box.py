@@ -11,7 +11,7 @@ from strategy.search.template.answers import on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
 from strategy.search.template.point import FloatArray
 
-EXHAUSTED = 8
+EXHAUSTED = 12
 """Level of a box that no further cut is looked for."""
 
 
@@ -29,10 +29,10 @@ class Box:
         shared: how many it has of those that boxes share, by whom they are shared.
         adding_ns: what it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts.
         points: that its own answers were found at.
+        stalled: how many of the latest cuts have gained nothing.
         is_proposed: whether there are proposals from it.
         tries: how often there was something to propose.
         crowding: by schedule, bytes that its proposals held beside those that bounds count.
-        scarce: what filling the memory shall count in questions that are left on its tensor axis.
         promise: what it is thought to take, beside what that was found with.
     """
 
@@ -45,10 +45,10 @@ class Box:
     shared: dict[object, int] = field(default_factory=dict)
     adding_ns: float = 0.0
     points: list[FloatArray] = field(default_factory=list)
+    stalled: int = 0
     is_proposed: bool = False
     tries: int = 0
     crowding: dict[Schedule, float] = field(default_factory=dict)
-    scarce: list[float] = field(default_factory=list)
     promise: tuple[object, float] = (None, 0.0)
 
     @property

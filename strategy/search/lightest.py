@@ -11,6 +11,7 @@ import numpy as np
 
 from strategy.base.budget import UNLIMITED
 from strategy.base.errors import InfeasibleError
+from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
@@ -23,8 +24,8 @@ from strategy.search.configurations import MeshGroup
 from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
-from strategy.search.template.outer_approximation import chunks_in_flight
-from strategy.search.template.point import HELD, SAVED, SIZE, SUMS, TIMES, FloatArray
+from strategy.search.template.outer_approximation import blocks, chunks_in_flight
+from strategy.search.template.point import HELD, SIZE, SUMS, TIMES, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
 
 LOOKED_AT = 3
@@ -36,7 +37,7 @@ NS_PER_BYTE = 10.0
 def least_bytes(work: LeastWork, layers: int, config: PlanConfig) -> float:
     """What the first stage of a configuration holds at least, by its layers alone."""
     least, here, run = work.bytes_of_layer(config), layers // config.pp, layers // (config.pp * config.virtual_stages)
-    found = ((sums, chunks_in_flight(config, 0, sums=sums)) for sums in (False, True))
+    found = ((sums, chunks_in_flight(config, 0, Phase.FORWARD, Phase.BACKWARD, sums=sums)) for sums in (False, True))
     return max(here * (least.held + sums * least.sums) + run * sum(chunks) * least.saved for sums, chunks in found)
 
 
@@ -86,5 +87,6 @@ def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:
     weights, where = np.zeros(SIZE), parts_at(config, layers)[0]
     weights[TIMES] = 1.0
     weights[HELD] = weights[SUMS] = NS_PER_BYTE * where.sum(0)
-    weights[SAVED] = NS_PER_BYTE * np.array(chunks_in_flight(config, 0, sums=True)) @ where
+    for part, in_flight in blocks(config, 0, sums=True):
+        weights[part] = NS_PER_BYTE * np.array(in_flight) @ where
     return weights

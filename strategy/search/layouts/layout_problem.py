@@ -35,9 +35,11 @@ from strategy.search.layouts.classes import Classes, OpClass, Writer, classify
 from strategy.search.layouts.layout_memory import LayoutMemory
 from strategy.search.layouts.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table
 from strategy.search.layouts.restriction import complete
-from strategy.search.layouts.space import Keep, Kept, SearchSpace, Weight
+from strategy.search.layouts.space import Keep, SearchSpace, Weight
 
 BoolArray = npt.NDArray[np.bool_]
+Reading = tuple[tuple[OpClass, tuple[int, ...]], ...]
+"""Classes that read a value, each with its positions."""
 
 _USED = Table(np.array([0, 1]))
 """How often the price of a copy is paid where it is unused, and where it is used."""
@@ -155,6 +157,7 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
     _add_kept(builder, classes)
+    _add_handed(builder, classes)
 
 
 def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
@@ -171,7 +174,7 @@ def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
         builder.add_costs(index, np.multiply.outer(sizes, weight))
     groups: dict[object, _Readers] = {}
     for name, kept in space.kept.items():
-        spec, readers = space.graph.values[name].spec, _later(classes, name, kept)
+        spec, readers = space.graph.values[name].spec, _reading(classes, name, kept.readers)
         either = classes.writer(name) if kept.or_home else None
         readers_of = tuple((one.index, positions) for one, positions in readers)
         group = groups.setdefault((spec, either and either.identity, readers_of), _Readers(name, spec, either, readers))
@@ -180,14 +183,46 @@ def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
         group.add(space, builder)
 
 
-def _later(classes: Classes, value: str, kept: Kept) -> tuple[tuple[OpClass, tuple[int, ...]], ...]:
-    """The classes of the ops that a value is kept for, each with its positions."""
+def _add_handed(builder: ProblemBuilder, classes: Classes) -> None:
+    """What it costs to hand values on to other stages: a message for every layout that is read there."""
+    for name, handed in classes.space.handed.items():
+        spec, writer = classes.space.graph.values[name].spec, classes.writer(name)
+        if writer is None:
+            continue
+        sources = tuple(dict.fromkeys(writer.homes))
+        places = [sources.index(home) for home in writer.homes]
+        wanted = _wanted(_reading(classes, name, handed.readers))
+        prices = handed.converter.all_prices_ns(spec, handed.source, sources, handed.target, tuple(wanted)).sum(axis=0)
+        for (layout, among), each_ns in zip(wanted.items(), prices[:, places], strict=True):
+            costs = np.multiply.outer(np.where(np.isinf(each_ns), 0, each_ns).astype(np.int64), handed.weight)
+            costs[np.isinf(each_ns)] = FORBIDDEN
+            node = builder.add_node(
+                f"{name} handed on in {'.'.join(map(str, layout))}", np.zeros((2, *costs.shape[1:]))
+            )
+            builder.add_edge(writer.found.index, node, Table(np.stack([0 * costs, costs], axis=1)))
+            for index, wants in among:
+                builder.add_edge(index, node, Table(_needs(wants, 2)))
+
+
+def _reading(classes: Classes, value: str, readers: Sequence[str]) -> Reading:
+    """The classes of some ops that read a value, each with its positions."""
     found: dict[int, tuple[OpClass, set[int]]] = {}
-    for name in kept.readers:
+    for name in readers:
         op, reader = classes.space.graph.by_name[name], classes.of_op[name]
         positions = found.setdefault(reader.index, (reader, set()))[1]
         positions.update(i for i, read in enumerate(op.inputs) if read == value)
     return tuple((reader, tuple(sorted(positions))) for reader, positions in found.values())
+
+
+def _wanted(reading: Reading) -> dict[NdSbp, list[tuple[int, BoolArray]]]:
+    """Layout -> (class, which of its choices read the value in it) of every class for which some do."""
+    wanted: dict[NdSbp, list[tuple[int, BoolArray]]] = {}
+    for reader, positions in reading:
+        each = [{option.inputs[position] for position in positions} for option in reader.options]
+        for layout in dict.fromkeys(layout for layouts in each for layout in sorted(layouts, key=str)):
+            wants = np.array([layout in layouts for layouts in each])
+            wanted.setdefault(layout, []).append((reader.index, wants))
+    return wanted
 
 
 @dataclass(slots=True)
@@ -197,7 +232,7 @@ class _Readers:
     name: str
     spec: TensorSpec
     writer: Writer | None
-    readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
+    readers: Reading
     weight: Weight = 0
 
     def add(self, space: SearchSpace, builder: ProblemBuilder) -> None:
@@ -211,13 +246,7 @@ class _Readers:
             table = Table(np.multiply.outer(np.minimum.outer(*sizes), self.weight))
             builder.add_edge(self.writer.found.index, reader.index, table)
             return
-        wanted: dict[NdSbp, list[tuple[int, BoolArray]]] = {}
-        for reader, positions in self.readers:
-            each = [{option.inputs[position] for position in positions} for option in reader.options]
-            for layout in dict.fromkeys(layout for layouts in each for layout in sorted(layouts, key=str)):
-                wants = np.array([layout in layouts for layouts in each])
-                wanted.setdefault(layout, []).append((reader.index, wants))
-        for layout, among in wanted.items():
+        for layout, among in _wanted(self.readers).items():
             price = np.multiply(_nbytes(space, self.spec, layout), self.weight)
             if len(among) == 1:
                 ((index, wants),) = among

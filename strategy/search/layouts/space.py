@@ -57,6 +57,24 @@ class Kept:
     or_home: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A value is handed on to another stage.
+
+    Attributes:
+        weight: of a nanosecond that this takes.
+        readers: ops that read it there.
+        source, target: stages of the converter.
+        converter: of the pipeline that has these.
+    """
+
+    weight: Weight
+    readers: tuple[str, ...]
+    source: int
+    target: int
+    converter: Converter
+
+
 @dataclass
 class SearchSpace:
     """One graph on one pipeline of equal meshes; the options of ops are remembered."""
@@ -82,6 +100,8 @@ class SearchSpace:
     """Value -> what a byte of it counts that a rank holds where it lives, where that is anything."""
     kept: Mapping[str, Kept] = field(default_factory=dict)
     """Value -> for whom it is kept, where that counts."""
+    handed: Mapping[str, Handed] = field(default_factory=dict)
+    """Value -> to whom it is handed on, where that counts."""
     wanted: Callable[[Op], SbpFilter] | None = None
     """What is kept at most, axis by axis: what is not is never listed."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)

@@ -33,6 +33,7 @@ class Question:
         tensor_axis: whether of what every data axis has alike, without that axis.
         most_s: seconds that it may take.
         budget: when all must end.
+        proposes: whether it is asked for the layouts that cost least, whatever it says of the bound.
     """
 
     config: PlanConfig
@@ -40,6 +41,7 @@ class Question:
     tensor_axis: bool
     most_s: float
     budget: Budget
+    proposes: bool = False
 
     @property
     def effort(self) -> float:

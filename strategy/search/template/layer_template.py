@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.identity import Identity
 from strategy.base.status import Status
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import SbpFilter, Signature
@@ -27,16 +30,31 @@ from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
+from strategy.passes.planned import planned_graph
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, Reduce, Sbp
 from strategy.sbp.tensor import Rate
-from strategy.search.candidate.candidates import Request, free_rules, space_of
+from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, LinearLayoutProblem, linear_layout_problem
+from strategy.search.layouts.restriction import complete
 from strategy.search.layouts.rules import following_samples
-from strategy.search.layouts.short_model import places_of
-from strategy.search.layouts.space import Kept, SearchSpace, Weight
-from strategy.search.template.point import HELD, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray, time_at, unit
+from strategy.search.layouts.short_model import LAYERS, MIDDLE, places_of
+from strategy.search.layouts.space import Handed, Kept, SearchSpace, Weight
+from strategy.search.template.point import (
+    DEFERRED,
+    HELD,
+    MESSAGES,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+    FloatArray,
+    time_at,
+    unit,
+)
 
 CLOSE_ENOUGH = 2e-4
 """By this part a template's bound may be below the cost that is found."""
@@ -66,7 +84,10 @@ class LayerTemplate:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
-        return _template(request, short, on_one_stage(config), budget, boxings, following=False)
+        boxings = {} if boxings is None else boxings
+        placements = placements_of(config)[:2]
+        between = Converter(request.cost, placements, boxings) if len(placements) > 1 else None
+        return _template(request, short, on_one_stage(config), budget, boxings, following=False, between=between)
 
     @staticmethod
     def of_tensor_axis(
@@ -81,6 +102,7 @@ class LayerTemplate:
         """
         alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=2)
         training = replace(request.training, global_batch=2 * config.micro_batch)
+        boxings = {} if boxings is None else boxings
         return _template(replace(request, training=training), short, alone, budget, boxings, following=True)
 
     def solve(self, weights: FloatArray, budget: Budget) -> tuple[float, Mapping[str, Signature], FloatArray]:
@@ -103,8 +125,10 @@ class LayerTemplate:
             raise InfeasibleError("no conversions lead between the layouts that the pins leave", hint="relax a pin")
         if solution.choice is None:
             raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
-        point = self.problem.linear.counted(solution.choice).astype(np.float64)
-        return solution.lower_bound / scale, problem.signatures(solution.choice), point
+        # What has no price may be held for nobody, in the choice that was found.
+        choice = complete(problem.problem, solution.choice[: len(problem.classes)])
+        point = self.problem.linear.counted(choice).astype(np.float64)
+        return solution.lower_bound / scale, problem.signatures(choice), point
 
     def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
@@ -113,21 +137,37 @@ class LayerTemplate:
 
 
 def _template(
-    request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None, *, following: bool
+    request: Request,
+    short: Model,
+    config: PlanConfig,
+    budget: Budget,
+    boxings: Boxings,
+    *,
+    following: bool,
+    between: Converter | None = None,
 ) -> LayerTemplate:
     space = space_of(replace(request, model=short), config, free_rules(config))
     graph = space.graph
-    counted = frozenset(following_samples(graph, 2) if following else graph.by_name)
+    counted = _following(request, short, config) if following else frozenset(graph.by_name)
     homes, kept = _held(graph, counted, everything=not following)
     space = replace(
         space,
-        converter=Converter(request.cost, space.stages.placements, {} if boxings is None else boxings),
+        converter=Converter(request.cost, space.stages.placements, boxings),
         wanted=sums_alone(space.wanted),
         weigh=_weigher(graph, counted),
         home_weights=homes,
         kept=kept,
+        handed={} if between is None else _handed(graph, between),
     )
     return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
+
+
+def _following(request: Request, short: Model, config: PlanConfig) -> frozenset[str]:
+    """The ops that follow samples along a data axis: as a micro-batch of two ranks tells, with a sample for each."""
+    two = replace(config, dp=2, tp=1, micro_batch=1)
+    training = replace(request.training, global_batch=2 * config.num_micro_batches)
+    graph = planned_graph(short, replace(request, training=training).training_with(two), two)
+    return frozenset(following_samples(graph, 2))
 
 
 def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFilter]:
@@ -174,8 +214,38 @@ class _Weigher:
 
 
 def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
-    apart = frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
-    return _Weigher(places_of(graph), counted, apart)
+    return _Weigher(places_of(graph), counted, _apart(graph))
+
+
+def _apart(graph: Graph) -> frozenset[str]:
+    """Gradients of weights, which are a pass of their own under some schedules."""
+    return _known_apart(Identity(graph))
+
+
+@lru_cache(maxsize=8)
+def _known_apart(known: Identity) -> frozenset[str]:
+    graph = cast(Graph, known.held)
+    return frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
+
+
+def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
+    """What the middle layer reads of the first one, handed on from stage to stage, and of the last one, handed back.
+
+    Args:
+        graph: of the short model.
+        between: of the first two stages of a pipeline.
+    """
+    found: dict[str, Handed] = {}
+    for name, value in graph.values.items():
+        producer = graph.producer.get(name)
+        if producer is None or value.rate is not Rate.MICRO_BATCH or producer.layer not in (0, LAYERS - 1):
+            continue
+        readers = tuple(op.name for op in graph.consumers[name] if op.layer == MIDDLE)
+        if readers:
+            onward = producer.layer == 0
+            weight = unit(MESSAGES.start + (not onward))
+            found[name] = Handed(weight, readers, int(not onward), int(onward), between)
+    return found
 
 
 def _held(
@@ -183,8 +253,8 @@ def _held(
 ) -> tuple[Mapping[str, Weight], Mapping[str, Kept]]:
     """What bytes count: (value -> where it lives, value -> for whom it is kept).
 
-    Only what is held for certain, whenever micro-batches are under way: variables and sums where they live; what is
-    made once per step, in every layout in which micro-batches read it; and what the backward pass reads. Where a
+    Only what is held for certain, until the last backward pass: variables and sums where they live; what is made once
+    per step, in every layout in which backward passes read it; and what these read of their micro-batch. Where a
     layer reads a value in both passes, its copies are made in the first one, so that every layout which the second one
     wants is kept; what is read in the backward pass alone is kept where it lives or, at the end of a stage, as it is
     wanted.
@@ -196,6 +266,7 @@ def _held(
     """
     homes: dict[str, Weight] = {}
     kept: dict[str, Kept] = {}
+    apart = _apart(graph)
     part_of = places_of(graph)
     for name, value in graph.values.items():
         decider = deciding_op(graph, name)
@@ -206,11 +277,16 @@ def _held(
             if decider.name not in counted:
                 continue
             later = [op for op in readers if op.phase is not Phase.FORWARD]
-            if decider.phase is not Phase.FORWARD or not later or any(op.name not in counted for op in later):
+            if not later or any(op.name not in counted for op in later):
                 continue
             there = part_of[later[0].name]
+            if decider.phase is not Phase.FORWARD:
+                waiting = [op.name for op in later if op.name in apart and part_of[op.name] == there]
+                if waiting and decider.name not in apart:
+                    kept[name] = Kept(unit(DEFERRED.start + there), (waiting[0],), or_home=True)
+                continue
             later = [op for op in later if part_of[op.name] == there]
-            weight = unit(SAVED.start + there)
+            weight = unit((WAITING if all(op.name in apart for op in later) else SAVED).start + there)
             if any(op.phase is Phase.FORWARD and part_of[op.name] == there for op in readers):
                 kept[name] = Kept(weight, tuple(op.name for op in later))
             elif part == there:
@@ -221,9 +297,11 @@ def _held(
             homes |= {name: unit(HELD.start + part)} if everything else {}
         elif decider.phase is Phase.FORWARD:
             often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
-            often = [op for op in often if op.name in counted]
-            here = tuple(op.name for op in often if part_of[op.name] == part) or tuple(op.name for op in often[:1])
-            if here:
+            often = [op for op in often if op.name in counted and op.phase is not Phase.FORWARD]
+            places = [part_of[op.name] for op in often]
+            if places:
+                part = part if part in places else places[0]
+                here = tuple(op.name for op in often if part_of[op.name] == part)
                 kept[name] = Kept(unit(HELD.start + part), here)
         elif decider.phase is not Phase.UPDATE and everything:
             homes[name] = unit(SUMS.start + part)

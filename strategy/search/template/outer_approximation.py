@@ -15,8 +15,7 @@ paths.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -30,14 +29,29 @@ from strategy.layout.makespan import PipelineTimes
 from strategy.layout.schedule import Schedule, chunk_order
 from strategy.search.candidate.least_exchange import LeastAdding
 from strategy.search.candidate.least_work import LeastBytes, LeastSeconds
-from strategy.search.template.point import HELD, PARTS, PASSES, SAVED, SIZE, SUMS, TIMES, FloatArray
+from strategy.search.template.point import (
+    BYTES,
+    DEFERRED,
+    HELD,
+    MESSAGES,
+    PARTS,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+    FloatArray,
+)
 from strategy.search.template.stages import FIRST, LAST, parts_at, stage_times
 
-UNITS = np.concatenate([np.full(15, 1e6), np.full(9, 2.0**20)])
+UNITS = np.concatenate([np.full(BYTES.start, 1e6), np.full(SIZE - BYTES.start, 2.0**20)])
 """Milliseconds and MiB: what the program counts in."""
-CLOSE = 1e-7
+CLOSE = 1e-5
 """By this part of it a bound is lowered: more than a linear program errs by."""
-MOST_PATHS = 8
+MOST_PATHS = 40
+BEYOND = 10.0
+"""What it costs, in steps, to hold twice the memory that there is."""
 MOST = 1e7
 """In `UNITS`, of any coordinate: days and petabytes."""
 
@@ -46,17 +60,11 @@ MOST = 1e7
 class Bound:
     """What a configuration takes at least, None if nothing fits; and the prices that say so.
 
-    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds; `point`, (SIZE,), is
-    what the cuts leave at least.
+    `weights`, (SIZE,), are what each coordinate of a point counts in the step, in nanoseconds.
     """
 
     step_ns: int | None
     weights: FloatArray
-    point: FloatArray
-
-    def most_gained_ns(self, points: Iterable[FloatArray]) -> float:
-        """By so much at most the next cut by its prices raises it, where some points are known to be taken."""
-        return min((float(self.weights @ (point - self.point)) for point in points), default=math.inf)
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +78,7 @@ class _Program:
     priced: list[tuple[Any, FloatArray]] = field(default_factory=list)
     """Rows whose dual prices weigh the point: what they say of it."""
     cuts: int = 0
+    parameters: Any = None
     has_prices: bool = False
     """Whether the last solution has any: now and then the solver gives up."""
 
@@ -83,7 +92,9 @@ class _Program:
         step = solver.NumVar(0.0, solver.infinity(), "")
         solver.Objective().SetCoefficient(step, 1.0)
         solver.Objective().SetMinimization()
-        program = _Program(solver, point, step)
+        program = _Program(solver, point, step, parameters=pywraplp.MPSolverParameters())
+        # Presolving gives up on some of these programs.
+        program.parameters.SetIntegerParam(program.parameters.PRESOLVE, program.parameters.PRESOLVE_OFF)
         for row, limit in zip(rows, limits, strict=True):
             held = solver.Constraint(-solver.infinity(), float(limit))
             program._fill(held, row)
@@ -94,13 +105,29 @@ class _Program:
         for at in np.flatnonzero(numbers).tolist():
             row.SetCoefficient(self.point[at], float(numbers[at]))
 
-    def add_path(self, path: FloatArray, messages_ms: float) -> None:
-        """The step takes no less than a path, with the messages on it."""
-        row = self.solver.Constraint(-self.solver.infinity(), -messages_ms)
+    def add_path(self, path: FloatArray) -> None:
+        """The step takes no less than a path."""
+        row = self.solver.Constraint(-self.solver.infinity(), 0.0)
         self._fill(row, path)
         row.SetCoefficient(self.step, -1.0)
         self.paths += 1
         self.priced.append((row, path))
+
+    def add_mixes(self, points: Sequence[FloatArray], excess: float) -> None:
+        """No point but mixes of some; bytes that these hold beyond the limits cost `excess` each."""
+        one = self.solver.Constraint(1.0, 1.0)
+        shares = [self.solver.NumVar(0.0, self.solver.infinity(), "") for _ in points]
+        for share in shares:
+            one.SetCoefficient(share, 1.0)
+        for at, coordinate in enumerate(self.point):
+            row = self.solver.Constraint(0.0, self.solver.infinity())
+            row.SetCoefficient(coordinate, 1.0)
+            for share, point in zip(shares, points, strict=True):
+                row.SetCoefficient(share, -float(point[at]))
+        beyond = self.solver.NumVar(0.0, self.solver.infinity(), "")
+        self.solver.Objective().SetCoefficient(beyond, excess)
+        for held, _ in self.priced:
+            held.SetCoefficient(beyond, -1.0)
 
     def add_cuts(self, cuts: list[tuple[FloatArray, float]]) -> None:
         """Add those that are new."""
@@ -112,7 +139,7 @@ class _Program:
         """(the least step, the point of it); None where nothing fits."""
         from ortools.linear_solver import pywraplp
 
-        status = self.solver.Solve()
+        status = self.solver.Solve(self.parameters)
         self.has_prices = status == pywraplp.Solver.OPTIMAL
         if status == pywraplp.Solver.INFEASIBLE:
             return None
@@ -137,8 +164,6 @@ class OuterApproximation:
     overlaps: bool
     least: FloatArray
     """(SIZE,), the least of every coordinate alone, in `UNITS`."""
-    between_ns: int = 0
-    """What is handed on between stages takes so long at least."""
     cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
     programs: dict[tuple[PlanConfig, float], _Program] = field(default_factory=dict)
 
@@ -157,8 +182,14 @@ class OuterApproximation:
             between_ns: what is handed on between stages, at least.
         """
         least = least_times(work, layers)
-        least[HELD], least[SUMS], least[SAVED] = held.held, held.sums, held.saved
-        return OuterApproximation(layers, limit_bytes, overlaps, least / UNITS, between_ns)
+        least[MESSAGES] = between_ns
+        least[HELD], least[SUMS] = held.held, held.sums
+        found = OuterApproximation(layers, limit_bytes, overlaps, least / UNITS)
+        for part in range(PARTS if held.saved else 0):
+            saved = np.zeros(SIZE)
+            saved[[SAVED.start + part, WAITING.start + part]] = 1.0
+            found.add_cut(saved, held.saved)
+        return found
 
     def add_exchange(self, layer_ns: int, *, micro: bool) -> None:
         """Of every layer, beside what its update takes; `micro`: its gradients are exchanged as they arise."""
@@ -196,45 +227,58 @@ class OuterApproximation:
             rows, limits = self._memory(config)
             limits = np.maximum(limits - more_bytes / UNITS[-1], 0.0)
             program = self.programs[config, more_bytes] = _Program.of(self.least, rows, limits)
-            program.add_path(*self._longest(config, self.least, exact=False))
+            program.add_path(self._longest(config, self.least, exact=False))
         program.add_cuts(self.cuts)
+        return self._within_paths(program, config, exact=exact)
+
+    def mixed(self, config: PlanConfig, points: Sequence[FloatArray]) -> Bound:
+        """What a configuration takes at least among mixes of points that are known, (SIZE,) in nanoseconds and bytes.
+
+        Points may be of some coordinates alone, zero elsewhere. No cut on these raises the bound above that, before
+        there is a new point; its prices are where to look for one. What mixes hold beyond the memory makes a step
+        longer.
+        """
+        rows, limits = self._memory(config)
+        program = _Program.of(self.least, rows, limits)
+        longest_ms = max(self.step_ns(config, point) for point in points) / UNITS[0]
+        program.add_mixes([point / UNITS for point in points], BEYOND * longest_ms / float(limits.min()))
+        program.add_path(self._longest(config, points[-1] / UNITS, exact=True))
+        program.add_cuts(self.cuts)
+        return self._within_paths(program, config, exact=True)
+
+    def _within_paths(self, program: _Program, config: PlanConfig, *, exact: bool) -> Bound:
+        """The least step, by as many paths as it takes."""
         while True:
             solved = program.solve()
             if solved is None:
-                return Bound(None, np.zeros(SIZE), np.zeros(SIZE))
+                return Bound(None, np.zeros(SIZE))
             step_ms, point = solved
-            longest, messages_ms = self._longest(config, point, exact=exact)
-            if longest @ point + messages_ms <= step_ms * (1 + 1e-4) or program.paths >= MOST_PATHS:
+            longest = self._longest(config, point, exact=exact)
+            if longest @ point <= step_ms * (1 + 1e-4) or program.paths >= MOST_PATHS:
                 break
-            program.add_path(longest, messages_ms)
+            program.add_path(longest)
         weights = program.weights() / UNITS * UNITS[0]
-        return Bound(int(step_ms * UNITS[0] * (1 - CLOSE)), weights, point * UNITS)
+        least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
+        return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights)
 
     def step_ns(self, config: PlanConfig, point: FloatArray) -> float:
         """What a step of a configuration takes at least at a point, (SIZE,) in nanoseconds and bytes."""
-        row, messages_ms = self._longest(config, point / UNITS, exact=False)
-        return float((row @ (point / UNITS) + messages_ms) * UNITS[0])
-
-    def byte_weights(self, config: PlanConfig) -> FloatArray:
-        """(SIZE,): how often a byte of each coordinate is held by the stage that holds most."""
-        rows, _ = self._memory(config)
-        found: FloatArray = rows.max(0)
-        return found
+        return float(self._longest(config, point / UNITS, exact=True) @ (point / UNITS) * UNITS[0])
 
     def held_bytes(self, config: PlanConfig, point: FloatArray) -> float:
         """What the rows count at a point, of the stage that holds most."""
         rows, _ = self._memory(config)
         return float((rows @ (point / UNITS)).max() * UNITS[-1])
 
-    def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[FloatArray, float]:
-        """(the longest path of a point, as a row, milliseconds of the messages on it), or the longest straight one."""
+    def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> FloatArray:
+        """(SIZE,): the longest path of a point, as a row; or the longest straight one."""
         ns = (point * UNITS)[TIMES].reshape(5, 3).astype(np.int64)
-        between = self.between_ns, self.between_ns
+        forward_ns, backward_ns = (point * UNITS)[MESSAGES].astype(np.int64).tolist()
+        between = forward_ns, backward_ns
         stages = stage_times(config, self.layers, dict(zip(PASSES, ns, strict=True)), between, overlaps=self.overlaps)
         find = critical_path if exact else straight_path
         counts = find(config.schedule, config.num_micro_batches, stages).counts
-        messages = int(counts.forward_message_ns.sum() + counts.backward_message_ns.sum())
-        return _row(config, self.layers, counts), messages * self.between_ns / UNITS[0]
+        return _row(config, self.layers, counts)
 
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:
         """Rows of what the first and the last stage hold, without and with sums of gradients; their limits."""
@@ -244,7 +288,8 @@ class OuterApproximation:
             row = np.zeros(SIZE)
             row[HELD] = where[stage].sum(0)
             row[SUMS] = row[HELD] * sums
-            row[SAVED] = np.array(chunks_in_flight(config, stage, sums=sums)) @ where[stage]
+            for part, in_flight in blocks(config, stage, sums=sums):
+                row[part] = np.array(in_flight) @ where[stage]
             found.append(row)
         limit = self.limit_bytes / UNITS[-1] * (1 + CLOSE)
         return np.array(found), np.full(len(found), limit)
@@ -270,34 +315,66 @@ def _row(config: PlanConfig, layers: int, counts: PipelineTimes) -> FloatArray:
         passed = getattr(counts, name)
         at = where if passed.ndim == 2 else where.sum(1)
         row[3 * i : 3 * i + 3] = np.tensordot(passed, at, passed.ndim)
+    row[MESSAGES] = counts.forward_message_ns.sum(), counts.backward_message_ns.sum()
     return row
 
 
-def chunks_in_flight(config: PlanConfig, stage: int, *, sums: bool) -> tuple[int, ...]:
-    """(laps,): micro-batches of which a stage holds what the forward pass saves; `sums`: while gradients are added up.
+def blocks(config: PlanConfig, stage: int, *, sums: bool) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+    """What a stage holds of micro-batches: (coordinates of a point, (laps,) how many of them are held at once).
 
-    So many blocks there are of every such tensor, by the order of the stage's chunks.
+    So many blocks there are of every such tensor, by the order of the stage's chunks; `sums`: while gradients are added
+    up.
     """
-    counts = _in_flight(config.schedule, config.pp, stage, config.num_micro_batches, config.virtual_stages)
-    return tuple(count - (sums and count >= config.num_micro_batches) for count in counts)
+    last = _last(config)
+    spans = (
+        (SAVED, Phase.FORWARD, Phase.BACKWARD),
+        (WAITING, Phase.FORWARD, last),
+        (DEFERRED, Phase.BACKWARD, last),
+    )
+    return tuple((part, chunks_in_flight(config, stage, written, read, sums=sums)) for part, written, read in spans)
 
 
-def _in_flight(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> tuple[int, ...]:
+def chunks_in_flight(config: PlanConfig, stage: int, written: Phase, read: Phase, *, sums: bool) -> tuple[int, ...]:
+    """(laps,): micro-batches that are held at once from one pass to another; `sums`: while gradients are added up.
+
+    What the backward pass leaves to the gradients of weights counts where several micro-batches wait at once: then it
+    has a place of its own, beside what others have saved.
+    """
+    if written is read:
+        return (0,) * config.virtual_stages
+    count = config.num_micro_batches
+    most = _in_flight(config.schedule, config.pp, stage, count, config.virtual_stages, written, read)
+    if written is Phase.BACKWARD:
+        enough = 4 * config.pp * config.virtual_stages <= count
+        return tuple(blocks if enough and blocks > 1 else 0 for blocks in most)
+    return tuple(blocks - (sums and blocks >= count) for blocks in most)
+
+
+def _last(config: PlanConfig) -> Phase:
+    """The pass after which nothing is held of a micro-batch."""
+    return Phase.WEIGHT if config.schedule.splits_backward else Phase.BACKWARD
+
+
+def _in_flight(
+    schedule: Schedule, stages: int, stage: int, m: int, laps: int, written: Phase, read: Phase
+) -> tuple[int, ...]:
     few = 3 * stages if schedule is Schedule.INTERLEAVED else 2 * stages + 2
     if schedule is Schedule.GPIPE or m <= few:
-        return _most_in_flight(schedule, stages, stage, m, laps)
-    return _most_in_flight(schedule, stages, stage, few, laps)
+        return _most_in_flight(schedule, stages, stage, m, laps, written, read)
+    return _most_in_flight(schedule, stages, stage, few, laps, written, read)
 
 
 @lru_cache(maxsize=1 << 12)
-def _most_in_flight(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> tuple[int, ...]:
+def _most_in_flight(
+    schedule: Schedule, stages: int, stage: int, m: int, laps: int, written: Phase, read: Phase
+) -> tuple[int, ...]:
     if schedule is Schedule.GPIPE:
         return (m if stages > 1 else 1,)
     now, most = [0] * laps, [0] * laps
     for chunk in chunk_order(schedule, stages, stage, m, laps):
-        if chunk.phase is Phase.FORWARD:
+        if chunk.phase is written:
             now[chunk.lap] += 1
             most[chunk.lap] = max(most[chunk.lap], now[chunk.lap])
-        elif chunk.phase is Phase.BACKWARD:
+        elif chunk.phase is read:
             now[chunk.lap] -= 1
     return tuple(most)

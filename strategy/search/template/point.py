@@ -12,12 +12,17 @@ FloatArray = npt.NDArray[np.float64]
 PASSES = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
 """The passes of a micro-batch, and what is done once per step; fields of `PipelineTimes`."""
 PARTS = 3
-TIMES, HELD, SUMS, SAVED = slice(0, 15), slice(15, 18), slice(18, 21), slice(21, 24)
-"""Where things are: nanoseconds of `PASSES` x parts; the bytes of each part that are held for the whole step, in sums
-of gradients, and saved by a micro-batch from its forward pass to its backward pass."""
+TIMES, MESSAGES = slice(0, 15), slice(15, 17)
+"""Where nanoseconds are: of `PASSES` x parts, and of what is handed on to the next stage and back to that before."""
+HELD, SUMS, SAVED, WAITING, DEFERRED = slice(17, 20), slice(20, 23), slice(23, 26), slice(26, 29), slice(29, 32)
+"""Where the bytes of each part are: held for the whole step; in sums of gradients; saved by a micro-batch from its
+forward pass to its backward pass; from there to its gradients of weights, which may be a pass of their own; and from
+the backward pass to these."""
+BYTES, OF_MICRO_BATCH = slice(17, 32), slice(23, 32)
+"""All of them, and those that every micro-batch in flight holds."""
 MICRO = slice(0, 9)
 """Those of `TIMES` that every micro-batch takes."""
-SIZE = 24
+SIZE = 32
 
 
 def time_at(name: str, part: int) -> int:

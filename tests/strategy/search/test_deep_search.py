@@ -185,9 +185,9 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     taken = Refinement(request, short, work, few, Budget.of(60), None)
     taken.cuts = alone[plain].cuts
     for box in taken.boxes:
-        box.within, box.level = taken._within(box), 3
+        box.within, box.level = taken.cuts.within_of(box), 3
         box.raise_bounds(math.inf)
-        assert taken._share(box)
+        assert taken.cuts.share(box)
         box.raise_bounds(math.inf)
         for one in alone[box.configs[0]].known.proposals:
             assert box.bounds_ns[box.configs.index(one.found.config)] <= one.found.step_ns, one.found.config

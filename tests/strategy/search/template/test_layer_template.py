@@ -33,7 +33,8 @@ TRAINING = Training(global_batch=8, precision=Precision.BF16)
 def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
     """Everything alike, wherever it is."""
     often = [step if name in ONCE else micro for name in PASSES]
-    return np.outer([*often, byte, byte, byte], [1.0, layers - 2, 1.0]).ravel()
+    times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 5))
+    return np.concatenate([times, [0.0, 0.0], nbytes])
 
 
 def template(asked: Request, config: PlanConfig) -> LayerTemplate:

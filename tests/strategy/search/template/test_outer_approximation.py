@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,10 @@ from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.critical_path import critical_path, length_ns, straight_path
 from strategy.layout.in_flight import Leg, unit_run
 from strategy.layout.makespan import PipelineTimes, makespan_ns
+from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.lowering.lower import lower_priced
+from strategy.lowering.memory import memory_nbytes
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -22,9 +26,9 @@ from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.candidate.quick_bound import least_work
 from strategy.search.layouts.short_model import expanded, shortened
 from strategy.search.template.layer_template import LayerTemplate
-from strategy.search.template.outer_approximation import OuterApproximation, chunks_in_flight
+from strategy.search.template.outer_approximation import OuterApproximation, blocks, chunks_in_flight
 from strategy.search.template.parts import parts_of
-from strategy.search.template.point import HELD, SAVED, SUMS, FloatArray
+from strategy.search.template.point import DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
 from tests.support.small_plans import request
 
@@ -39,6 +43,8 @@ CONFIGS = [
     PlanConfig(1, 2, 2, 4, 4, Schedule.ZBV, virtual_stages=2, recompute=Recompute.FULL),
     PlanConfig(1, 4, 1, 4, 4, Schedule.ONE_F_ONE_B),
     PlanConfig(1, 2, 2, 4, 4, Schedule.GPIPE),
+    PlanConfig(1, 1, 4, 1, 16, Schedule.ZB_H1),
+    PlanConfig(1, 2, 2, 1, 16, Schedule.ZBV, virtual_stages=2),
 ]
 
 
@@ -112,8 +118,12 @@ def test_so_many_runs_of_layers_are_saved(schedule: Schedule) -> None:
             legs = range(laps)
             held = [run.in_flight(Leg(Phase.FORWARD, stage, lap), [Leg(last, stage, lap)]) for lap in legs]
             fewest = [run.in_flight(Leg(Phase.FORWARD, stage, lap), [Leg(Phase.BACKWARD, stage, lap)]) for lap in legs]
-            counted, later = (chunks_in_flight(config, stage, sums=sums) for sums in (False, True))
+            spans = (Phase.FORWARD, Phase.BACKWARD), (Phase.FORWARD, last)
+            (counted, later), (until_last, _) = (
+                [chunks_in_flight(config, stage, *span, sums=sums) for sums in (False, True)] for span in spans
+            )
             assert list(counted) == fewest
+            assert list(until_last) == held
             assert all(0 <= few <= many <= most for few, many, most in zip(later, counted, held, strict=True))
 
 
@@ -132,18 +142,28 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
         _, signatures, point = found.solve(weights, UNLIMITED)
         everywhere = expanded(found.space.graph, deep.graph, signatures)
         assert everywhere is not None
-        peak = evaluated(config, deep, everywhere, 0).peaks[0]
-        for sums in (False, True):
-            counted = rows_of(config, point, sums=sums)
-            assert 0 < counted <= peak
-            assert counted >= 0.1 * peak or not sums
+        solved = evaluated(config, deep, everywhere, 0)
+        program = lower_priced(Priced(deep.graph, solved.layout, asked.pipeline_of(config), asked.cost))
+        allocated = memory_nbytes(program)
+        for stage, sums in itertools.product(range(config.pp), (False, True)):
+            counted = rows_of(config, point, stage, sums=sums)
+            assert 0 < counted <= solved.peaks[stage]
+            assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
+            assert counted >= 0.1 * solved.peaks[stage] or not sums
 
 
-def rows_of(config: PlanConfig, point: FloatArray, *, sums: bool) -> float:
-    """What the first stage holds by the rows of the linear program, at a point."""
-    where, chunks = parts_at(config, GPT.layers)[0], np.array(chunks_in_flight(config, 0, sums=sums))
+def rows_of(config: PlanConfig, point: FloatArray, stage: int, *, sums: bool) -> float:
+    """What a stage holds by a row of the linear program, at a point."""
+    where = parts_at(config, GPT.layers)[stage]
     held = float(where.sum(0) @ point[HELD]) + sums * float(where.sum(0) @ point[SUMS])
-    return held + float(chunks @ where @ point[SAVED])
+    return held + sum(float(np.array(count) @ where @ point[part]) for part, count in blocks(config, stage, sums=sums))
+
+
+def test_what_waits_for_gradients_of_weights_counts() -> None:
+    """Of the last stage of a long pipeline that puts them off, at a point; nothing does where they are not put off."""
+    put_off, at_once = (PlanConfig(1, 1, 4, 1, 32, schedule) for schedule in (Schedule.ZB_H1, Schedule.ONE_F_ONE_B))
+    assert blocks(put_off, 3, sums=False) == ((SAVED, (1,)), (WAITING, (4,)), (DEFERRED, (4,)))
+    assert blocks(at_once, 3, sums=False) == ((SAVED, (1,)), (WAITING, (1,)), (DEFERRED, (0,)))
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

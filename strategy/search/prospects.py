@@ -1,0 +1,155 @@
+"""Prospects: what boxes are thought to take in the end, and layouts that are likely to fit.
+
+Rules of thumb and what proposals have shown; nothing here says what a box takes for certain.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+from strategy.search.box import Box
+from strategy.search.candidate.candidates import Request
+from strategy.search.candidate.least_work import LeastWork
+from strategy.search.search_state import LayoutProposal, SearchState
+from strategy.search.template.answers import Proposed
+from strategy.search.template.outer_approximation import Bound
+from strategy.search.template.point import HELD, SAVED, SUMS, WAITING, FloatArray
+from strategy.search.template.stages import parts_at, pipelined
+
+TIE = 0.01
+"""What filling the memory counts at least, as a part of the step, where proposals did not fit."""
+HARDER = 4.0
+"""By this factor bytes count more after every such proposal."""
+MOST_TRIES, FIRST_TRIES = 3, 5
+"""So often proposals of a box are made to hold less: once something fits, and before."""
+SETTLED = 0.03
+"""By this part what fits may take longer than what does not, for a box to be proposed."""
+UNLIKELY = 2.0
+"""A box of which nothing is likely to fit is thought to take this much more than its bound."""
+
+
+class Prospects:
+    """Proposals so far, and what they say of boxes."""
+
+    def __init__(self, request: Request, work: LeastWork) -> None:
+        self.request, self.work = request, work
+        self.known = SearchState()
+        self.crowding: dict[Schedule, float] = {}
+        """Bytes that are held beside those that bounds count, by a sample on one rank, as proposals have shown."""
+        self.too_many: dict[object, int] = {}
+        """By what decides on memory, samples of a micro-batch with which nothing was found to fit."""
+
+    @property
+    def best_ns(self) -> float:
+        """The least objective of what is likely to fit."""
+        fitting = self.known.fitting(self.request)
+        return fitting[0].found.step_ns if fitting else math.inf
+
+    def _crowded(self, box: Box, most_ns: float) -> Bound | None:
+        """Of the configuration that is likely to take least in the memory that is left in truth; None where none fits.
+
+        Its prices are those at which proposals are likely to fit.
+        """
+        within, best = box.within, None
+        for config, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
+            if within is not None and bound_ns < most_ns:
+                found = within.bound(config, self._crowding(box, config), exact=False)
+                if found.step_ns is not None and (best is None or found.step_ns < (best.step_ns or 0)):
+                    best = found
+        return best
+
+    def _crowding(self, box: Box, config: PlanConfig) -> float:
+        """Bytes that a configuration holds beside those that bounds count, as proposals have shown."""
+        of_sample = self.crowding.get(config.schedule, 0.0)
+        return box.crowding.get(config.schedule, of_sample * config.micro_batch / (config.tp * config.cp))
+
+    def likely_to_fit(self, box: Box, most_ns: float) -> FloatArray:
+        """The weights of proposals: bytes count what they are worth in the memory that is left in truth, or more.
+
+        They count more with every proposal that did not fit.
+        """
+        crowded = self._crowded(box, most_ns)
+        weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
+        if crowded is None or box.tries:
+            config = box.config
+            layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
+            least = TIE * box.bound_ns / self.request.memory_limit_bytes * layers
+            in_flight = min(config.pp, config.num_micro_batches)
+            for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
+                weights[part] = HARDER**box.tries * np.maximum(weights[part], often * least)
+        return weights
+
+    def propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
+        """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
+        request, best_ns, within = self.request, self.best_ns, box.within
+        overlaps, least_ns, fitting_ns = request.cost.cluster.overlaps, math.inf, math.inf
+        for one in box.configs:
+            if within is None or within.step_ns(one, point) >= best_ns:
+                continue
+            found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlaps=overlaps)
+            proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
+            self.known.proposals.append(proposal)
+            least_ns = min(least_ns, found.step_ns)
+            if self.known.fits(request, proposal):
+                fitting_ns = min(fitting_ns, found.step_ns)
+            held = self.known.margin(one.schedule) * max(found.peak_bytes)
+            box.crowding[one.schedule] = max(0.0, held - within.held_bytes(one, point))
+            self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
+        box.tries += 1
+        is_last = box.tries >= (MOST_TRIES if math.isfinite(self.best_ns) else FIRST_TRIES)
+        if is_last and math.isinf(fitting_ns) and math.isfinite(least_ns):
+            self.too_many[_of_memory(box.config)] = box.config.micro_batch
+        box.is_proposed |= is_last or math.isinf(least_ns) or fitting_ns <= (1 + SETTLED) * least_ns
+
+    def most_promising(self, boxes: list[Box]) -> Box | None:
+        """The box that is thought to take least; what was thought of others is not looked at again for that."""
+        while boxes:
+            best = min(boxes, key=lambda box: box.promise[1])
+            before_ns, least_ns = best.promise[1], self._promise(best)
+            if least_ns <= before_ns or all(least_ns <= box.promise[1] for box in boxes):
+                return best
+        return None
+
+    def _promise(self, box: Box) -> float:
+        """What a box is thought to take at least, in nanoseconds; remembered as long as nothing more is known of it.
+
+        What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
+        """
+        too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
+        state = too_many, box.bound_ns, 0 if box.within is None else len(box.within.cuts), tuple(self.crowding.values())
+        if box.promise[0] != state:
+            if not math.isfinite(box.bound_ns):
+                guess_ns = math.inf
+            elif box.level < 2:
+                guess_ns = self._guess_ns(box)
+            else:
+                crowded = self._crowded(box, math.inf)
+                guess_ns = float(crowded.step_ns or 0) if crowded is not None else UNLIKELY * box.bound_ns
+            box.promise = state, UNLIKELY * guess_ns if too_many else guess_ns
+        return box.promise[1]
+
+    def _guess_ns(self, box: Box) -> float:
+        """By a rule of thumb."""
+        request, config, cluster = self.request, box.config, self.request.cost.cluster
+        inside = cluster.devices_per_node
+        parameters = request.model.parameters / (config.tp * config.pp)
+        static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
+        in_flight = min(config.pp, config.num_micro_batches)
+        saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
+        held = static + 2 * saved * in_flight
+        exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
+        gathers = config.num_micro_batches if config.zero_stage == 3 else 1
+        gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
+        least = self.work.seconds(config)
+        uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
+        crowded = max(1.0, held / request.memory_limit_bytes) ** 2
+        return crowded * ((box.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
+
+
+def _of_memory(config: PlanConfig) -> object:
+    """What decides on the memory that a sample takes."""
+    return config.dp, config.tp, config.cp, config.pp, config.zero_stage, config.recompute
