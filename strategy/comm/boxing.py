@@ -66,6 +66,7 @@ from strategy.sbp.tensor import Box, Shape, TensorSpec, intersect, is_empty
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 LARGEST_REGROUP = 64
 """Most ranks between which an all-to-all along several axes is looked for: pricing one takes their number squared."""
@@ -199,6 +200,8 @@ class Boxing:
     placement: Placement
     price: Price
     tables: dict[TensorSpec, dict[_Beyond, _Table]] = field(default_factory=dict)
+    usual: dict[TensorSpec, StepTable] = field(default_factory=dict)
+    """The steps of the table that knows sums and splits in order."""
 
     def seconds(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> float:
         """Price of the cheapest chain; infinite where there is none.
@@ -206,27 +209,31 @@ class Boxing:
         Raises:
             SbpError: a side is no legal layout.
         """
-        (found,) = self.all_seconds(spec, (source,), target)
+        return float(self.all_seconds(spec, (source,), (target,))[0, 0])
+
+    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp]) -> Floats:
+        """(sources, targets): `seconds` between several layouts."""
+        tables = self._tables(spec)
+        usual = tables[_USUAL]
+        here, there = ([_known(layout) for layout in side] for side in (sources, targets))
+        rows, columns = ([usual.index.get(layout, -1) for layout in side] for side in (here, there))
+        found = usual.seconds[np.ix_(rows, columns)]
+        for i, row in enumerate(rows):
+            for j in range(len(columns)) if row < 0 else [j for j, column in enumerate(columns) if column < 0]:
+                table = self._table_with(spec, tables, _both(here[i].beyond, there[j].beyond))
+                found[i, j] = table.seconds[self._index(spec, table, here[i]), self._index(spec, table, there[j])]
         return found
 
-    def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], target: NdSbp) -> list[float]:
-        """`seconds` from several layouts."""
-        tables, goal = self._tables(spec), _known(target)
-        usual = tables[_USUAL].index
-        columns: dict[_Beyond, tuple[Mapping[_Layout, int], list[float]]] = {}
-        if goal in usual:
-            columns[_USUAL] = usual, self._column(spec, tables[_USUAL], goal)
-        found = []
-        for layout in map(_known, sources):
-            beyond = goal.beyond if layout in usual else _both(layout.beyond, goal.beyond)
-            if beyond not in columns:
-                table = self._table_with(spec, tables, beyond)
-                columns[beyond] = table.index, self._column(spec, table, goal)
-            index, column = columns[beyond]
-            if layout not in index:
-                raise self._illegal(spec, layout)
-            found.append(column[index[layout]])
-        return found
+    def reaches(self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp]) -> Bools:
+        """(sources, targets): whether there is a chain; what it costs is not worked out for that."""
+        if spec not in self.tables:
+            if spec not in self.usual:
+                self.usual[spec] = steps_among(tuple(layouts_of(spec, self.placement.mesh)), self.placement.mesh)
+            index, _ = _places(self.usual[spec])
+            rows, columns = ([index.get(_known(layout), -1) for layout in side] for side in (sources, targets))
+            if min(rows) >= 0 and min(columns) >= 0:
+                return _reach(self.usual[spec])[np.ix_(rows, columns)]
+        return np.isfinite(self.all_seconds(spec, sources, targets))
 
     def chain(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest chain of steps.
@@ -237,29 +244,22 @@ class Boxing:
         tables, ends = self._tables(spec), (_known(source), _known(target))
         usual = all(layout in tables[_USUAL].index for layout in ends)
         table = self._table_with(spec, tables, _USUAL if usual else _both(ends[0].beyond, ends[1].beyond))
-        for layout in ends:
-            if layout not in table.index:
-                raise self._illegal(spec, layout)
-        here, there = (table.index[layout] for layout in ends)
-        if table.seconds[here][there] == math.inf:
+        here, there = (self._index(spec, table, layout) for layout in ends)
+        if table.seconds[here, there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
         while here != there:
-            following = table.following[here][there]
+            following = int(table.following[here, there])
             steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
 
-    def _column(self, spec: TensorSpec, table: _Table, target: _Layout) -> list[float]:
-        """Prices from all layouts of a table."""
-        if target not in table.index:
-            raise self._illegal(spec, target)
-        there = table.index[target]
-        return [row[there] for row in table.seconds]
-
-    def _illegal(self, spec: TensorSpec, layout: _Layout) -> SbpError:
-        got = f"{format_nd(layout.nd_sbp)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
-        return SbpError("not a legal layout", got=got)
+    def _index(self, spec: TensorSpec, table: _Table, layout: _Layout) -> int:
+        """Where a layout stands in a table."""
+        if layout not in table.index:
+            got = f"{format_nd(layout.nd_sbp)} of {spec.dtype} {spec.shape} on mesh {self.placement.mesh}"
+            raise SbpError("not a legal layout", got=got)
+        return table.index[layout]
 
     def _tables(self, spec: TensorSpec) -> dict[_Beyond, _Table]:
         found = self.tables.get(spec)
@@ -314,8 +314,9 @@ def _both(one: _Beyond, other: _Beyond) -> _Beyond:
 class _Table:
     index: Mapping[_Layout, int]
     steps: Mapping[tuple[int, int], BoxingStep]
-    seconds: Sequence[Sequence[float]]
-    following: Sequence[Sequence[int]]
+    seconds: Floats
+    following: npt.NDArray[np.int16]
+    """The layout that a chain goes to first."""
 
 
 @lru_cache(maxsize=256)
@@ -358,11 +359,21 @@ def _places(steps: StepTable) -> tuple[Mapping[_Layout, int], Mapping[tuple[int,
     return index, dict(zip(pairs, steps.steps, strict=True))
 
 
+@lru_cache(maxsize=256)
+def _reach(steps: StepTable) -> Bools:
+    """(layouts, layouts): whether steps lead from one to the other (Warshall 1962)."""
+    found = np.eye(len(steps.layouts), dtype=bool)
+    found[steps.sources, steps.targets] = True
+    for via in range(len(found)):
+        found |= found[:, via, None] & found[via]
+    return found
+
+
 def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
     count = len(steps.layouts)
     seconds = np.full((count, count), np.inf)
     np.fill_diagonal(seconds, 0.0)
-    following = np.tile(np.arange(count), (count, 1))
+    following = np.tile(np.arange(count, dtype=np.int16), (count, 1))
     seconds[steps.sources, steps.targets] = price(spec, steps)
     for via in range(count):
         through = seconds[:, via, None] + seconds[via]
@@ -370,7 +381,7 @@ def _cheapest(spec: TensorSpec, steps: StepTable, price: Price) -> _Table:
         np.copyto(seconds, through, where=shorter)
         np.copyto(following, following[:, via, None], where=shorter)
     index, between = _places(steps)
-    return _Table(index, between, seconds.tolist(), following.tolist())
+    return _Table(index, between, seconds, following)
 
 
 def boxing_task(spec: TensorSpec, source: NdSbp, step: BoxingStep, placement: Placement, rank: int) -> BoxingTask:
@@ -509,21 +520,44 @@ def sent_nbytes(kind: ActKind, task: BoxingTask | TransferTask, rank: int, spec:
 
 def most_sent_nbytes(kind: ActKind, task: BoxingTask, spec: TensorSpec) -> int:
     """Bytes that the busiest rank of a group sends to others in one act on one level, as `sent_nbytes` counts them."""
-    if kind is ActKind.ALL_TO_ALL and not any(map(is_empty, (*task.source_boxes, *task.target_boxes))):
-        return spec.sent_nbytes(_most_exchanged(task))
+    if kind is ActKind.ALL_TO_ALL:
+        held, wanted = Pieces.of(task.source_boxes), Pieces.of(task.target_boxes)
+        if not held.lack and not wanted.lack:
+            return spec.sent_nbytes(most_exchanged(held, wanted))
     return spec.sent_nbytes(max(_sent_size(kind, task, me) for me in range(len(task.group))))
 
 
-def _most_exchanged(task: BoxingTask) -> int:
-    """What `outgoing` sums up to on the busiest rank, for all ranks at once: arrays are [pieces, ranks, dims]."""
-    found = replicas(enumerate(task.source_boxes))
-    held, wanted = np.array(list(found))[:, None], np.array(task.target_boxes)[None]
-    lengths = np.minimum(held[..., 1], wanted[..., 1]) - np.maximum(held[..., 0], wanted[..., 0])
-    shared = np.maximum(lengths, 0).prod(axis=2)
-    holders = np.array(list(found.values()))
-    for piece, members in enumerate(holders):
-        shared[piece, members] = 0
-    senders = holders[:, np.arange(len(task.group)) % holders.shape[1]]
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """The pieces of a group's ranks as arrays.
+
+    Attributes:
+        boxes: [ranks, dims, 2], begin and end.
+        holders: [pieces, copies], the ranks that hold each; nothing where some rank lacks a piece.
+        lack: whether some rank does.
+    """
+
+    boxes: Ints
+    holders: Ints
+    lack: bool
+
+    @staticmethod
+    def of(boxes: Sequence[Box]) -> Pieces:
+        """The pieces of ranks in order."""
+        lack = any(map(is_empty, boxes))
+        return Pieces(np.array(boxes), np.array([] if lack else list(replicas(enumerate(boxes)).values())), lack)
+
+
+def most_exchanged(held: Pieces, wanted: Pieces) -> int:
+    """What `outgoing` sums up to on the busiest rank, for all ranks at once; what is shared is [pieces, ranks]."""
+    shared = np.ones((len(held.holders), len(wanted.boxes)), np.int64)
+    for of_held, of_wanted in zip(
+        held.boxes[held.holders[:, 0]].swapaxes(0, 1), wanted.boxes.swapaxes(0, 1), strict=True
+    ):
+        (begin, end), (first, last) = of_held.T[..., None], of_wanted.T
+        shared *= np.maximum(np.minimum(end, last) - np.maximum(begin, first), 0)
+    np.put_along_axis(shared, held.holders, 0, axis=1)
+    senders = held.holders[:, np.arange(len(held.boxes)) % held.holders.shape[1]]
     return int(np.bincount(senders.ravel(), weights=shared.ravel()).max())
 
 

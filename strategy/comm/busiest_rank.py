@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.comm.boxing import BoxingStep, Ints, StepTable, most_sent_nbytes, replicas
+from strategy.comm.boxing import BoxingStep, Ints, Pieces, StepTable, most_exchanged, most_sent_nbytes, replicas
 from strategy.comm.hierarchical import nodes_of, span_of
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, BoxingTask
@@ -140,10 +140,18 @@ def _regroup(source: NdSbp, step: BoxingStep, mesh: Shape) -> _Regroup:
 @lru_cache(maxsize=1 << 14)
 def _regrouped(lengths: Shape, regroup: _Regroup) -> int:
     """Elements that the busiest rank sends in an all-to-all of a group that holds a block of such lengths."""
+    held, wanted = (_in_group(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
+    if not held.lack and not wanted.lack:
+        return most_exchanged(held, wanted)
     before, after = (local_boxes(lengths, side, regroup.mesh) for side in (regroup.source, regroup.target))
     spec = TensorSpec(lengths, DType.INT32)
     task = BoxingTask(tuple(range(len(before))), before, after)
     return most_sent_nbytes(ActKind.ALL_TO_ALL, task, spec) // spec.dtype.nbytes
+
+
+@lru_cache(maxsize=1 << 12)
+def _in_group(lengths: Shape, layout: NdSbp, mesh: Shape) -> Pieces:
+    return Pieces.of(local_boxes(lengths, layout, mesh))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -103,18 +103,20 @@ class CostModel:
 
     def op_seconds(self, graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> float:
         """Price of one act of an op on the rank with the largest pieces."""
-        (found,) = self.all_op_seconds(graph, op, (signature,), mesh)
+        ((found,),) = self.all_op_seconds(graph, [(op, (signature,))], mesh)
         return found
 
     def all_op_seconds(
-        self, graph: Graph, op: Op, signatures: Sequence[Signature], mesh: tuple[int, ...]
-    ) -> list[float]:
-        """`op_seconds` under each of several signatures."""
-        act = _act_of(graph, op, mesh)
-        features = [act.features(signature) for signature in signatures]
-        kinds = list({Identity(one): one for one in features}.values())
-        seconds = dict(zip(map(Identity, kinds), self.all_seconds(kinds), strict=True))
-        return [seconds[Identity(one)] for one in features]
+        self, graph: Graph, acts: Sequence[tuple[Op, Sequence[Signature]]], mesh: tuple[int, ...]
+    ) -> list[list[float]]:
+        """`op_seconds` of several ops, each under each of some signatures."""
+        features = []
+        for op, signatures in acts:
+            act = _act_of(graph, op, mesh)
+            features.append([act.features(signature) for signature in signatures])
+        kinds = {Identity(one): one for each in features for one in each}
+        seconds = dict(zip(kinds, self.all_seconds(list(kinds.values())), strict=True))
+        return [[seconds[Identity(one)] for one in each] for each in features]
 
     def all_seconds(self, features: Sequence[Features]) -> list[float]:
         """`seconds` of acts on one level; what the shapes of products lose is found of all at once."""

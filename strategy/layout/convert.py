@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from strategy.base.errors import SbpError
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
-from strategy.comm.boxing import Boxing, BoxingStep, Floats, Price, StepTable
+from strategy.comm.boxing import Bools, Boxing, BoxingStep, Floats, Price, StepTable
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import all_to_ns, step_price
@@ -19,6 +21,9 @@ from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, Broadcast, NdSbp, Partial, Sbp, Split, format_nd, is_legal_layout
 from strategy.sbp.tensor import Shape, TensorSpec
+
+Boxings = dict[object, Boxing]
+"""Conversions on one placement by what they depend on, for all placements that are alike, of one cost model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,7 @@ class Converter:
 
     cost: CostModel
     placements: tuple[Placement, ...]
+    shared: Boxings = field(default_factory=dict)
     boxings: list[Boxing] = field(init=False, default_factory=list)
     first_alike: list[int] = field(init=False, default_factory=list)
     """Stage -> the first whose table of prices it shares."""
@@ -154,12 +160,11 @@ class Converter:
     def __post_init__(self) -> None:
         known: dict[object, int] = {}
         for stage, placement in enumerate(self.placements):
-            first = known.setdefault((placement.mesh, by_node(self.cost.cluster, placement)), stage)
-            if first == stage:
-                self.boxings.append(Boxing(placement, self._step_price(placement)))
-            else:
-                self.boxings.append(replace(self.boxings[first], placement=placement))
-            self.first_alike.append(first)
+            key = placement.mesh, by_node(self.cost.cluster, placement)
+            if key not in self.shared:
+                self.shared[key] = Boxing(placement, self._step_price(placement))
+            self.boxings.append(replace(self.shared[key], placement=placement))
+            self.first_alike.append(known.setdefault(key, stage))
 
     def _step_price(self, placement: Placement) -> Price:
         price = step_price(self.cost, placement)
@@ -186,12 +191,27 @@ class Converter:
         return self._number(home, stage), -1
 
     def all_prices_ns(
-        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layout: NdSbp
-    ) -> list[tuple[float, float, float]]:
-        """`prices_ns` from several layouts on one stage."""
+        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layouts: Sequence[NdSbp]
+    ) -> Floats:
+        """(3, layouts, sources): `prices_ns` from several layouts on one stage."""
+        found: Floats = np.zeros((3, len(layouts), len(sources)))
         if home == stage:
-            return [(seconds, 0.0, 0.0) for seconds in self.boxings[stage].all_seconds(spec, sources, layout)]
-        return [self.prices_ns(spec, Home(home, source), stage, layout) for source in sources]
+            found[0] = self.boxings[stage].all_seconds(spec, sources, layouts).T
+            return found
+        for i, layout in enumerate(layouts):
+            for j, source in enumerate(sources):
+                found[:, i, j] = self.prices_ns(spec, Home(home, source), stage, layout)
+        return found
+
+    def reaches(
+        self, spec: TensorSpec, home: int, sources: Sequence[NdSbp], stage: int, layouts: Sequence[NdSbp]
+    ) -> Bools:
+        """(layouts, sources): where there is a conversion."""
+        if home == stage:
+            return self.boxings[stage].reaches(spec, sources, layouts).T
+        leaving, *_ = self.all_prices_ns(spec, home, sources, stage, layouts)
+        found: Bools = np.isfinite(leaving)
+        return found
 
     def steps(self, spec: TensorSpec, home: Home, stage: int, layout: NdSbp) -> tuple[BoxingStep, ...]:
         """The cheapest conversion.

@@ -27,16 +27,23 @@ def planned_graph(model: Model, training: Training, config: PlanConfig, watch: W
             sequences to split.
         GraphError: the model's graph does not compose.
     """
-    return _kept(model, training, config) if watch is None else _planned(model, training, config, watch)
+    if watch is None:
+        return _kept(model, training, config)
+    return _planned(training_graph(model, training, watch), config, watch)
 
 
 @lru_cache(maxsize=4)
 def _kept(model: Model, training: Training, config: PlanConfig) -> Graph:
-    return _planned(model, training, config, None)
+    return _planned(_trained(model, training.of_few_micro_batches), config, None)
 
 
-def _planned(model: Model, training: Training, config: PlanConfig, watch: Watch | None) -> Graph:
-    graph = training_graph(model, training, watch)
+@lru_cache(maxsize=8)
+def _trained(model: Model, training: Training) -> Graph:
+    """What many configurations have in common."""
+    return training_graph(model, training)
+
+
+def _planned(graph: Graph, config: PlanConfig, watch: Watch | None) -> Graph:
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
         "activations_to_host": lambda graph: (

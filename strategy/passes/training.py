@@ -133,6 +133,12 @@ class Training:
         return self.global_batch // self.num_micro_batches
 
     @property
+    def of_few_micro_batches(self) -> Training:
+        """One that has the same graph, whatever the number of micro-batches is, if it is more than one."""
+        count = min(self.num_micro_batches, 2)
+        return replace(self, global_batch=count * self.micro_batch, num_micro_batches=count)
+
+    @property
     def rule(self) -> Rule:
         """The part of it that the updates need."""
         return Rule(
@@ -183,11 +189,13 @@ def training_graph(model: Model, training: Training, watch: Watch | None = None)
         GraphError: the model's graph does not compose.
     """
     builder, loss, count = _trace(model, training, trains=True)
-    tell = watch or _tell_nobody
-    tell("forward", builder.build(loss=loss))
-    add_training(builder, loss, count, training, tell)
+    forward = builder.build(loss=loss)
+    if watch is not None:
+        watch("forward", forward)
+    add_training(builder, loss, count, training, watch)
     graph = builder.build(loss=loss)
-    tell("training", graph)
+    if watch is not None:
+        watch("training", graph)
     return graph
 
 
@@ -213,7 +221,8 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     frozen = _frozen(builder, training)
     if training.precision.half is not None:
         _mix(builder, (loss, count), training)
-        (watch or _tell_nobody)("mixed_precision", builder.build(loss=loss))
+        if watch is not None:
+            watch("mixed_precision", builder.build(loss=loss))
     scale = scaled_loss(builder, loss, training.loss_scale) if training.scales else None
     given = len(builder.ops)
     if scale is None:
@@ -254,10 +263,6 @@ def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuil
         inputs.append(Tensor(tracer, tracer.graph.declare(value)))
     loss, count = module(*inputs)
     return tracer.graph, loss.name, count.name
-
-
-def _tell_nobody(name: str, graph: Graph) -> None:
-    """The watch of those who do not look."""
 
 
 def _mix(builder: GraphBuilder, whole: Sequence[str], training: Training) -> None:

@@ -130,12 +130,14 @@ class _Demands:
 
     def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
         """Whether layouts are as demanded, and nothing is owned by others than its owner."""
+        if not all(layouts[position][DATA] in sbps for position, sbps in self.of_op[op.name]):
+            return False
         owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
         if owned and op.phase is not Phase.UPDATE:
             owned -= {sbp for _, sbps in self.of_op[op.name] for sbp in sbps}
         elif owned:
             owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
-        return not owned and all(layouts[position][DATA] in sbps for position, sbps in self.of_op[op.name])
+        return not owned
 
     def _by_expert(self, op: Op, position: int) -> Iterator[Sbp]:
         """What else will do where an op reads weights of experts, or adds up their gradients: its rank's own."""

@@ -37,6 +37,10 @@ class Split:
     dim: int
     shift: int = 0
 
+    def __hash__(self) -> int:
+        """Of what tells most of them apart: layouts are asked for all the time."""
+        return self.dim
+
     def __post_init__(self) -> None:
         if self.dim < 0:
             raise SbpError("a split dim is negative", got=self.dim, expected="dim >= 0, counted from the left")
@@ -72,6 +76,10 @@ class Partial:
     """Every rank of the axis holds a term of full shape; the tensor is their reduction."""
 
     reduce: Reduce = Reduce.SUM
+
+    def __hash__(self) -> int:
+        """That of the reduction's name."""
+        return str.__hash__(self.reduce)
 
     def __str__(self) -> str:
         return f"P({self.reduce})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -97,8 +97,12 @@ class TensorSpec:
     dtype: DType = DType.FLOAT32
     ragged: Ragged | None = None
 
+    def __hash__(self) -> int:
+        """Of what tells most of them apart: they are asked for all the time."""
+        return hash(self.shape)
+
     def __post_init__(self) -> None:
-        if any(size < 1 for size in self.shape):
+        if self.shape and min(self.shape) < 1:
             raise InputError("a tensor dim is empty", got=self.shape, expected="every dim >= 1")
         if self.ragged is not None and len(self.shape) != len(self.ragged.dims) + 1:
             raise InputError(
@@ -121,7 +125,7 @@ class TensorSpec:
 
     def piece(self, shape: Shape) -> TensorSpec:
         """The spec of a piece of this shape."""
-        return replace(self, shape=shape)
+        return TensorSpec(shape, self.dtype, self.ragged)
 
     @property
     def rows(self) -> Ragged:

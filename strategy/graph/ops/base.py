@@ -40,6 +40,11 @@ class AxisSignature:
     outputs: tuple[Sbp, ...]
     updates: tuple[Sbp, ...] = ()
 
+    @property
+    def all(self) -> tuple[Sbp, ...]:
+        """All of them: inputs, outputs, updates."""
+        return (*self.inputs, *self.outputs, *self.updates)
+
     def __str__(self) -> str:
         arrow = ", ".join(map(str, self.inputs)) + " -> " + ", ".join(map(str, self.outputs))
         return arrow + (f" updates {', '.join(map(str, self.updates))}" if self.updates else "")
@@ -161,8 +166,13 @@ def axis_signatures(
     definition: OpDef, inputs: Specs, outputs: Specs, updates: Specs, attrs: Attrs, parts: int
 ) -> list[AxisSignature]:
     """All legal 1-d signatures over `parts` ranks, all-broadcast first, in the author's order, without duplicates."""
-    whole = AxisSignature((B,) * len(inputs), (B,) * len(outputs), (B,) * len(updates))
+    whole = whole_signature(inputs, outputs, updates)
     return list(dict.fromkeys([whole, *definition.signatures(inputs, outputs, attrs, parts)]))
+
+
+def whole_signature(inputs: Specs, outputs: Specs, updates: Specs) -> AxisSignature:
+    """All-broadcast: legal for every op, and all that there is along an axis of one rank."""
+    return AxisSignature((B,) * len(inputs), (B,) * len(outputs), (B,) * len(updates))
 
 
 def owner_signatures(inputs: Specs, outputs: Specs, updates: Specs, parts: int) -> list[AxisSignature]:

@@ -22,6 +22,9 @@ from strategy.ilp.solve.memory_rows import drop_oversized, drop_slack_rows
 # Cells of the work array of a dominance test, and of a table that an elimination may create.
 DOMINANCE_CELLS = 1 << 20
 TABLE_CELLS = 1 << 14
+# Cells of tables that are looked at all at once.
+SMALL_CELLS = 1 << 20
+
 # From this size of the work array on, finding the distinct columns first is cheaper than comparing all.
 UNIQUE_CELLS = 1 << 16
 
@@ -80,16 +83,43 @@ def normalise(core: Core, nodes: Iterable[int] | None = None) -> None:
 def drop_forbidden(core: Core, nodes: Iterable[int] | None = None) -> None:
     """Arc consistency: drops choices that have no legal partner across some edge."""
     waiting = dict.fromkeys(reversed(_ordered(core, nodes)))
+    untouched = _with_partners(core, list(waiting))
     while waiting:
         core.check_time()
         node, _ = waiting.popitem()
         legal = core.costs[node] < FORBIDDEN
-        for table in core.tables[node].values():
-            legal &= table.min(axis=1) < FORBIDDEN
+        if node in untouched:
+            legal &= untouched.pop(node)
+        else:
+            for table in core.tables[node].values():
+                legal &= table.min(axis=1) < FORBIDDEN
         if not legal.all():
             dropped = np.flatnonzero(~legal)
             core.drop_choices(node, dropped, np.full(dropped.size, IMPOSSIBLE))
             waiting.update(dict.fromkeys(core.tables[node]))
+            for other in core.tables[node]:
+                untouched.pop(other, None)
+
+
+def _with_partners(core: Core, nodes: list[int]) -> dict[int, npt.NDArray[np.bool_]]:
+    """Node -> which of its choices have a legal partner across every edge; nothing where tables are large.
+
+    Small tables are many, and it takes longer to call for each than to look at it.
+    """
+    tables = [table for node in nodes for table in core.tables[node].values()]
+    if not 0 < sum(table.size for table in tables) <= SMALL_CELLS:
+        return {}
+    widths = np.repeat([table.shape[1] for table in tables], [table.shape[0] for table in tables])
+    entries = np.concatenate([table.ravel() for table in tables])
+    legal = np.minimum.reduceat(entries, np.cumsum(widths) - widths) < FORBIDDEN
+    found: dict[int, npt.NDArray[np.bool_]] = {}
+    begin = 0
+    for node in nodes:
+        end = begin + len(core.tables[node]) * core.costs[node].size
+        lines = legal[begin:end].reshape(-1, core.costs[node].size)
+        found[node] = np.logical_and.reduce(lines, axis=0)
+        begin = end
+    return found
 
 
 def drop_dominated(core: Core, nodes: Iterable[int] | None = None) -> None:

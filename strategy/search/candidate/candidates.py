@@ -310,7 +310,7 @@ def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -
 def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
     """What ZeRO and pins leave."""
     mesh = stages.placements[0].mesh
-    kept = {"zero": zero_filter(graph, config, stages.stage_of)}
+    kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
         kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)

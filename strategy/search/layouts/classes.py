@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from strategy.base.errors import InfeasibleError
-from strategy.graph.graph import Graph, Op, deciding_op
-from strategy.graph.signature import Signature
+from strategy.graph.graph import Op, deciding_op
+from strategy.graph.signature import Signature, likenesses
 from strategy.layout.layout import home_position
 from strategy.sbp.sbp import NdSbp
 from strategy.search.layouts.space import SearchSpace
@@ -106,12 +106,13 @@ def classify(space: SearchSpace) -> Classes:
     builders: list[_ClassBuilder] = []
     index_of: dict[str, int] = {}
     by_template: dict[str, list[_ClassBuilder]] = {}
+    likeness = likenesses(space.graph)
     for op in space.graph.ops:
         options = space.options(op)
         if not options:
             raise InfeasibleError(f"no legal signature of op {op.name} satisfies the pins", hint="relax a pin")
         known = by_template.setdefault(space.graph.template_of(op), [])
-        alike = [c for c in known if c.options == options and _alike(space.graph, c.ops[0], op)]
+        alike = [c for c in known if c.options == options and likeness[c.ops[0].name] == likeness[op.name]]
         found = next((c for c in alike if space.folded or _decided(c.ops[0]) == _decided(op)), None)
         if found is None:
             index = len(builders)
@@ -128,16 +129,6 @@ def classify(space: SearchSpace) -> Classes:
     }
     of_op = {name: of_ops[index] for name, index in index_of.items()}
     return Classes(space, of_ops, MappingProxyType(of_op), MappingProxyType(held))
-
-
-def _alike(graph: Graph, one: Op, other: Op) -> bool:
-    """Whether two ops of a template cost the same under every signature; layers may differ in width.
-
-    Which random numbers an op draws does not matter.
-    """
-    shapes = [graph.specs((*op.inputs, *op.outputs, *op.updates)) for op in (one, other)]
-    attrs = [{name: value for name, value in op.attrs.items() if name != "seed"} for op in (one, other)]
-    return (one.kind, attrs[0], shapes[0]) == (other.kind, attrs[1], shapes[1])
 
 
 def _decided(op: Op) -> str:

@@ -14,7 +14,7 @@ owners hold (`layout_memory`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -132,12 +132,9 @@ def _built(
 
 def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     """The node of every class has its index; all that it costs here is the acts of its ops."""
-    space, op_ns = classes.space, dict[int, list[int]]()
+    space, weights = classes.space, list[Weight]()
+    priced: dict[int, OpClass] = {}
     for found in classes.of_ops:
-        first = found.ops[0]
-        if found.kind not in op_ns:
-            seconds = space.cost.all_op_seconds(space.graph, first, found.options, space.mesh)
-            op_ns[found.kind] = [to_ns(s) for s in seconds]
         weight = sum(
             space.weight(
                 op,
@@ -147,8 +144,16 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
             )
             for op in found.ops
         )
+        weights.append(weight)
+        if np.any(weight):
+            priced.setdefault(found.kind, found)
+    acts = [(found.ops[0], found.options) for found in priced.values()]
+    seconds = space.cost.all_op_seconds(space.graph, acts, space.mesh)
+    op_ns = {kind: [to_ns(s) for s in each] for kind, each in zip(priced, seconds, strict=True)}
+    for found, weight in zip(classes.of_ops, weights, strict=True):
+        first = found.ops[0]
         name = first.template if first.template and len(found.ops) > 1 else first.name
-        builder.add_node(name, np.multiply.outer(op_ns[found.kind], weight))
+        builder.add_node(name, np.multiply.outer(op_ns.get(found.kind, [0] * len(found.options)), weight))
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
     _add_kept(builder, classes)
@@ -186,9 +191,9 @@ def _add_handed(builder: ProblemBuilder, classes: Classes) -> None:
             continue
         sources = tuple(dict.fromkeys(writer.homes))
         places = [sources.index(home) for home in writer.homes]
-        for layout, among in _wanted(_reading(classes, name, handed.readers)).items():
-            prices = handed.converter.all_prices_ns(spec, handed.source, sources, handed.target, layout)
-            each_ns = np.array([sum(prices[place]) for place in places])
+        wanted = _wanted(_reading(classes, name, handed.readers))
+        prices = handed.converter.all_prices_ns(spec, handed.source, sources, handed.target, tuple(wanted)).sum(axis=0)
+        for (layout, among), each_ns in zip(wanted.items(), prices[:, places], strict=True):
             costs = np.multiply.outer(np.where(np.isinf(each_ns), 0, each_ns).astype(np.int64), handed.weight)
             costs[np.isinf(each_ns)] = FORBIDDEN
             node = builder.add_node(
@@ -262,20 +267,32 @@ class _Copies:
     reads: dict[tuple[int, tuple[int, ...]], dict[NdSbp, Table]] = field(default_factory=dict)
     prices: dict[object, dict[NdSbp, Table]] = field(default_factory=dict)
     nobody: dict[int, Table] = field(default_factory=dict)
-    homes: dict[tuple[int, int], tuple[tuple[NdSbp, ...], list[int]]] = field(default_factory=dict)
-    times: dict[object, npt.NDArray[np.float64]] = field(default_factory=dict)
+    homes: dict[tuple[int, int], tuple[tuple[NdSbp, ...], IntArray]] = field(default_factory=dict)
+    times: dict[object, dict[NdSbp, npt.NDArray[np.float64]]] = field(default_factory=dict)
     """What was asked of the converter."""
 
     def add(self, bundle: Bundle, budget: Budget) -> None:
         """Add a copy for every layout that some reader may want."""
+        if budget.is_over():
+            raise OutOfTimeError("the layout problem was not built in time; raise the time limit")
         reads = [self._reads(reader, positions) for reader, positions in bundle.readers]
-        for layout in dict.fromkeys(layout for found in reads for layout in found):
-            if budget.is_over():
-                raise OutOfTimeError("the layout problem was not built in time; raise the time limit")
-            if self.memory is None and bundle.writer is not None and len(bundle.readers) == 1:
-                self._link(bundle, bundle.writer, layout, reads[0][layout])
-            else:
-                self._share(bundle, layout, reads)
+        layouts = list(dict.fromkeys(layout for found in reads for layout in found))
+        if bundle.writer is None:
+            for layout in layouts:
+                self._share(bundle, layout, reads, self._loaded(bundle, layout))
+        elif self.memory is not None:
+            for layout in layouts:
+                self._share(bundle, layout, reads, self._converted(bundle, bundle.writer, self.memory, layout))
+        elif len(bundle.readers) == 1:
+            ((reader, _),) = bundle.readers
+            for layout, prices in self._prices(bundle, bundle.writer, layouts):
+                table = self.builder.once(_paid, prices, reads[0][layout])
+                self.builder.add_edge(bundle.writer.found.index, reader.index, table)
+        else:
+            for layout, prices in self._prices(bundle, bundle.writer, layouts):
+                node = self.builder.add_node(_name(bundle, layout), [0, 0])
+                self.builder.add_edge(bundle.writer.found.index, node, self.builder.once(_paid, prices, _USED))
+                self._share(bundle, layout, reads, node)
 
     def _reads(self, reader: OpClass, positions: tuple[int, ...]) -> dict[NdSbp, Table]:
         """Layout that some choice of a reader wants at its positions -> which of its choices do."""
@@ -291,23 +308,8 @@ class _Copies:
             self.reads[key] = {layout: Table(wants) for layout, wants in found.items()}
         return self.reads[key]
 
-    def _link(self, bundle: Bundle, writer: Writer, layout: NdSbp, reads: Table) -> None:
-        """A copy that one class alone can want: an edge from its writer."""
-        reader, _ = bundle.readers[0]
-        prices = self._prices(bundle, writer, layout)
-        self.builder.add_edge(writer.found.index, reader.index, self.builder.once(_paid, prices, reads))
-
-    def _share(self, bundle: Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, Table]]) -> None:
-        """A shared copy: its choices, the edge to its writer, and one to every reader, who needs it used."""
-        name = f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
-        if bundle.writer is None:
-            node = self._loaded(bundle, layout, name)
-        elif self.memory is None:
-            node = self.builder.add_node(name, [0, 0])
-            prices = self._prices(bundle, bundle.writer, layout)
-            self.builder.add_edge(bundle.writer.found.index, node, self.builder.once(_paid, prices, _USED))
-        else:
-            node = self._converted(bundle, bundle.writer, self.memory, layout, name)
+    def _share(self, bundle: Bundle, layout: NdSbp, reads: Sequence[Mapping[NdSbp, Table]], node: int) -> None:
+        """An edge from the node of a shared copy to every reader, who needs it used."""
         width = self.builder.width(node)
         for (reader, _), found in zip(bundle.readers, reads, strict=True):
             wants = found.get(layout)
@@ -315,43 +317,80 @@ class _Copies:
                 wants = self.nobody.setdefault(len(reader.options), Table(np.zeros(len(reader.options), bool)))
             self.builder.add_edge(reader.index, node, self.builder.once(_needs, wants, width))
 
-    def _loaded(self, bundle: Bundle, layout: NdSbp, name: str) -> int:
+    def _loaded(self, bundle: Bundle, layout: NdSbp) -> int:
         """A copy that nobody writes: it is loaded where it is used."""
         ns = to_ns(self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh)))
         often = sum(arriving for _, _, arriving in bundle.moves.values())
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
-        return self.builder.add_node(name, np.multiply.outer([0, ns], often), usages)
+        return self.builder.add_node(_name(bundle, layout), np.multiply.outer([0, ns], often), usages)
 
-    def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp, name: str) -> int:
+    def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp) -> int:
         """A copy whose choices are the layouts that it may come from, at what it costs and holds."""
         homes, (sources, _) = writer.homes, self._sources(writer)
-        prices = _prices_ns(self.space, bundle, sources, layout, self.times).tolist()
+        prices = self._prices_ns(bundle, writer, (layout,))[0].tolist()
         legal = [source for source, price in zip(sources, prices, strict=True) if price < FORBIDDEN]
         usages = memory.of_copies(bundle, legal, layout)
-        node = self.builder.add_node(name, [0, *(price for price in prices if price < FORBIDDEN)], usages)
+        costs = [0, *(price for price in prices if price < FORBIDDEN)]
+        node = self.builder.add_node(_name(bundle, layout), costs, usages)
         place = {source: i for i, source in enumerate(legal, 1)}
         origins, homes_at = np.arange(len(legal) + 1), np.array([place.get(home, -1) for home in homes])
         matches = (origins[None, :] == 0) | (origins[None, :] == homes_at[:, None])
         self.builder.add_edge(writer.found.index, node, Table(np.where(matches, 0, FORBIDDEN)))
         return node
 
-    def _prices(self, bundle: Bundle, writer: Writer, layout: NdSbp) -> Table:
-        """What a copy costs under each choice of its writer."""
-        key = (*writer.kind, bundle.spec, _moves(bundle))
-        by_layout = self.prices.setdefault(key, {})
-        if layout not in by_layout:
-            sources, places = self._sources(writer)
-            prices = _prices_ns(self.space, bundle, sources, layout, self.times)
-            by_layout[layout] = Table(prices[places])
-        return by_layout[layout]
+    def _prices(self, bundle: Bundle, writer: Writer, layouts: Sequence[NdSbp]) -> Iterator[tuple[NdSbp, Table]]:
+        """What copies in some layouts cost under each choice of their writer."""
+        by_layout = self.prices.setdefault((*writer.kind, bundle.spec, _moves(bundle)), {})
+        new = [layout for layout in layouts if layout not in by_layout]
+        if new:
+            _, places = self._sources(writer)
+            prices = self._prices_ns(bundle, writer, new)[:, places]
+            by_layout.update((layout, Table(line)) for layout, line in zip(new, prices, strict=True))
+        return ((layout, by_layout[layout]) for layout in layouts)
 
-    def _sources(self, writer: Writer) -> tuple[tuple[NdSbp, ...], list[int]]:
+    def _sources(self, writer: Writer) -> tuple[tuple[NdSbp, ...], IntArray]:
         """(the layouts that a writer may leave, which of them is the home under each of its choices)."""
         if writer.kind not in self.homes:
-            sources = tuple(dict.fromkeys(writer.homes))
-            place = {source: i for i, source in enumerate(sources)}
-            self.homes[writer.kind] = sources, [place[home] for home in writer.homes]
+            place: dict[NdSbp, int] = {}
+            places = [place.setdefault(home, len(place)) for home in writer.homes]
+            self.homes[writer.kind] = tuple(place), np.array(places)
         return self.homes[writer.kind]
+
+    def _prices_ns(self, bundle: Bundle, writer: Writer, layouts: Sequence[NdSbp]) -> IntArray:
+        """(layouts, sources): what copies cost by the layout that they come from, the weighted times of conversions."""
+        converter = self.space.converter
+        ways: dict[tuple[int, int], tuple[int, int, Weights]] = {}
+        for (home, stage), (leaves, moves, arrives) in bundle.moves.items():
+            way = converter.way(home, stage)
+            *_, known = ways.get(way, (home, stage, (0, 0, 0)))
+            ways[way] = home, stage, (known[0] + leaves, known[1] + moves, known[2] + arrives)
+        _, _, weights = next(iter(ways.values()))
+        found = np.zeros((len(layouts), len(self._sources(writer)[0]), *np.shape(weights[0])), np.int64)
+        for home, stage, weights in ways.values():
+            if not any(np.any(weight) for weight in weights):
+                sources, _ = self._sources(writer)
+                found[~converter.reaches(bundle.spec, home, sources, stage, layouts)] = FORBIDDEN
+                continue
+            prices = self._conversions_ns(bundle.spec, writer, home, stage, layouts)
+            is_none = np.isinf(prices).any(axis=0)
+            whole = np.where(is_none, 0, prices).astype(np.int64)
+            for each, weight in zip(whole, weights, strict=True):
+                if each.any() and np.any(weight):
+                    found += np.multiply.outer(each, weight)
+            found[is_none] = FORBIDDEN
+        return np.minimum(found, FORBIDDEN, out=found)
+
+    def _conversions_ns(
+        self, spec: TensorSpec, writer: Writer, home: int, stage: int, layouts: Sequence[NdSbp]
+    ) -> npt.NDArray[np.float64]:
+        """(3, layouts, sources): the times of conversions, remembered where they are asked for again."""
+        sources, _ = self._sources(writer)
+        known = self.times.setdefault((spec, *writer.kind, self.space.converter.way(home, stage)), {})
+        new = [layout for layout in layouts if layout not in known]
+        if new:
+            prices = self.space.converter.all_prices_ns(spec, home, sources, stage, new)
+            known.update(zip(new, prices.swapaxes(0, 1), strict=True))
+        return np.stack([known[layout] for layout in layouts], axis=1)
 
 
 def _moves(bundle: Bundle) -> object:
@@ -359,35 +398,9 @@ def _moves(bundle: Bundle) -> object:
     return tuple((ends, *(np.asarray(one).tobytes() for one in each)) for ends, each in bundle.moves.items())
 
 
-def _prices_ns(
-    space: SearchSpace,
-    bundle: Bundle,
-    sources: tuple[NdSbp, ...],
-    layout: NdSbp,
-    times: dict[object, npt.NDArray[np.float64]],
-) -> IntArray:
-    """What copies cost by the layout that they come from: the weighted times of their conversions.
-
-    `times` are remembered, (sources, 3), by what they depend on.
-    """
-    converter = space.converter
-    ways: dict[tuple[int, int], tuple[int, int, Weights]] = {}
-    for (home, stage), (leaves, moves, arrives) in bundle.moves.items():
-        way = converter.way(home, stage)
-        *_, known = ways.get(way, (home, stage, (0, 0, 0)))
-        ways[way] = home, stage, (known[0] + leaves, known[1] + moves, known[2] + arrives)
-    _, _, weights = next(iter(ways.values()))
-    found = np.zeros((len(sources), *np.shape(weights[0])), np.int64)
-    for home, stage, weights in ways.values():
-        key = bundle.spec, sources, layout, converter.way(home, stage)
-        if key not in times:
-            times[key] = np.array(converter.all_prices_ns(bundle.spec, home, sources, stage, layout))
-        prices = times[key]
-        for column, weight in zip(prices.T, weights, strict=True):
-            if column.any() and np.any(weight):
-                found += np.multiply.outer(np.where(np.isinf(column), 0, column).astype(np.int64), weight)
-        found[np.isinf(prices).any(axis=1)] = FORBIDDEN
-    return np.minimum(found, FORBIDDEN)
+def _name(bundle: Bundle, layout: NdSbp) -> str:
+    """Of the node of a copy."""
+    return f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
 
 
 def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
+from typing import cast
 
+from strategy.base.identity import Identity
 from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.base import AxisSignature, int_attr
+from strategy.graph.ops.base import int_attr
 from strategy.graph.ops.traits import Attention, Gemm, Product
-from strategy.graph.signature import AxisFilter, Signature, op_signatures
+from strategy.graph.signature import Listings, SbpFilter, Signature
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 
@@ -106,14 +109,21 @@ def sample_flow(graph: Graph, parts: int) -> AxisRule:
     return rule
 
 
-def following_samples(graph: Graph, parts: int) -> dict[str, Mapping[str, Sbp]]:
+def following_samples(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     """Op of a layer that samples say all of -> value -> its SBP along the axis."""
+    return _following(Identity(graph), parts)
+
+
+@lru_cache(maxsize=8)
+def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
+    graph = cast(Graph, known.held)
     followed, beside = _followed(graph, parts), beside_experts(graph)
-    return {
+    found = {
         op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
         for op in graph.ops
         if op.layer is not None and op.name not in beside and any(isinstance(sbp, Split) for sbp in followed[op.name])
     }
+    return MappingProxyType(found)
 
 
 def _following_experts(graph: Graph, parts: int) -> dict[str, Mapping[str, tuple[Sbp, Sbp]]]:
@@ -139,16 +149,17 @@ def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str,
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
     found: dict[str, tuple[Sbp, ...]] = {}
+    listings = Listings(graph, (parts,))
     for op in graph.ops:
         best: tuple[int, Signature] | None = None
-        for option in op_signatures(graph, op, (parts,)):
+        for option in listings.of(op):
             if any(nd != (B,) for nd in option.updates):
                 continue
             reads = zip(op.inputs, option.inputs, strict=True)
             mismatches = sum((Split(0) if name in split else held[name]) != nd[0] for name, nd in reads)
-            mismatches += len(op.inputs) * any(
-                nd != (Split(0),) for name, nd in zip(op.inputs, option.inputs, strict=True) if name in split
-            )
+            if split:
+                weights = (nd for name, nd in zip(op.inputs, option.inputs, strict=True) if name in split)
+                mismatches += len(op.inputs) * any(nd != (Split(0),) for nd in weights)
             if best is None or mismatches < best[0]:
                 best = mismatches, option
             if not mismatches:
@@ -266,14 +277,13 @@ class AlongAxes:
         layouts = list(named_layouts(op, signature))
         return all(rule(op, name, nd_sbp[axis]) for axis, rule in self.rules.items() for name, nd_sbp in layouts)
 
-    def wanted(self, op: Op) -> AxisFilter:
-        """Whether signatures of an op satisfy them along an axis."""
+    def wanted(self, op: Op) -> SbpFilter:
+        """Whether layouts of an op's values satisfy them along an axis."""
         names = (*op.inputs, *op.outputs, *op.updates)
 
-        def satisfies(axis: int, signature: AxisSignature) -> bool:
+        def satisfies(axis: int, position: int, sbp: Sbp) -> bool:
             rule = self.rules.get(axis)
-            sbps = (*signature.inputs, *signature.outputs, *signature.updates)
-            return rule is None or all(rule(op, name, sbp) for name, sbp in zip(names, sbps, strict=True))
+            return rule is None or rule(op, names[position], sbp)
 
         return satisfies
 

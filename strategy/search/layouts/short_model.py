@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import cast
 
+from strategy.base.identity import Identity
 from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import Signature
 from strategy.layout.layout import assign_stages
@@ -37,10 +41,15 @@ def multiplicities(graph: Graph, layers: int) -> dict[str, int]:
     return {op.name: layers - LAYERS + 1 for op in graph.ops if op.layer == MIDDLE}
 
 
-def places_of(graph: Graph) -> dict[str, int]:
+def places_of(graph: Graph) -> Mapping[str, int]:
     """Op of a short model -> the layer that it runs beside: that of a pipeline with a stage for each."""
+    return _places(Identity(graph))
+
+
+@lru_cache(maxsize=8)
+def _places(known: Identity) -> Mapping[str, int]:
     anywhere = Placement((0,), (1,), ("data",))
-    return dict(assign_stages(graph, (anywhere,) * LAYERS).stage_of)
+    return MappingProxyType(dict(assign_stages(cast(Graph, known.held), (anywhere,) * LAYERS).stage_of))
 
 
 def expanded(short: Graph, deep: Graph, signatures: Mapping[str, Signature]) -> dict[str, Signature] | None:

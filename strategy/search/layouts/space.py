@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op
-from strategy.graph.signature import AxisFilter, Signature, op_signatures
+from strategy.graph.signature import Listings, SbpFilter, Signature
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
 from strategy.layout.critical_path import Paths, even_paths
@@ -33,6 +33,8 @@ def free(op: Op, signature: Signature) -> bool:
 
 def all_of(rules: Mapping[str, Keep]) -> Keep:
     """Keep what every rule keeps."""
+    if len(rules) < 2:
+        return next(iter(rules.values()), free)
     return lambda op, signature: all(rule(op, signature) for rule in rules.values())
 
 
@@ -100,7 +102,7 @@ class SearchSpace:
     """Value -> for whom it is kept, where that counts."""
     handed: Mapping[str, Handed] = field(default_factory=dict)
     """Value -> to whom it is handed on, where that counts."""
-    wanted: Callable[[Op], AxisFilter] | None = None
+    wanted: Callable[[Op], SbpFilter] | None = None
     """What is kept at most, axis by axis: what is not is never listed."""
     known: dict[str, tuple[Signature, ...]] = field(default_factory=dict, compare=False)
     """The options of ops by their names, found once for all weights."""
@@ -109,15 +111,24 @@ class SearchSpace:
         """The signatures that an op may have."""
         if op.name not in self.known:
             wanted = None if self.wanted is None else self.wanted(op)
-            legal = op_signatures(self.graph, op, self.mesh, owned=self.owned, wanted=wanted)
-            self.known[op.name] = tuple(signature for signature in legal if self.keep(op, signature))
+            legal = self.listings.of(op, wanted)
+            kept = legal if self.keep is free else tuple(signature for signature in legal if self.keep(op, signature))
+            self.known[op.name] = kept
         return self.known[op.name]
 
     def allows(self, op: Op, signature: Signature) -> bool:
         """Whether an op may have a signature, be it listed or not."""
         wanted = None if self.wanted is None else self.wanted(op)
-        along = wanted is None or all(wanted(axis, signature.along(axis)) for axis in range(len(self.mesh)))
-        return along and self.keep(op, signature)
+        if wanted is not None:
+            places = ((axis, at, sbp) for at, layout in enumerate(signature.layouts) for axis, sbp in enumerate(layout))
+            if not all(wanted(*place) for place in places):
+                return False
+        return self.keep(op, signature)
+
+    @cached_property
+    def listings(self) -> Listings:
+        """The legal signatures of ops."""
+        return Listings(self.graph, self.mesh, self.owned)
 
     @property
     def mesh(self) -> tuple[int, ...]:

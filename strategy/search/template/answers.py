@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from strategy.base.budget import Budget
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Converter
+from strategy.layout.convert import Boxings, Converter
 from strategy.models import Model
 from strategy.search.candidate.candidates import Request, placements_of
 from strategy.search.layouts.short_model import multiplicities
@@ -89,6 +89,8 @@ class Templates:
     request: Request
     short: Model
     known: OrderedDict[object, LayerTemplate] = field(default_factory=OrderedDict)
+    boxings: Boxings = field(default_factory=dict)
+    """Conversions that were priced for one of them."""
 
     def answer(self, question: Question) -> Answer:
         """Solve a template.
@@ -113,11 +115,14 @@ class Templates:
         return Answer(least, point, Proposed(signatures, parts, between_ns, deep_ops))
 
     def _once(
-        self, question: Question, make: Callable[[Request, Model, PlanConfig, Budget], LayerTemplate], budget: Budget
+        self,
+        question: Question,
+        make: Callable[[Request, Model, PlanConfig, Budget, Boxings], LayerTemplate],
+        budget: Budget,
     ) -> LayerTemplate:
         key = question.template
         if key not in self.known:
-            self.known[key] = make(self.request, self.short, question.config, budget)
+            self.known[key] = make(self.request, self.short, question.config, budget, self.boxings)
             if len(self.known) > MOST_TEMPLATES:
                 self.known.popitem(last=False)
         self.known.move_to_end(key)

@@ -10,20 +10,22 @@ whose layers are alike, and, with the weights of a path through the schedule, on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.identity import Identity
 from strategy.base.status import Status
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
-from strategy.graph.ops.base import AxisSignature
-from strategy.graph.signature import AxisFilter, Signature
+from strategy.graph.signature import SbpFilter, Signature
 from strategy.ilp.solve import solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
-from strategy.layout.convert import Converter, lay_out
+from strategy.layout.convert import Boxings, Converter, lay_out
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
@@ -31,7 +33,7 @@ from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
-from strategy.sbp.sbp import Partial, Reduce
+from strategy.sbp.sbp import Partial, Reduce, Sbp
 from strategy.sbp.tensor import Rate
 from strategy.search.candidate.candidates import Request, free_rules, placements_of, space_of
 from strategy.search.layouts.layout_problem import LayoutProblem, LinearLayoutProblem, linear_layout_problem
@@ -60,6 +62,11 @@ FINENESS = 2.0**12
 """What the largest weight of a time is made: costs are whole numbers."""
 
 
+NOTHING = np.zeros(SIZE, np.int64)
+NOTHING.flags.writeable = False
+"""Of what counts nowhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerTemplate:
     """The problem of a short model on one stage's mesh."""
@@ -68,19 +75,24 @@ class LayerTemplate:
     problem: LinearLayoutProblem
 
     @staticmethod
-    def of(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
-        """The template of a configuration.
+    def of(
+        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
+        """The template of a configuration; what is found of `boxings` is there for further ones.
 
         Raises:
             OutOfTimeError: the time ran out before it was built.
             InfeasibleError: the pins leave an op without signature.
         """
+        boxings = {} if boxings is None else boxings
         placements = placements_of(config)[:2]
-        between = Converter(request.cost, placements) if len(placements) > 1 else None
-        return _template(request, short, on_one_stage(config), budget, following=False, between=between)
+        between = Converter(request.cost, placements, boxings) if len(placements) > 1 else None
+        return _template(request, short, on_one_stage(config), budget, boxings, following=False, between=between)
 
     @staticmethod
-    def of_tensor_axis(request: Request, short: Model, config: PlanConfig, budget: Budget) -> LayerTemplate:
+    def of_tensor_axis(
+        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
         """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
 
         Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
@@ -90,7 +102,8 @@ class LayerTemplate:
         """
         alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=2)
         training = replace(request.training, global_batch=2 * config.micro_batch)
-        return _template(replace(request, training=training), short, alone, budget, following=True)
+        boxings = {} if boxings is None else boxings
+        return _template(replace(request, training=training), short, alone, budget, boxings, following=True)
 
     def solve(self, weights: FloatArray, budget: Budget) -> tuple[float, Mapping[str, Signature], FloatArray]:
         """(bound on the cost, the signatures found, the point that they are).
@@ -128,6 +141,7 @@ def _template(
     short: Model,
     config: PlanConfig,
     budget: Budget,
+    boxings: Boxings,
     *,
     following: bool,
     between: Converter | None = None,
@@ -138,6 +152,7 @@ def _template(
     homes, kept = _held(graph, counted, everything=not following)
     space = replace(
         space,
+        converter=Converter(request.cost, space.stages.placements, boxings),
         wanted=sums_alone(space.wanted),
         weigh=_weigher(graph, counted),
         home_weights=homes,
@@ -149,22 +164,22 @@ def _template(
 
 def _following(request: Request, short: Model, config: PlanConfig) -> frozenset[str]:
     """The ops that follow samples along a data axis: as a micro-batch of two ranks tells, with a sample for each."""
-    two = replace(config, dp=2, micro_batch=1)
+    two = replace(config, dp=2, tp=1, micro_batch=1)
     training = replace(request.training, global_batch=2 * config.num_micro_batches)
     graph = planned_graph(short, replace(request, training=training).training_with(two), two)
     return frozenset(following_samples(graph, 2))
 
 
-def sums_alone(wanted: Callable[[Op], AxisFilter] | None) -> Callable[[Op], AxisFilter]:
+def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFilter]:
     """What is wanted, but for what reads terms of a maximum or a minimum: they are combined where they arise."""
 
-    def of(op: Op) -> AxisFilter:
+    def of(op: Op) -> SbpFilter:
         before = None if wanted is None else wanted(op)
 
-        def alone(axis: int, signature: AxisSignature) -> bool:
-            if any(isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM for sbp in signature.inputs):
+        def alone(axis: int, position: int, sbp: Sbp) -> bool:
+            if position < len(op.inputs) and isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM:
                 return False
-            return before is None or before(axis, signature)
+            return before is None or before(axis, position, sbp)
 
         return alone
 
@@ -184,14 +199,18 @@ class _Weigher:
     counted: frozenset[str]
     apart: frozenset[str]
     """Gradients of weights: a pass of their own under some schedules."""
+    known: dict[tuple[str, int], Weight] = field(default_factory=dict)
 
     def __call__(self, op: Op, account: Account) -> Weight:
         name, _ = account
         if op.name not in self.counted or name not in PASSES:
-            return np.zeros(SIZE, np.int64)
+            return NOTHING
         if name == "backward_ns" and op.name in self.apart:
             name = "weight_ns"
-        return unit(time_at(name, self.part_of[op.name]))
+        at = name, self.part_of[op.name]
+        if at not in self.known:
+            self.known[at] = unit(time_at(*at))
+        return self.known[at]
 
 
 def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
@@ -200,6 +219,12 @@ def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
 
 def _apart(graph: Graph) -> frozenset[str]:
     """Gradients of weights, which are a pass of their own under some schedules."""
+    return _known_apart(Identity(graph))
+
+
+@lru_cache(maxsize=8)
+def _known_apart(known: Identity) -> frozenset[str]:
+    graph = cast(Graph, known.held)
     return frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
 
 

@@ -6,6 +6,7 @@ layers, the *middle* one is any layer between, the *last* one is its last layer 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from strategy.base.units import to_ns
@@ -104,7 +105,7 @@ def _belongs_to(graph: Graph, arrangement: Arrangement, action: Action) -> Op:
 
 
 def _hold(
-    graph: Graph, layout: Layout, arrangement: Arrangement, at: dict[str, int], found: list[_Sum], apart: set[str]
+    graph: Graph, layout: Layout, arrangement: Arrangement, at: Mapping[str, int], found: list[_Sum], apart: set[str]
 ) -> None:
     """Add what tensors hold: for the step, from pass to pass, or in passing; `apart` are the gradients of weights."""
     turn = next((i for i, op in enumerate(graph.ops) if op.phase is not Phase.FORWARD), len(graph.ops))

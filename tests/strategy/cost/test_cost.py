@@ -210,7 +210,7 @@ def test_ops_cost_under_all_signatures_at_once_what_they_cost_under_each() -> No
         for op in graph.ops:
             signatures = op_signatures(graph, op, mesh)
             each = [cost.seconds(op_features(graph, op, signature, mesh)) for signature in signatures]
-            assert cost.all_op_seconds(graph, op, signatures, mesh) == each, op.name
+            assert cost.all_op_seconds(graph, [(op, signatures)], mesh) == [each], op.name
             costs += each
     assert len(set(costs)) > 20
 
