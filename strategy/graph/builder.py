@@ -73,15 +73,17 @@ class GraphBuilder:
             raise GraphError(problems)
         definition = REGISTRY[kind]
         operands = [self.values[n] for n in inputs]
-        where = f"op {name} ({', '.join((*inputs, *updates))})"
+        updated = [self.values[n] for n in updates]
         try:
             _check_ragged(kind, definition.ragged, operands)
-            specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
-            space = written_space(kind, [*operands, *(self.values[n] for n in updates)])
+            specs = definition.infer([v.spec for v in operands], [v.spec for v in updated], attrs)
+            space = written_space(kind, [*operands, *updated])
         except InputError as error:
             told = error.problems if isinstance(error, GraphError) else (str(error),)
+            where = f"op {name} ({', '.join((*inputs, *updates))})"
             raise GraphError([f"{where}: {problem}" for problem in told]) from error
         except (ValueError, KeyError) as error:
+            where = f"op {name} ({', '.join((*inputs, *updates))})"
             found = f"{len(inputs)} inputs, {len(updates)} updates, attrs {dict(attrs)}"
             raise GraphError([f"{where}: {kind} takes other operands or attrs (got {found}): {error}"]) from error
         written = tuple(outputs or (name, *(f"{name}.{label}" for label in labels)))[: len(specs)]

@@ -60,8 +60,8 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
             known[key] = [tuple(offsets[i, block] for block in found) for i, found in zip(mine, blocks, strict=True)]
         for register, above in zip(mine, known[key], strict=True):
             bottom = height[registers[register].space]
-            found = stacked.get(register) or tuple(bottom + offset for offset in above)
-            registers[register] = replace(registers[register], offsets=found)
+            found = stacked.get(register) or tuple([bottom + offset for offset in above])
+            registers[register] = registers[register].at(found)
     return replace(program, registers=tuple(registers))
 
 
@@ -83,7 +83,7 @@ def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]
 
 def pool_nbytes(registers: Sequence[Register]) -> int:
     """Bytes of the pool of one rank's registers that have offsets."""
-    ends = (offset + aligned(register.block_nbytes) for register in registers for offset in register.offsets)
+    ends = [max(register.offsets) + aligned(register.block_nbytes) for register in registers if register.offsets]
     return max(ends, default=0)
 
 

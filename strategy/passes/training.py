@@ -183,11 +183,12 @@ def training_graph(model: Model, training: Training, watch: Watch | None = None)
         GraphError: the model's graph does not compose.
     """
     builder, loss, count = _trace(model, training, trains=True)
-    tell = watch or _tell_nobody
-    tell("forward", builder.build(loss=loss))
-    add_training(builder, loss, count, training, tell)
+    if watch is not None:
+        watch("forward", builder.build(loss=loss))
+    add_training(builder, loss, count, training, watch)
     graph = builder.build(loss=loss)
-    tell("training", graph)
+    if watch is not None:
+        watch("training", graph)
     return graph
 
 
@@ -213,7 +214,8 @@ def add_training(builder: GraphBuilder, loss: str, count: str, training: Trainin
     frozen = _frozen(builder, training)
     if training.precision.half is not None:
         _mix(builder, (loss, count), training)
-        (watch or _tell_nobody)("mixed_precision", builder.build(loss=loss))
+        if watch is not None:
+            watch("mixed_precision", builder.build(loss=loss))
     scale = scaled_loss(builder, loss, training.loss_scale) if training.scales else None
     given = len(builder.ops)
     if scale is None:
@@ -254,10 +256,6 @@ def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuil
         inputs.append(Tensor(tracer, tracer.graph.declare(value)))
     loss, count = module(*inputs)
     return tracer.graph, loss.name, count.name
-
-
-def _tell_nobody(name: str, graph: Graph) -> None:
-    """The watch of those who do not look."""
 
 
 def _mix(builder: GraphBuilder, whole: Sequence[str], training: Training) -> None:
@@ -349,7 +347,7 @@ def _in_order(ops: Sequence[Op]) -> list[Op]:
             continue
         if op.phase is Phase.UPDATE or after_the_last.intersection(op.inputs):
             after_the_last.update(op.outputs)
-            late.append(replace(op, phase=Phase.UPDATE))
+            late.append(op if op.phase is Phase.UPDATE else replace(op, phase=Phase.UPDATE))
         else:
             early += [op, *(found for name in op.outputs for found in waiting.get(name, ()))]
     return early + late

@@ -80,6 +80,11 @@ class Register:
             size *= dim
         return size
 
+    def at(self, offsets: tuple[int, ...]) -> Register:
+        """The same with its blocks in their places; `replace` takes several times as long, which counts for many."""
+        places = self.ragged, self.box, offsets, self.space
+        return Register(self.name, self.rank, self.shape, self.dtype, self.blocks, self.initial, *places)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
