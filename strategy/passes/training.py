@@ -261,7 +261,7 @@ def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuil
 def _mix(builder: GraphBuilder, whole: Sequence[str], training: Training) -> None:
     """Bring a forward pass to the training's precision; the values of `whole` stay in float32."""
     if training.precision.half is not None:
-        mixed = mixed_precision(builder.build(), training.precision.half, whole)
+        mixed = mixed_precision(Graph(builder.values, tuple(builder.ops)), training.precision.half, whole)
         builder.values, builder.ops = dict(mixed.values), list(mixed.ops)
 
 
