@@ -185,7 +185,6 @@ class _Lowering:
         for index, action in enumerate(self.arrangement.actions):
             self.budget.check()
             self.actors_of[index] = list(self._make_actors(action, self.features[index]))
-        for index, action in enumerate(self.arrangement.actions):
             self.staged.setdefault(action.stage, []).append((index, action))
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(

@@ -35,8 +35,14 @@ def _kept(model: Model, training: Training, config: PlanConfig) -> Graph:
     return _planned(model, training, config, None)
 
 
+@lru_cache(maxsize=4)
+def _trained(model: Model, training: Training) -> Graph:
+    """What plans that differ in their passes alone begin with."""
+    return training_graph(model, training)
+
+
 def _planned(model: Model, training: Training, config: PlanConfig, watch: Watch | None) -> Graph:
-    graph = training_graph(model, training, watch)
+    graph = _trained(model, training) if watch is None else training_graph(model, training, watch)
     passes: dict[str, Callable[[Graph], Graph]] = {
         "recompute": lambda graph: recompute(graph, config.recompute, config.recompute_values),
         "activations_to_host": lambda graph: (
