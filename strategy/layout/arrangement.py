@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 
+from strategy.base.errors import InternalError
 from strategy.comm.boxing import BoxingStep
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.graph.ops import op_definition
@@ -357,7 +358,10 @@ class _Arranger:
 
     def _copy(self, value: str, stage: int, layout: NdSbp) -> int:
         """The tensor that an op reads."""
-        return next(tensor for known, tensor in self.held[value, stage] if known == layout)
+        for known, tensor in self.held[value, stage]:
+            if known == layout:
+                return tensor
+        raise InternalError(f"{value} is read on stage {stage} before it is there")
 
     def _hold(self, name: str, value: str, stage: int, layout: NdSbp, lifetime: Lifetime) -> int:
         self.tensors.append(Held(name, value, stage, layout, lifetime))

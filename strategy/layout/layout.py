@@ -222,10 +222,12 @@ def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[
         stage = stages.stage_of[op.name]
         for name, layout in zip(op.inputs, signatures[op.name].inputs, strict=True):
             copies = there.setdefault((name, stage), [])
-            readers = next((readers for known, readers in copies if known == layout), None)
-            if readers is None:
+            for known, readers in copies:
+                if known == layout:
+                    if readers[-1] is not op:
+                        readers.append(op)
+                    break
+            else:
                 copies.append((layout, [op]))
                 found.append((Copy(name, stage, layout), copies[-1][1]))
-            elif readers[-1] is not op:
-                readers.append(op)
     return {copy: tuple(readers) for copy, readers in found}

@@ -192,8 +192,7 @@ def _first_fit(
     bottoms: list[int],
     tops: list[int],
 ) -> bool:
-    """Place spans in turn, each at the lowest offset where it meets none that is there; whether they take up less than
-    the most.
+    """Place spans in turn, each at the lowest offset where it meets none that is there; whether all end below `most`.
 
     Who meets whom is in `met`, as `_meet` fills it. `placed` is kept by offset, with where each begins and ends.
     """

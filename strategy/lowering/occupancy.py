@@ -380,8 +380,7 @@ class _Rank:
         return taken
 
     def _candidates(self) -> Iterator[tuple[int, int, int]]:
-        """Actors of the main stream, in order, with two registers that are alike, the second of which they may write
-        over the first."""
+        """Actors of the main stream, in order, with two registers: what may be written over, and what they write."""
         place = {register: at for at, register in enumerate(self.mine.tolist())}
         nbytes, registers = self.occupancy.block_nbytes, self.program.registers
         found, first_at = np.unique(self.main, return_index=True)
@@ -410,7 +409,8 @@ class _Rank:
         apart = np.bincount(owner, minlength=len(every)) == pieces.count
         """Whether no two pieces of a register are in use one right after the other in one block, or at once."""
         place, acts = self._place(actor), self._replayed(self.occupancy.acts[actor])
-        found = apart[source] & apart[target] & (pieces.count[source] == acts) & (pieces.count[target] == acts)
+        found: Booleans = apart[source] & apart[target]
+        found &= (pieces.count[source] == acts) & (pieces.count[target] == acts)
         which, number = _numbered(np.where(found, acts, 0))
         done = self.ends[self.first[place[which]] + number]
         for times, register, due in ((pieces.end, source, done), (pieces.begin, target, done - 1)):

@@ -140,8 +140,13 @@ class OpTask:
     @property
     def idle(self) -> bool:
         """Whether another rank owns the op: whatever has dims is empty here."""
-        boxes = [box for box in (*self.input_boxes, *self.output_boxes) if box]
-        return bool(boxes) and all(map(is_empty, boxes))
+        found = False
+        for box in (*self.input_boxes, *self.output_boxes):
+            if box:
+                if not is_empty(box):
+                    return False
+                found = True
+        return found
 
 
 @dataclass(frozen=True, slots=True)
