@@ -159,7 +159,14 @@ class Lifetimes:
 
     def whole(self, blocks: int) -> Lifetime:
         """Held for the whole step."""
-        return Lifetime(0, self.horizon, blocks)
+        if blocks not in self._whole:
+            self._whole[blocks] = Lifetime(0, self.horizon, blocks)
+        return self._whole[blocks]
+
+    @cached_property
+    def _whole(self) -> dict[int, Lifetime]:
+        """Those that `whole` has given."""
+        return {}
 
     def home(self, name: str, stage: int) -> Lifetime:
         """Of a value where it was written."""

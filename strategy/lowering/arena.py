@@ -198,6 +198,7 @@ def _first_fit(
     """
     for count in range(len(order)):
         index = order[count]
+        row, word, bit = index * words, index // WORD, index % WORD
         size = nbytes[index]
         offset = 0
         for k in range(count):
@@ -206,8 +207,7 @@ def _first_fit(
             if tops[k] <= offset:
                 continue
             other = placed[k]
-            mine, its = met[index * words + other // WORD], met[other * words + index // WORD]
-            if (mine >> (other % WORD) | its >> (index % WORD)) & 1:
+            if (met[row + other // WORD] >> (other % WORD)) & 1 or (met[other * words + word] >> bit) & 1:
                 offset = tops[k]
         if offset + size >= most:
             return False
