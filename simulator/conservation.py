@@ -13,7 +13,7 @@ import numpy as np
 from simulator.acts import Acts, Integers
 from strategy.base.compiled import in_place
 from strategy.base.errors import InternalError
-from strategy.program.program import Actor, Program, time_alone_ns
+from strategy.program.program import Actor, Program, Work, time_alone_ns
 
 
 def check_conservation(program: Program, acts: Acts, *, critical_path_ns: int, busy_ns: Mapping[str, int]) -> int:
@@ -56,8 +56,13 @@ def _check_streams(first: Integers, start_ns: Integers, end_ns: Integers, ready_
 
 def act_alone_ns(program: Program, actor: Actor) -> int:
     """How long one act of `actor` takes when nothing else runs."""
-    transfers = (time_alone_ns(nbytes, program.resources[name]) for name, nbytes in actor.work.demands)
-    return actor.work.latency_ns + max(transfers, default=0)
+    return work_alone_ns(program, actor.work)
+
+
+def work_alone_ns(program: Program, work: Work) -> int:
+    """How long it takes when nothing else runs."""
+    transfers = [time_alone_ns(nbytes, program.resources[name]) for name, nbytes in work.demands]
+    return work.latency_ns + max(transfers, default=0)
 
 
 def _check_resources(program: Program, steps: int, busy_ns: Mapping[str, int]) -> None:

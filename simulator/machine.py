@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.conservation import act_alone_ns
+from simulator.conservation import work_alone_ns
 from simulator.resources import SHARES, check_demands
 from strategy.base.errors import PlanError
-from strategy.program.program import Actor, Program, time_alone_ns
+from strategy.base.numbers import Numbers
+from strategy.program.program import Actor, Program, Work, time_alone_ns
 from strategy.program.protocol import FOREVER, check_consistent, rendezvous_members, streams_of_actors
 
 Integers = NDArray[np.int64]
@@ -91,7 +92,12 @@ def machine(program: Program, steps: int) -> Machine:
     """
     check_demands(program)
     check_consistent(program)
-    whole_ns = steps * sum(act_alone_ns(program, actor) * actor.acts_per_step for actor in program.actors)
+    works: Numbers[Work] = Numbers()
+    acts_of: dict[int, int] = {}
+    for actor in program.actors:
+        work = works.of(actor.work)
+        acts_of[work] = acts_of.get(work, 0) + actor.acts_per_step
+    whole_ns = steps * sum(work_alone_ns(program, works[work]) * acts for work, acts in acts_of.items())
     if whole_ns >= LARGEST:
         raise PlanError("all acts together take too long to be counted", got=f"{whole_ns / 1e9:.3g} s")
     actors = np.zeros(len(program.actors), dtype=ACTOR)
@@ -197,16 +203,11 @@ def _wakes(actors: Records, reads: Records, writes: Records) -> Integers:
     of_register[writes["register"]] = writer
     producer = of_register[reads["register"]]
     reader, producer = reader[producer >= 0], producer[producer >= 0]
-    pairs = np.stack(
-        (
-            np.concatenate((every, producer, reader)),
-            actors["stream"][np.concatenate((every, reader, producer))],
-        ),
-        axis=1,
-    )
-    pairs = np.unique(pairs, axis=0)
-    _ranges(actors, "wake", np.bincount(pairs[:, 0], minlength=len(actors)))
-    return pairs[:, 1].copy()
+    count = 1 + int(actors["stream"].max(initial=0))
+    woken = actors["stream"][np.concatenate((every, reader, producer))]
+    pairs = np.unique(np.concatenate((every, producer, reader)) * count + woken)
+    _ranges(actors, "wake", np.bincount(pairs // count, minlength=len(actors)))
+    return pairs % count
 
 
 def _uses(program: Program, actors: Records) -> tuple[Records, Records, int]:

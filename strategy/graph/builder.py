@@ -13,7 +13,7 @@ from strategy.sbp.tensor import Rate, TensorSpec
 
 
 def _check_ragged(kind: str, takes: bool, operands: Sequence[Value]) -> None:
-    if not takes and any(value.spec.ragged is not None for value in operands):
+    if not takes and [value for value in operands if value.spec.ragged is not None]:
         takers = ", ".join(sorted(name for name, definition in REGISTRY.items() if definition.ragged))
         raise InputError(f"{kind} takes no ragged operands", got=[v.name for v in operands], expected=takers)
 
@@ -64,22 +64,19 @@ class GraphBuilder:
         attrs = attrs or {}
         line = name if isinstance(name, Lineage) else Lineage(name)
         name = line.name
-        problems = [
-            f"op {name}: reads {n}, which the graph does not hold" for n in (*inputs, *updates) if n not in self.values
-        ]
-        if kind not in REGISTRY:
-            problems.append(f"op {name}: unknown op kind (got {kind!r}); {did_you_mean(kind, REGISTRY)}")
-        if problems:
-            raise GraphError(problems)
-        definition = REGISTRY[kind]
-        operands = [self.values[n] for n in inputs]
+        try:
+            definition = REGISTRY[kind]
+            operands = [self.values[n] for n in inputs]
+            updated = [self.values[n] for n in updates]
+        except KeyError:
+            raise GraphError(self._unknown(name, kind, (*inputs, *updates))) from None
         try:
             _check_ragged(kind, definition.ragged, operands)
-            specs = definition.infer([v.spec for v in operands], [self.values[n].spec for n in updates], attrs)
-            space = written_space(kind, [*operands, *(self.values[n] for n in updates)])
+            specs = definition.infer([v.spec for v in operands], [v.spec for v in updated], attrs)
+            space = written_space(kind, [*operands, *updated])
         except InputError as error:
-            where = f"op {name} ({', '.join((*inputs, *updates))})"
             told = error.problems if isinstance(error, GraphError) else (str(error),)
+            where = f"op {name} ({', '.join((*inputs, *updates))})"
             raise GraphError([f"{where}: {problem}" for problem in told]) from error
         except (ValueError, KeyError) as error:
             where = f"op {name} ({', '.join((*inputs, *updates))})"
@@ -109,6 +106,13 @@ class GraphBuilder:
         self.ops.append(op)
         return written
 
+    def _unknown(self, op: str, kind: str, reads: Sequence[str]) -> list[str]:
+        """What there is not, of what an op is to be."""
+        found = [f"op {op}: reads {name}, which the graph does not hold" for name in reads if name not in self.values]
+        if kind not in REGISTRY:
+            found.append(f"op {op}: unknown op kind (got {kind!r}); {did_you_mean(kind, REGISTRY)}")
+        return found
+
     def derived(self, name: str, label: str, layer: int | None = None) -> Lineage:
         """The lineage of an op of a layer that is made for a value; what was written last is found at once."""
         value = self.values[name]
@@ -133,5 +137,5 @@ class GraphBuilder:
 
 def _rate_of(definition: OpDef, operands: Sequence[Value]) -> Rate:
     """The rate of what an op writes."""
-    micro = definition.repeats or any(v.rate is Rate.MICRO_BATCH for v in operands)
+    micro = definition.repeats or Rate.MICRO_BATCH in [value.rate for value in operands]
     return Rate.MICRO_BATCH if micro and not definition.accumulates else Rate.STEP

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from strategy.base.errors import GraphError
 from strategy.sbp.placement import MOVES, Space
@@ -163,11 +163,13 @@ def of_value(value: Value, producer: Op | None, label: str, layer: int | None) -
     return Lineage(name, f"{template}:{label}", "" if producer.parameter else producer.root, producer.parameter)
 
 
+@lru_cache(maxsize=1 << 14)
 def layer_of(path: Path) -> int | None:
     """The repeated layer at the end of a path, the innermost one."""
     return next((part for part in reversed(path) if isinstance(part, int)), None)
 
 
+@lru_cache(maxsize=1 << 14)
 def template_of(path: Path) -> str:
     """A path as text, with a star in place of the innermost repeated layer."""
     inner = max((at for at, part in enumerate(path) if isinstance(part, int)), default=None)
@@ -252,8 +254,8 @@ class Graph:
 
 def act_rate(graph: Graph, op: Op) -> Rate:
     """How often an op acts: once per micro-batch if it reads or writes a value of that rate."""
-    micro = any(graph.values[name].rate is Rate.MICRO_BATCH for name in (*op.inputs, *op.outputs))
-    return Rate.MICRO_BATCH if micro else Rate.STEP
+    rates = [graph.values[name].rate for name in (*op.inputs, *op.outputs)]
+    return Rate.MICRO_BATCH if Rate.MICRO_BATCH in rates else Rate.STEP
 
 
 def deciding_op(graph: Graph, value: str) -> Op | None:
@@ -309,6 +311,7 @@ def check_graph(graph: Graph) -> None:
     written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
     names: set[str] = set()
     updated: dict[str, str] = {}
+    on_host = any(value.space is Space.HOST for value in graph.values.values())
     turn = ""
     for op in graph.ops:
         turn = turn or (op.name if op.phase is Phase.BACKWARD else "")
@@ -317,7 +320,8 @@ def check_graph(graph: Graph) -> None:
         if op.name in names:
             problems.append(f"op {op.name}: the name is used twice")
         names.add(op.name)
-        for name in (*op.inputs, *op.updates, *op.after):
+        reads = (*op.inputs, *op.updates, *op.after)
+        for name in reads if problems or not written.issuperset(reads) else ():
             if name not in graph.values:
                 problems.append(f"op {op.name}: reads {name}, which the graph does not hold")
             elif name not in written:
@@ -330,12 +334,14 @@ def check_graph(graph: Graph) -> None:
             written.add(name)
         fixed = [n for n in op.updates if n in graph.values and graph.values[n].role is not Role.VARIABLE]
         problems += [f"op {op.name}: updates {name}, which is not a variable" for name in fixed]
-        late = [n for n in op.inputs if n in updated]
-        problems += [f"op {op.name}: reads {name} after op {updated[name]} has updated it" for name in late]
-        again = [n for n in op.updates if n in updated]
-        problems += [f"op {op.name}: updates {name}, which op {updated[name]} has already updated" for name in again]
+        if not updated.keys().isdisjoint((*op.inputs, *op.updates)):
+            late = [n for n in op.inputs if n in updated]
+            problems += [f"op {op.name}: reads {name} after op {updated[name]} has updated it" for name in late]
+            again = [n for n in op.updates if n in updated]
+            problems += [f"op {op.name}: updates {n}, which op {updated[n]} has already updated" for n in again]
         updated.update({name: op.name for name in op.updates if name not in updated})
-        problems += _memory_problems(graph, op)
+        if on_host or op.kind in MOVES:
+            problems += _memory_problems(graph, op)
     problems += [f"value {name}: nothing writes it" for name in graph.values if name not in written]
     if graph.loss and graph.loss not in graph.values:
         problems.append(f"the loss {graph.loss} is no value of the graph")

@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 
+from strategy.base.errors import InternalError
 from strategy.comm.boxing import BoxingStep
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.graph.ops import op_definition
@@ -143,11 +145,28 @@ class Lifetimes:
 
     def leg(self, op: Op) -> Leg:
         """The leg in which an op runs."""
-        return Leg(op.phase, self.stages.stage_of[op.name], self.stages.lap_of(op.name))
+        return self._legs[op.name]
+
+    @cached_property
+    def _legs(self) -> dict[str, Leg]:
+        """Of every op; those of one leg have one object."""
+        known: dict[tuple[Phase, int, int], Leg] = {}
+        found = {}
+        for op in self.graph.ops:
+            where = op.phase, self.stages.stage_of[op.name], self.stages.lap_of(op.name)
+            found[op.name] = known[where] if where in known else known.setdefault(where, Leg(*where))
+        return found
 
     def whole(self, blocks: int) -> Lifetime:
         """Held for the whole step."""
-        return Lifetime(0, self.horizon, blocks)
+        if blocks not in self._whole:
+            self._whole[blocks] = Lifetime(0, self.horizon, blocks)
+        return self._whole[blocks]
+
+    @cached_property
+    def _whole(self) -> dict[int, Lifetime]:
+        """Those that `whole` has given."""
+        return {}
 
     def home(self, name: str, stage: int) -> Lifetime:
         """Of a value where it was written."""
@@ -237,10 +256,16 @@ class Lifetimes:
 
         Gradients on their way to the update are reduced as soon as they are there.
         """
-        producer = self.graph.producer.get(name)
-        if producer is None or producer.phase not in (Phase.BACKWARD, Phase.WEIGHT):
-            return False
-        return all(op.phase is Phase.UPDATE for op in self.graph.consumers[name])
+        if name not in self._early:
+            producer = self.graph.producer.get(name)
+            backward = producer is not None and producer.phase in (Phase.BACKWARD, Phase.WEIGHT)
+            self._early[name] = backward and all(op.phase is Phase.UPDATE for op in self.graph.consumers[name])
+        return self._early[name]
+
+    @cached_property
+    def _early(self) -> dict[str, bool]:
+        """What `early` has found."""
+        return {}
 
     def conversion_time(self, name: str, stage: int) -> int:
         """When the copies of a value on a stage are made (on the stage, for values of other stages)."""
@@ -300,7 +325,8 @@ class _Arranger:
         self.graph, self.layout, self.lifetimes = graph, layout, lifetimes
         self.tensors: list[Held] = []
         self.actions: list[Action] = []
-        self.held: dict[Copy, int] = {}
+        self.held: dict[tuple[str, int], list[tuple[NdSbp, int]]] = {}
+        """By value and stage, the tensors of its layouts."""
         self.homes: dict[str, int] = {}
         self.home = {name: home_of(graph, layout.stages, layout.signatures, name) for name in graph.values}
         self.wanted = wanted_copies(graph, layout.stages, layout.signatures)
@@ -317,7 +343,7 @@ class _Arranger:
             if home is None:
                 before.setdefault(self.lifetimes.conversion_time(copy.value, copy.stage), []).append(copy)
             elif (home.stage, home.layout) == (copy.stage, copy.layout):
-                self.held[copy] = self.homes[copy.value]
+                self._give(copy, self.homes[copy.value])
             elif home.stage != copy.stage:
                 slot = after if copy.value in self.graph.producer else before
                 slot.setdefault(self.lifetimes.departure_time(copy.value), []).append(copy)
@@ -333,6 +359,17 @@ class _Arranger:
                 self._convert(copy)
         return Arrangement(tuple(self.tensors), tuple(self.actions))
 
+    def _give(self, copy: Copy, tensor: int) -> None:
+        """A tensor is the copy that ops of its stage read."""
+        self.held.setdefault((copy.value, copy.stage), []).append((copy.layout, tensor))
+
+    def _copy(self, value: str, stage: int, layout: NdSbp) -> int:
+        """The tensor that an op reads."""
+        for known, tensor in self.held[value, stage]:
+            if known == layout:
+                return tensor
+        raise InternalError(f"{value} is read on stage {stage} before it is there")
+
     def _hold(self, name: str, value: str, stage: int, layout: NdSbp, lifetime: Lifetime) -> int:
         self.tensors.append(Held(name, value, stage, layout, lifetime))
         return len(self.tensors) - 1
@@ -346,8 +383,8 @@ class _Arranger:
     def _act(self, op: Op, time: int) -> None:
         stage = self.layout.stages.stage_of[op.name]
         layouts = self.layout.signatures[op.name].inputs
-        reads = tuple(self.held[Copy(n, stage, nd)] for n, nd in zip(op.inputs, layouts, strict=True))
-        waits = tuple(self.homes[n] for n in op.after if self.tensors[self.homes[n]].stage == stage)
+        reads = tuple([self._copy(n, stage, nd) for n, nd in zip(op.inputs, layouts, strict=True)])
+        waits = tuple([self.homes[n] for n in op.after if self.tensors[self.homes[n]].stage == stage])
         self.actions.append(
             Action(
                 name=op.name,
@@ -357,8 +394,8 @@ class _Arranger:
                 rate=act_rate(self.graph, op),
                 time=time,
                 reads=reads + waits,
-                writes=tuple(self.homes[n] for n in op.outputs),
-                updates=tuple(self.homes[n] for n in op.updates),
+                writes=tuple([self.homes[n] for n in op.outputs]),
+                updates=tuple([self.homes[n] for n in op.updates]),
                 op=op.name,
                 lap=self.layout.stages.lap_of(op.name),
             )
@@ -374,8 +411,8 @@ class _Arranger:
             return
         conversion = self.conversion_of[copy]
         begin, here = self.under_way.pop(copy, (0, self.homes[copy.value]))
-        steps = list(held_by_conversion(self.lifetimes, copy, home, conversion.steps))
-        for position, (stage, target, lifetime, time) in list(enumerate(steps))[begin:]:
+        steps = held_by_conversion(self.lifetimes, copy, home, conversion.steps)
+        for position, (stage, target, lifetime, time) in islice(enumerate(steps), begin, None):
             step = conversion.steps[position]
             last = position == len(conversion.steps) - 1
             written = self._hold(name if last else f"{name}.{position}", copy.value, stage, target, lifetime)
@@ -399,12 +436,12 @@ class _Arranger:
             if step.kind is ActKind.TRANSFER:
                 self.under_way[copy] = position + 1, here
                 return
-        self.held[copy] = here
+        self._give(copy, here)
 
     def _load(self, copy: Copy, name: str) -> None:
         lifetime = self.lifetimes.copy(copy.value, copy.stage, arrives=True)
         written = self._hold(name, copy.value, copy.stage, copy.layout, lifetime)
-        self.held[copy] = written
+        self._give(copy, written)
         self.actions.append(
             Action(
                 name=f"load {name}",

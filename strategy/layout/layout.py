@@ -215,11 +215,19 @@ def home_position(op: Op, value: str) -> int:
 
 def wanted_copies(graph: Graph, stages: Stages, signatures: Assignment) -> dict[Copy, tuple[Op, ...]]:
     """Every (value, stage, layout) that some op reads, with its readers, in canonical order."""
-    found: dict[Copy, list[Op]] = {}
+    found: list[tuple[Copy, list[Op]]] = []
+    there: dict[tuple[str, int], list[tuple[NdSbp, list[Op]]]] = {}
+    """By value and stage: few layouts, which take longer to hash than to compare."""
     for op in graph.ops:
         stage = stages.stage_of[op.name]
         for name, layout in zip(op.inputs, signatures[op.name].inputs, strict=True):
-            readers = found.setdefault(Copy(name, stage, layout), [])
-            if not readers or readers[-1] is not op:
-                readers.append(op)
-    return {copy: tuple(readers) for copy, readers in found.items()}
+            copies = there.setdefault((name, stage), [])
+            for known, readers in copies:
+                if known == layout:
+                    if readers[-1] is not op:
+                        readers.append(op)
+                    break
+            else:
+                copies.append((layout, [op]))
+                found.append((Copy(name, stage, layout), copies[-1][1]))
+    return {copy: tuple(readers) for copy, readers in found}

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.hierarchical import by_node
@@ -174,15 +173,20 @@ def _pipeline_times(
     from strategy.layout.makespan import PipelineTimes
 
     found = no_times(pipeline, stages)
-    known: dict[Identity, int] = {}
+    known: dict[int, int] = {}
     """By the identity of features, which all actions that are alike share."""
+    accounts: dict[object, Account] = {}
+    sums: dict[Account, int] = {}
     for action, seen in zip(arrangement.actions, features, strict=True):
-        if Identity(seen) not in known:
-            known[Identity(seen)] = to_ns(cost.seconds(seen))
-        at = action.rate, action.phase, action.stage, action.lap
+        if id(seen) not in known:
+            known[id(seen)] = to_ns(cost.seconds(seen))
         sent = action.kind is ActKind.TRANSFER
-        name, place = message_account(pipeline, stages, *at) if sent else account_of(*at)
-        found[name][place] += known[Identity(seen)]
+        key = sent, action.rate, action.phase, action.stage, action.lap
+        if key not in accounts:
+            accounts[key] = message_account(pipeline, stages, *key[1:]) if sent else account_of(*key[1:])
+        sums[accounts[key]] = sums.get(accounts[key], 0) + known[id(seen)]
+    for (name, place), total_ns in sums.items():
+        found[name][place] = total_ns
     return PipelineTimes(**found, overlaps=pipeline.overlaps)
 
 

@@ -23,6 +23,9 @@ Lives = Integers
 MANY = 1000
 """Intervals that are worth a compiler, which takes longer to load than fewer take to be placed."""
 
+ENDLESS = 2**62
+"""No arena is so large."""
+
 WORD = 32
 """Spans per word of a set of them."""
 
@@ -107,13 +110,12 @@ def _assign_above(spans: _Spans) -> tuple[Integers, int]:
     best, size = np.zeros(0, np.int64), 0
     if not count:
         return best, size
-    least = int(spans.usage().max())
+    least, size = int(spans.usage().max()), ENDLESS
     place = _placing(count, spans)
     for order in _orders(spans):
-        offsets = place(order)
-        needed = int((offsets + spans.nbytes).max())
-        if not len(best) or needed < size:
-            best, size = offsets, needed
+        offsets = place(order, size)
+        if offsets is not None:
+            best, size = offsets, int((offsets + spans.nbytes).max())
         if size == least:
             break
     return best, size
@@ -134,34 +136,33 @@ def _orders(spans: _Spans) -> Iterator[Integers]:
     yield np.lexsort((-nbytes, spans.begins[spans.first[:-1]]))
 
 
-def _placing(count: int, spans: _Spans) -> Callable[[Integers], Integers]:
-    """Order of spans -> their offsets by first fit; in compiled code if there is much to do."""
+def _placing(count: int, spans: _Spans) -> Callable[[Integers, int], Integers | None]:
+    """Order of spans, and a size -> their offsets by first fit, if that takes less; compiled if there is much to do."""
     words = -(-count // WORD)
     if len(spans.begins) >= MANY:
         meet, fit = _compiled()
         met = np.zeros(count * words, np.int64)
         meet(*spans.events(), np.zeros(words, np.int64), met)
 
-        def placed(order: Integers) -> Integers:
+        def placed(order: Integers, size: int) -> Integers | None:
             offsets, *room = np.zeros((4, count), np.int64)
-            fit(order, spans.nbytes, met, words, offsets, *room)
-            return offsets
+            return offsets if fit(order, spans.nbytes, met, words, size, offsets, *room) else None
 
         return placed
     rows = [0] * (count * words)
     events, begins = spans.events()
     _meet(events.tolist(), begins.tolist(), [0] * words, rows)
 
-    def placed_one_by_one(order: Integers) -> Integers:
+    def placed_one_by_one(order: Integers, size: int) -> Integers | None:
         offsets, *room = [[0] * count for _ in range(4)]
-        _first_fit(order.tolist(), spans.nbytes.tolist(), rows, words, offsets, *room)
-        return np.array(offsets, np.int64)
+        fits = _first_fit(order.tolist(), spans.nbytes.tolist(), rows, words, size, offsets, *room)
+        return np.array(offsets, np.int64) if fits else None
 
     return placed_one_by_one
 
 
 @lru_cache
-def _compiled() -> tuple[Callable[..., None], Callable[..., None]]:
+def _compiled() -> tuple[Callable[..., None], Callable[..., bool]]:
     from strategy.base.compiled import in_place
 
     return in_place(_meet), in_place(_first_fit)
@@ -185,17 +186,19 @@ def _first_fit(
     nbytes: Sequence[int],
     met: Sequence[int],
     words: int,
+    most: int,
     offsets: list[int],
     placed: list[int],
     bottoms: list[int],
     tops: list[int],
-) -> None:
-    """Place spans in turn, each at the lowest offset where it meets none that is there.
+) -> bool:
+    """Place spans in turn, each at the lowest offset where it meets none that is there; whether all end below `most`.
 
     Who meets whom is in `met`, as `_meet` fills it. `placed` is kept by offset, with where each begins and ends.
     """
     for count in range(len(order)):
         index = order[count]
+        row, word, bit = index * words, index // WORD, index % WORD
         size = nbytes[index]
         offset = 0
         for k in range(count):
@@ -204,12 +207,14 @@ def _first_fit(
             if tops[k] <= offset:
                 continue
             other = placed[k]
-            mine, its = met[index * words + other // WORD], met[other * words + index // WORD]
-            if (mine >> (other % WORD) | its >> (index % WORD)) & 1:
+            if (met[row + other // WORD] >> (other % WORD)) & 1 or (met[other * words + word] >> bit) & 1:
                 offset = tops[k]
+        if offset + size >= most:
+            return False
         offsets[index] = offset
         place = count
         while place and bottoms[place - 1] > offset:
             placed[place], bottoms[place], tops[place] = placed[place - 1], bottoms[place - 1], tops[place - 1]
             place -= 1
         placed[place], bottoms[place], tops[place] = index, offset, offset + size
+    return True

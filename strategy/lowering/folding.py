@@ -75,6 +75,7 @@ class _Folder:
         self.graph, self.pipeline, self.cluster, self.arrangement = graph, pipeline, cluster, arrangement
         self.placements = layout.stages.placements
         self.layouts: Numbers[NdSbp] = Numbers()
+        self.specs: Numbers[TensorSpec] = Numbers()
         self.known: dict[object, int] = {}
         self.sent: list[Sent | None] = []
         """What the ranks of a stage send, by the numbers that `known` has."""
@@ -105,16 +106,15 @@ class _Folder:
 
     def _hold_alike(self) -> bool:
         """Whether the ranks of every stage hold pieces of one size."""
-        specs: Numbers[TensorSpec] = Numbers()
         held = {
             (
-                specs.of(self.graph.values[tensor.value].spec),
+                self.specs.of(self.graph.values[tensor.value].spec),
                 self.layouts.of(tensor.layout),
                 self.placements[tensor.stage].mesh,
             )
             for tensor in self.arrangement.tensors
         }
-        return all(_holds_alike(specs[spec], self.layouts[layout], mesh) for spec, layout, mesh in held)
+        return all(_holds_alike(self.specs[spec], self.layouts[layout], mesh) for spec, layout, mesh in held)
 
     def _number(self, action: Action, features: Features) -> int:
         """Where `sent` has what the ranks of the action's stage send; there is None if some are unlike others."""
@@ -124,7 +124,7 @@ class _Folder:
         layouts = self.layouts.of(source.layout), self.layouts.of(target.layout)
         axes = None if action.step is None else action.step.axes
         distance = self._distance(action.stage, target.stage)
-        key = (action.kind, axes, spec, layouts, here.mesh, there.mesh, distance)
+        key = (action.kind, axes, self.specs.of(spec), layouts, here.mesh, there.mesh, distance)
         if key not in self.known:
             crosses = action.kind is ActKind.TRANSFER
             sent = self._transferred(action, there) if crosses else self._boxed(action, here, features)

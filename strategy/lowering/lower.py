@@ -23,7 +23,6 @@ from itertools import chain
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import PlanError
-from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.comm.hierarchical import nodes_of
@@ -164,7 +163,8 @@ class _Lowering:
     budget: Budget
     registers: list[Register] = field(default_factory=list)
     actors: list[Actor] = field(default_factory=list)
-    register_of: dict[tuple[int, int], int] = field(default_factory=dict)
+    ports: dict[tuple[int, int], dict[Rate, Port]] = field(default_factory=dict)
+    """Of a tensor on a rank, for what acts at a rate."""
     box_of: dict[tuple[int, int], Box] = field(default_factory=dict)
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     staged: dict[int, list[tuple[int, Action]]] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class _Lowering:
     first_apart: dict[object, tuple[Placement, Placement, TransferTask]] = field(default_factory=dict)
     """Tasks of acts between ranks: those of layers that are alike are the same."""
     works: dict[object, Work] = field(default_factory=dict)
-    boxes: dict[tuple[int, int, Shape], tuple[Box, ...]] = field(default_factory=dict)
+    boxes: dict[tuple[int, int, Shape], list[tuple[Box, Shape]]] = field(default_factory=dict)
 
     def program(self, tokens_per_step: int) -> Program:
         """Registers, actors and streams."""
@@ -185,7 +185,6 @@ class _Lowering:
         for index, action in enumerate(self.arrangement.actions):
             self.budget.check()
             self.actors_of[index] = list(self._make_actors(action, self.features[index]))
-        for index, action in enumerate(self.arrangement.actions):
             self.staged.setdefault(action.stage, []).append((index, action))
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
@@ -214,25 +213,23 @@ class _Lowering:
             spec, placement = value.spec, self.layout.stages.placements[held.stage]
             ragged, blocks = spec.ragged, held.lifetime.blocks
             boxes = self._boxes(spec, held.layout, placement.mesh)
-            for rank, box in zip(self._ranks_of(held.stage), boxes, strict=self.folded is None):
-                self.register_of[index, rank], self.box_of[index, rank] = len(self.registers), box
+            dtype, space = spec.dtype, value.space
+            for rank, (box, shape) in zip(self._ranks_of(held.stage), boxes, strict=self.folded is None):
+                port = Port(len(self.registers))
+                shared = Port(port.register, self.pipeline.num_micro_batches) if value.rate is Rate.STEP else port
+                self.ports[index, rank] = {Rate.STEP: port, Rate.MICRO_BATCH: shared}
+                self.box_of[index, rank] = box
                 place = () if ragged is None else box
-                shape, dtype, space = box_shape(box), spec.dtype, value.space
                 self.registers.append(
                     Register(held.name, rank, shape, dtype, blocks, initial, ragged, place, space=space)
                 )
 
-    def _boxes(self, spec: TensorSpec, layout: NdSbp, mesh: Shape) -> tuple[Box, ...]:
-        """The pieces of all ranks of a mesh."""
+    def _boxes(self, spec: TensorSpec, layout: NdSbp, mesh: Shape) -> list[tuple[Box, Shape]]:
+        """The pieces of all ranks of a mesh, with their shapes."""
         key = self.specs.of(spec), self.layouts.of(layout), mesh
         if key not in self.boxes:
-            self.boxes[key] = local_boxes(spec.shape, layout, mesh)
+            self.boxes[key] = [(box, box_shape(box)) for box in local_boxes(spec.shape, layout, mesh)]
         return self.boxes[key]
-
-    def _port(self, tensor: int, rank: int, action: Action) -> Port:
-        rate = self.graph.values[self.arrangement.tensors[tensor].value].rate
-        shares = rate is Rate.STEP and action.rate is Rate.MICRO_BATCH
-        return Port(self.register_of[tensor, rank], self.pipeline.num_micro_batches if shares else 1)
 
     def _make_actors(self, action: Action, features: Features) -> Iterator[tuple[str, int]]:
         """Add the actors of an action; gives (stream name, actor) of each."""
@@ -258,11 +255,11 @@ class _Lowering:
         return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
-        held = self.register_of
-        reads = tuple([self._port(t, rank, action) for t in action.reads if (t, rank) in held])
+        there, rate = self.ports, action.rate
+        reads = tuple([there[t, rank][rate] for t in action.reads if (t, rank) in there])
         writes = (*action.writes, *action.updates)
-        ports = tuple([self._port(t, rank, action) for t in writes if (t, rank) in held])
-        acts = 1 if action.rate is Rate.STEP else self.pipeline.num_micro_batches
+        ports = tuple([there[t, rank][rate] for t in writes if (t, rank) in there])
+        acts = 1 if rate is Rate.STEP else self.pipeline.num_micro_batches
         work = self._work(action, rank, features, task)
         self.actors.append(Actor(action.name, rank, action.kind, reads, ports, acts, number, 0, work, task))
         return len(self.actors) - 1
@@ -272,7 +269,7 @@ class _Lowering:
         if isinstance(task, OpTask) and task.idle:
             return Work()
         between = isinstance(task, BoxingTask | TransferTask)
-        key = self.priced.of(features), rank, Identity(task) if between else None
+        key = self.priced.of(features), rank, id(task) if between else None
         if key not in self.works:
             self.works[key] = self._work_anew(action, rank, features, task)
         return self.works[key]

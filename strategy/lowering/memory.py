@@ -60,8 +60,8 @@ def allocated(program: Program, budget: Budget = UNLIMITED) -> Program:
             known[key] = [tuple(offsets[i, block] for block in found) for i, found in zip(mine, blocks, strict=True)]
         for register, above in zip(mine, known[key], strict=True):
             bottom = height[registers[register].space]
-            found = stacked.get(register) or tuple(bottom + offset for offset in above)
-            registers[register] = replace(registers[register], offsets=found)
+            found = stacked.get(register) or tuple([bottom + offset for offset in above])
+            registers[register] = registers[register].at(found)
     return replace(program, registers=tuple(registers))
 
 
@@ -83,7 +83,7 @@ def _stacked(occupancy: Occupancy, rank: int) -> tuple[dict[int, tuple[int, ...]
 
 def pool_nbytes(registers: Sequence[Register]) -> int:
     """Bytes of the pool of one rank's registers that have offsets."""
-    ends = (offset + aligned(register.block_nbytes) for register in registers for offset in register.offsets)
+    ends = [max(register.offsets) + aligned(register.block_nbytes) for register in registers if register.offsets]
     return max(ends, default=0)
 
 
@@ -111,7 +111,7 @@ def fullest(program: Program, rank: int) -> Fill:
     occupancy = Occupancy(program)
     rank = program.alike[rank] if program.alike else rank
     occupants = _in(program, occupancy.of_rank(rank), Space.DEVICE)
-    used = usage(_spans(program, occupants))
+    used = usage(_spans(occupancy, occupants))
     at = used.index(max(used))
     live = (o.blocks[0] for o in occupants if ((o.lives[:, 0] <= at) & (at < o.lives[:, 1])).any())
     mine = [i for i in occupancy.registers_of[rank] if program.registers[i].space is Space.DEVICE]
@@ -123,9 +123,9 @@ def fullest(program: Program, rank: int) -> Fill:
     return Fill(sum(held.values()), tuple(sorted(held.items(), key=lambda pair: -pair[1])))
 
 
-def _spans(program: Program, occupants: Sequence[Occupant]) -> list[Span]:
-    sizes = (aligned(program.registers[occupant.blocks[0][0]].block_nbytes) for occupant in occupants)
-    return [Span(occupant.lives, nbytes) for occupant, nbytes in zip(occupants, sizes, strict=True)]
+def _spans(occupancy: Occupancy, occupants: Sequence[Occupant]) -> list[Span]:
+    nbytes = occupancy.block_nbytes
+    return [Span(occupant.lives, aligned(nbytes[occupant.blocks[0][0]])) for occupant in occupants]
 
 
 def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int]) -> dict[Block, int]:
@@ -134,7 +134,7 @@ def _offsets(occupancy: Occupancy, rank: int, stacked: Container[int]) -> dict[B
     occupants = [occupant for occupant in occupancy.of_rank(rank) if occupant.blocks[0][0] not in stacked]
     for space in Space:
         there = _in(occupancy.program, occupants, space)
-        offsets, _ = assign_offsets(_spans(occupancy.program, there))
+        offsets, _ = assign_offsets(_spans(occupancy, there))
         pairs = zip(there, offsets, strict=True)
         found.update((block, offset) for occupant, offset in pairs for block in occupant.blocks)
     return found

@@ -22,12 +22,13 @@ then one, in use as long as either.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from strategy.lowering.arena import Integers, Lives
 from strategy.lowering.shortening import Shortening, shortening
@@ -35,6 +36,8 @@ from strategy.program.program import OpTask, Port, Program
 
 Block = tuple[int, int]
 """A register's index, and which of its blocks."""
+
+Booleans = NDArray[np.bool_]
 
 NEVER = 2**62
 
@@ -47,12 +50,62 @@ class Occupant:
     lives: Lives
 
 
-@dataclass(frozen=True, slots=True)
-class _Users:
-    """Who uses a register, each by its port: the actors that write it (one, or none) and those that read it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Uses:
+    """Ports as arrays: an actor, a register that it uses, and how many of its acts share a piece."""
 
-    producers: tuple[tuple[int, Port], ...]
-    consumers: tuple[tuple[int, Port], ...]
+    actor: Integers
+    register: Integers
+    share: Integers
+
+    @staticmethod
+    def of(ports: Sequence[Sequence[Port]]) -> Uses:
+        """Those of all actors, in order."""
+        actor = np.repeat(np.arange(len(ports)), np.array([len(some) for some in ports], np.int64))
+        register = np.array([port.register for some in ports for port in some], np.int64)
+        share = np.array([port.acts_per_piece for some in ports for port in some], np.int64)
+        return Uses(actor, register, share)
+
+    def __getitem__(self, some: Integers | Booleans) -> Uses:
+        """Some of them."""
+        return Uses(self.actor[some], self.register[some], self.share[some])
+
+    def by_rank(self, ranks: Integers, count: int) -> tuple[Uses, ...]:
+        """Those of the registers of every rank, in order; `ranks` are those of registers."""
+        rank = ranks[self.register]
+        order = np.argsort(rank, kind="stable")
+        bounds = np.searchsorted(rank[order], np.arange(count + 1)).tolist()
+        return tuple(self[order[begin:end]] for begin, end in pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pieces:
+    """When the pieces of some registers are in use, register by register.
+
+    Piece `number` of a register is in use from `begin` to `end`; it has `count` of them, from `first` on. What is in
+    use all the time has one. Over all steps, a block holds every so manieth piece: `apart`.
+    """
+
+    register: Integers
+    number: Integers
+    begin: Integers
+    end: Integers
+    count: Integers
+    apart: Integers
+
+    @property
+    def first(self) -> Integers:
+        """By register, where its pieces begin."""
+        return np.cumsum(self.count) - self.count
+
+    @property
+    def first_row(self) -> Integers:
+        """By register, the first of the `apart` rows of pieces that blocks hold."""
+        return np.cumsum(self.apart) - self.apart
+
+    def rows(self, owner: Integers) -> Integers:
+        """By piece, its row, among those of the register that is the owner of its blocks."""
+        return self.first_row[owner[self.register]] + self.number % self.apart[self.register]
 
 
 def num_ranks(program: Program) -> int:
@@ -106,16 +159,38 @@ class Occupancy:
         return tuple(found)
 
     @cached_property
-    def users(self) -> tuple[_Users, ...]:
-        """By register."""
-        producers: list[list[tuple[int, Port]]] = [[] for _ in self.program.registers]
-        consumers: list[list[tuple[int, Port]]] = [[] for _ in self.program.registers]
-        for index, actor in enumerate(self.program.actors):
-            for port in actor.writes:
-                producers[port.register].append((index, port))
-            for port in actor.reads:
-                consumers[port.register].append((index, port))
-        return tuple(_Users(tuple(p), tuple(c)) for p, c in zip(producers, consumers, strict=True))
+    def reads(self) -> tuple[Uses, ...]:
+        """Rank -> who reads its registers, actor by actor."""
+        return self._uses([actor.reads for actor in self.program.actors])
+
+    @cached_property
+    def writes(self) -> tuple[Uses, ...]:
+        """Rank -> who writes its registers, one actor at most each."""
+        return self._uses([actor.writes for actor in self.program.actors])
+
+    def _uses(self, ports: Sequence[Sequence[Port]]) -> tuple[Uses, ...]:
+        ranks = np.array([register.rank for register in self.program.registers], np.int64)
+        return Uses.of(ports).by_rank(ranks, num_ranks(self.program))
+
+    @cached_property
+    def acts(self) -> Integers:
+        """By actor, how often it acts in a step."""
+        return np.array([actor.acts_per_step for actor in self.program.actors], np.int64)
+
+    @cached_property
+    def blocks(self) -> Integers:
+        """By register, how many it has."""
+        return np.array([register.blocks for register in self.program.registers], np.int64)
+
+    @cached_property
+    def is_state(self) -> Booleans:
+        """By register, whether it begins with a piece."""
+        return np.array([register.initial > 0 for register in self.program.registers], np.bool_)
+
+    @cached_property
+    def block_nbytes(self) -> tuple[int, ...]:
+        """By register, the bytes of a block."""
+        return tuple([register.block_nbytes for register in self.program.registers])
 
     @cached_property
     def dynamic(self) -> frozenset[int]:
@@ -127,22 +202,23 @@ class Occupancy:
 class _Rank:
     """The replay of one step of one rank: `begins` and `ends` say when a turn is issued and done, at the worst.
 
-    Turns are numbered actor by actor: act n of an actor is `first[actor] + n`. Of what no main act tells, the begin is
-    -1 and the end `NEVER`.
+    Turns are numbered actor by actor: act n of an actor is `first` + n. Of what no main act tells, the begin is -1 and
+    the end `NEVER`. Registers are those that are no state, by their place in `mine`.
     """
 
     def __init__(self, occupancy: Occupancy, rank: int) -> None:
-        self.program, self.users = occupancy.program, occupancy.users
+        self.occupancy, self.program = occupancy, occupancy.program
         self.short = occupancy.shortenings[rank]
         streams = occupancy.sequences[rank]
         self.main = streams[0] if streams else np.zeros(0, np.int64)
-        self.mine = [i for i in occupancy.registers_of[rank] if not self.program.registers[i].initial]
+        every = np.array(occupancy.registers_of[rank], np.int64)
+        self.mine = every[~occupancy.is_state[every]]
+        self.writes, self.reads = (self._of_mine(uses[rank]) for uses in (occupancy.writes, occupancy.reads))
         self.horizon = max(2 * len(self.main), 1)
-        found, counts = np.unique(np.concatenate((self.main, *streams[1:])), return_counts=True)
+        self.actors, counts = np.unique(np.concatenate((self.main, *streams[1:])), return_counts=True)
         firsts = np.cumsum(counts) - counts
-        self.first: dict[int, int] = dict(zip(found.tolist(), firsts.tolist(), strict=True))
-        self.count: dict[int, int] = dict(zip(found.tolist(), counts.tolist(), strict=True))
-        turns = [firsts[np.searchsorted(found, sequence)] + nth_of_each(sequence) for sequence in streams]
+        self.first, self.count = np.append(firsts, 0), np.append(counts, 0)
+        turns = [firsts[np.searchsorted(self.actors, sequence)] + nth_of_each(sequence) for sequence in streams]
         self.begins = np.full(int(counts.sum()), -1, np.int64)
         self.ends = np.full(len(self.begins), NEVER, np.int64)
         if turns:
@@ -151,12 +227,27 @@ class _Rank:
         if len(turns) > 1:
             self._follow(turns, streams)
 
+    def _of_mine(self, uses: Uses) -> Uses:
+        """Uses with registers by their place, and shares of what is replayed."""
+        found = uses[~self.occupancy.is_state[uses.register]]
+        return Uses(found.actor, np.searchsorted(self.mine, found.register), self._replayed(found.share))
+
+    def _replayed(self, counts: Integers) -> Integers:
+        """How many of so many acts are replayed."""
+        if self.short is None:
+            return counts
+        return np.where(counts == self.program.num_micro_batches, self.short.num_micro_batches, counts)
+
+    def _place(self, actors: Integers) -> Integers:
+        """Where actors stand in `actors`, and so in `first` and `count`, whose last is of those that do not."""
+        found = np.searchsorted(self.actors, actors)
+        return np.where(np.append(self.actors, -1)[found] == actors, found, len(self.actors))
+
     def _follow(self, turns: Sequence[Integers], streams: Sequence[Integers]) -> None:
         """When turns of other streams are issued at the earliest and done at the latest."""
         is_main = np.zeros(len(self.begins), np.bool_)
         is_main[turns[0]] = True
-        others = {actor for sequence in streams[1:] for actor in np.unique(sequence).tolist()}
-        writers, readers = self._edges(others)
+        writers, readers = self._edges(np.unique(np.concatenate(streams[1:])))
         position = np.empty(len(self.begins), np.int64)
         for sequence in turns:
             position[sequence] = np.arange(len(sequence))
@@ -200,111 +291,138 @@ class _Rank:
                 moved |= not np.array_equal(times, known[sequence])
                 known[sequence] = times
 
-    def _edges(self, others: Container[int]) -> tuple[Integers, Integers]:
+    def _edges(self, others: Integers) -> tuple[Integers, Integers]:
         """Pairs of turns, one of which at least is of another stream: the one that finished a piece, and its reader."""
-        writers, readers = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for actor, count in self.count.items():
-            for port in self.program.actors[actor].reads:
-                if self.program.registers[port.register].initial:
-                    continue
-                for producer, written in self.users[port.register].producers:
-                    if producer in self.count and (actor in others or producer in others):
-                        number = np.arange(count)
-                        last = (number // self._acts_per_piece(port) + 1) * self._acts_per_piece(written) - 1
-                        there = last < self.count[producer]
-                        writers.append(self.first[producer] + last[there])
-                        readers.append(self.first[actor] + number[there])
-        return np.concatenate(writers), np.concatenate(readers)
-
-    def _acts(self, actor: int) -> int:
-        """How often an actor acts in what is replayed."""
-        return self._replayed(self.program.actors[actor].acts_per_step)
-
-    def _acts_per_piece(self, port: Port) -> int:
-        """How many acts share a piece in what is replayed."""
-        return self._replayed(port.acts_per_piece)
-
-    def _replayed(self, count: int) -> int:
-        long = self.short is not None and count == self.program.num_micro_batches
-        return self.short.num_micro_batches if self.short is not None and long else count
+        producer, written = np.full(len(self.mine), -1, np.int64), np.ones(len(self.mine), np.int64)
+        producer[self.writes.register], written[self.writes.register] = self.writes.actor, self.writes.share
+        beside = np.isin(self.reads.actor, others) | np.isin(producer[self.reads.register], others)
+        reads = self.reads[beside]
+        reader, writer = self._place(reads.actor), self._place(producer[reads.register])
+        read, number = _numbered(self.count[reader])
+        last = (number // reads.share[read] + 1) * written[reads.register[read]] - 1
+        there = last < self.count[writer[read]]
+        read, number, last = read[there], number[there], last[there]
+        return self.first[writer[read]] + last, self.first[reader[read]] + number
 
     def occupants(self) -> list[Occupant]:
         """In the order of registers, those that share a block in place together."""
-        lives = {register: self._lives(register) for register in self.mine}
-        taken = self._taken(lives)
+        pieces = self._pieces()
+        taken = self._taken(pieces)
         followers = {source: register for register, source in taken.items()}
+        chains = [list(_chain(register, followers)) for register in range(len(self.mine)) if register not in taken]
+        owner = np.empty(len(self.mine), np.int64)
+        for chain in chains:
+            owner[chain] = chain[0]
+        row, begin, end = _merged(pieces.rows(owner), pieces.begin, pieces.end)
+        lives = np.stack((begin, end), axis=1)
+        bounds = np.searchsorted(row, np.arange(int(pieces.apart.sum()) + 1)).tolist()
+        names, blocks = self.mine.tolist(), self.occupancy.blocks[self.mine].tolist()
+        first_row, apart = pieces.first_row.tolist(), pieces.apart.tolist()
         found = []
-        for register in self.mine:
-            if register not in taken:
-                chain = list(_chain(register, followers))
-                for block in range(self.program.registers[register].blocks):
-                    mine = [lives[member][block] for member in chain]
-                    union = mine[0] if len(mine) == 1 else _merged(np.concatenate(mine))
-                    found.append(Occupant(tuple((member, block) for member in chain), union))
+        for chain in chains:
+            members = [names[member] for member in chain]
+            for block in range(blocks[chain[0]]):
+                at = first_row[chain[0]] + block % apart[chain[0]]
+                shared = tuple([(member, block) for member in members])
+                found.append(Occupant(shared, lives[bounds[at] : bounds[at + 1]]))
         return found
 
-    def _times(self, times: Integers, actor: int, numbers: Integers, missing: int) -> Integers:
-        """Those of some acts of an actor, given in order; all `missing` where one is not replayed."""
-        if numbers[-1] >= self.count.get(actor, 0):
-            return np.full(len(numbers), missing, np.int64)
-        return times[self.first[actor] + numbers]
+    def _pieces(self) -> _Pieces:
+        """Of all registers."""
+        size = len(self.mine)
+        producer, share, count = np.full(size, -1, np.int64), np.ones(size, np.int64), np.ones(size, np.int64)
+        written = self.writes.register
+        producer[written], share[written] = self._place(self.writes.actor), self.writes.share
+        count[written] = self._replayed(self.occupancy.acts[self.writes.actor]) // self.writes.share
+        blocks = self.occupancy.blocks[self.mine]
+        told = producer >= 0
+        told &= (count - 1) * share < self.count[producer]
+        if self.short is not None:
+            told &= blocks == 1
+        uses = [(self._place(some.actor), some.register, some.share) for some in (self.writes, self.reads)]
+        for user, used, shared in uses:
+            told[used[count[used] * shared > self.count[user]]] = False
+        count[~told] = 1
+        first = np.cumsum(count) - count
+        register, number = _numbered(count)
+        begin, end = np.zeros(len(register), np.int64), np.full(len(register), self.horizon, np.int64)
+        here = told[register]
+        turn = self.first[producer][register] + number * share[register]
+        begin[here] = self.begins[turn[here]]
+        end[here] = begin[here] + 1
+        for user, used, shared in uses:
+            some = told[used]
+            use, nth = _numbered(count[used[some]])
+            done = self.ends[self.first[user[some]][use] + (nth + 1) * shared[some][use] - 1]
+            np.maximum.at(end, first[used[some]][use] + nth, done)
+        told[register[(begin < 0) | (end > self.horizon)]] = False
+        count[~told] = 1
+        here = told[register]
+        begin[~here], end[~here] = 0, self.horizon
+        kept = here | (number == 0)
+        return _Pieces(register[kept], number[kept], begin[kept], end[kept], count, np.gcd(blocks, count))
 
-    def _lives(self, register: int) -> list[Lives]:
-        """By block: when it is in use."""
-        users, blocks = self.users[register], self.program.registers[register].blocks
-        always = [np.array([(0, self.horizon)], np.int64)] * blocks
-        if not users.producers or (self.short is not None and blocks > 1):
-            return always
-        ((producer, written),) = users.producers
-        piece = np.arange(self._acts(producer) // self._acts_per_piece(written))
-        begin = self._times(self.begins, producer, piece * self._acts_per_piece(written), -1)
-        end = begin + 1
-        for actor, port in ((producer, written), *users.consumers):
-            last = (piece + 1) * self._acts_per_piece(port) - 1
-            end = np.maximum(end, self._times(self.ends, actor, last, NEVER))
-        if begin.min() < 0 or end.max() > self.horizon:
-            return always
-        lives = np.stack((begin, end), axis=1)
-        apart = math.gcd(blocks, len(piece))  # over all steps, a block holds every so manieth piece
-        in_turn = (begin[1:] > begin[:-1]).all() and (begin[apart:] >= end[:-apart]).all()
-        unions = [lives[first::apart] if in_turn else _merged(lives[first::apart]) for first in range(apart)]
-        return [unions[block % apart] for block in range(blocks)]
-
-    def _taken(self, lives: Mapping[int, Sequence[Lives]]) -> dict[int, int]:
+    def _taken(self, pieces: _Pieces) -> dict[int, int]:
         """Register -> the one whose blocks it takes over, by acts of the main stream."""
+        candidates = list(self._candidates())
+        if not candidates:
+            return {}
+        actor, source, target = np.array(candidates, np.int64).T
         taken: dict[int, int] = {}
+        actors: set[int] = set()
         sources: set[int] = set()
-        for actor in dict.fromkeys(self.main.tolist()):
-            task = self.program.actors[actor].task
-            if isinstance(task, OpTask) and task.in_place and task.outputs:
-                ports = (*self.program.actors[actor].reads, *self.program.actors[actor].writes)
-                target = ports[task.outputs[0]]
-                others = {ports[i].register for p, i in enumerate(task.inputs) if p not in task.in_place}
-                for position in task.in_place:
-                    source = ports[task.inputs[position]]
-                    free = source.register not in others and source.register not in sources
-                    if free and self._ends_in(source, target, actor, lives):
-                        taken[target.register] = source.register
-                        sources.add(source.register)
-                        break
+        for index in np.flatnonzero(self._end_in(pieces, actor, source, target)).tolist():
+            who, one, other = candidates[index]
+            if who not in actors and one not in sources:
+                taken[other] = one
+                actors.add(who)
+                sources.add(one)
         return taken
 
-    def _ends_in(self, source: Port, target: Port, actor: int, lives: Mapping[int, Sequence[Lives]]) -> bool:
-        """Whether an actor is the last to read every piece of `source`, and writes as the same piece of `target`."""
-        if source.register not in lives or target.register not in lives:
-            return False
-        one, other = self.program.registers[source.register], self.program.registers[target.register]
-        alike = (one.dtype, one.block_nbytes, one.blocks) == (other.dtype, other.block_nbytes, other.blocks)
-        alike = alike and one.ragged is other.ragged is None
-        if not alike or (source.acts_per_piece, target.acts_per_piece) != (1, 1):
-            return False
-        first = self.first[actor]
-        turns = self.ends[first : first + self._acts(actor)]
-        before, after = lives[source.register], lives[target.register]
-        if before[0][0, 1] < turns[0] or before[0][-1, 1] > turns[-1] or after[0][0, 0] < turns[0] - 1:
-            return False
-        ends, begins = np.concatenate(before)[:, 1], np.concatenate(after)[:, 0]
-        return np.array_equal(np.unique(ends), turns) and np.array_equal(np.unique(begins), turns - 1)
+    def _candidates(self) -> Iterator[tuple[int, int, int]]:
+        """Actors of the main stream, in order, with two registers: what may be written over, and what they write."""
+        place = {register: at for at, register in enumerate(self.mine.tolist())}
+        nbytes, registers = self.occupancy.block_nbytes, self.program.registers
+        found, first_at = np.unique(self.main, return_index=True)
+        for index in found[np.argsort(first_at)].tolist():
+            actor = self.program.actors[index]
+            if not (isinstance(actor.task, OpTask) and actor.task.in_place and actor.task.outputs):
+                continue
+            task, ports = actor.task, (*actor.reads, *actor.writes)
+            target = ports[task.outputs[0]]
+            others = {ports[i].register for p, i in enumerate(task.inputs) if p not in task.in_place}
+            for position in task.in_place:
+                source = ports[task.inputs[position]]
+                there = source.register in place and target.register in place and source.register not in others
+                if there and (source.acts_per_piece, target.acts_per_piece) == (1, 1):
+                    one, other = registers[source.register], registers[target.register]
+                    alike = one.dtype is other.dtype and one.blocks == other.blocks
+                    alike = alike and nbytes[source.register] == nbytes[target.register]
+                    if alike and one.ragged is other.ragged is None:
+                        yield index, place[source.register], place[target.register]
+
+    def _end_in(self, pieces: _Pieces, actor: Integers, source: Integers, target: Integers) -> Booleans:
+        """Whether actors are the last to read every piece of a `source`, and write as the same piece of a `target`."""
+        every = np.arange(len(self.mine))
+        row, *_ = _merged(pieces.rows(every), pieces.begin, pieces.end)
+        owner = np.repeat(every, pieces.apart)[row]
+        apart = np.bincount(owner, minlength=len(every)) == pieces.count
+        """Whether no two pieces of a register are in use one right after the other in one block, or at once."""
+        place, acts = self._place(actor), self._replayed(self.occupancy.acts[actor])
+        found: Booleans = apart[source] & apart[target]
+        found &= (pieces.count[source] == acts) & (pieces.count[target] == acts)
+        which, number = _numbered(np.where(found, acts, 0))
+        done = self.ends[self.first[place[which]] + number]
+        for times, register, due in ((pieces.end, source, done), (pieces.begin, target, done - 1)):
+            in_order = times[np.lexsort((times, pieces.register))]
+            found[which[in_order[pieces.first[register[which]] + number] != due]] = False
+        return found
+
+
+def _numbered(counts: Integers) -> tuple[Integers, Integers]:
+    """Each index as often as it counts, and for each the numbers from 0."""
+    index = np.repeat(np.arange(len(counts)), counts)
+    return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def nth_of_each(sequence: Integers) -> Integers:
@@ -323,9 +441,12 @@ def _chain(register: int, followers: Mapping[int, int]) -> Iterator[int]:
         yield register
 
 
-def _merged(lives: Lives) -> Lives:
-    """The union of intervals, in order."""
-    begin, end = lives[np.argsort(lives[:, 0], kind="stable")].T
-    until = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.concatenate(([True], begin[1:] >= until[:-1])))
-    return np.stack((begin[first], until[np.append(first[1:], len(until)) - 1]), axis=1)
+def _merged(row: Integers, begin: Integers, end: Integers) -> tuple[Integers, Integers, Integers]:
+    """The union of the intervals of every row, in order: rows, begins and ends; none is before 0."""
+    apart = int(end.max(initial=0)) + 1
+    order = np.argsort(row * apart + begin, kind="stable")
+    row, begin = row[order], begin[order]
+    until = np.maximum.accumulate(row * apart + end[order])
+    first = np.flatnonzero(row * apart + begin >= np.concatenate(([0], until[:-1])))
+    last = np.append(first[1:], len(until)) - 1
+    return row[first], begin[first], until[last] - row[first] * apart

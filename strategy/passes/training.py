@@ -189,9 +189,8 @@ def training_graph(model: Model, training: Training, watch: Watch | None = None)
         GraphError: the model's graph does not compose.
     """
     builder, loss, count = _trace(model, training, trains=True)
-    forward = builder.build(loss=loss)
     if watch is not None:
-        watch("forward", forward)
+        watch("forward", builder.build(loss=loss))
     add_training(builder, loss, count, training, watch)
     graph = builder.build(loss=loss)
     if watch is not None:
@@ -268,7 +267,7 @@ def _trace(model: Model, training: Training, *, trains: bool) -> tuple[GraphBuil
 def _mix(builder: GraphBuilder, whole: Sequence[str], training: Training) -> None:
     """Bring a forward pass to the training's precision; the values of `whole` stay in float32."""
     if training.precision.half is not None:
-        mixed = mixed_precision(builder.build(), training.precision.half, whole)
+        mixed = mixed_precision(Graph(builder.values, tuple(builder.ops)), training.precision.half, whole)
         builder.values, builder.ops = dict(mixed.values), list(mixed.ops)
 
 
@@ -354,7 +353,7 @@ def _in_order(ops: Sequence[Op]) -> list[Op]:
             continue
         if op.phase is Phase.UPDATE or after_the_last.intersection(op.inputs):
             after_the_last.update(op.outputs)
-            late.append(replace(op, phase=Phase.UPDATE))
+            late.append(op if op.phase is Phase.UPDATE else replace(op, phase=Phase.UPDATE))
         else:
             early += [op, *(found for name in op.outputs for found in waiting.get(name, ()))]
     return early + late

@@ -312,24 +312,34 @@ def _check_streams(program: Program) -> None:
 
 def _check_rates(program: Program) -> None:
     """Per step as many whole pieces of a register are written as each of its consumers reads, on one rank."""
-    pieces: list[list[tuple[str, int]]] = [[] for _ in program.registers]
+    pieces: list[int | None] = [None] * len(program.registers)
+    differ: set[int] = set()
     for actor in program.actors:
+        acts, rank = actor.acts_per_step, actor.rank
         for port in (*actor.reads, *actor.writes):
             register = program.registers[port.register]
-            count, rest = divmod(actor.acts_per_step, port.acts_per_piece)
-            if rest or register.rank != actor.rank or not 0 <= register.initial <= register.blocks >= 1:
+            count, rest = divmod(acts, port.acts_per_piece)
+            if rest or register.rank != rank or not 0 <= register.initial <= register.blocks >= 1:
                 raise PlanError(
                     "an actor cannot use this register so",
                     where=actor.name,
                     got=f"{register.name}: rank {register.rank}, {register.initial} of {register.blocks} blocks full",
                     expected=f"rank {actor.rank}, acts_per_piece dividing {actor.acts_per_step}, initial <= blocks",
                 )
-            pieces[port.register].append((actor.name, count))
-    for register, counts in zip(program.registers, pieces, strict=True):
-        if len({count for _, count in counts}) > 1:
-            raise PlanError(
-                "producer and consumers differ in pieces per step", where=register.name, got=counts, expected="the same"
-            )
+            known = pieces[port.register]
+            if known is None:
+                pieces[port.register] = count
+            elif known != count:
+                differ.add(port.register)
+    if differ:
+        index = min(differ)
+        ports = ((a, port) for a in program.actors for port in (*a.reads, *a.writes) if port.register == index)
+        raise PlanError(
+            "producer and consumers differ in pieces per step",
+            where=program.registers[index].name,
+            got=[(actor.name, actor.acts_per_step // port.acts_per_piece) for actor, port in ports],
+            expected="the same",
+        )
 
 
 def _issue_together(

@@ -29,7 +29,7 @@ class DType(StrEnum):
     @property
     def nbytes(self) -> int:
         """Bytes per element."""
-        return 2 if self.is_half else 8 if self in (DType.FLOAT64, DType.INT64) else 4
+        return NBYTES[self]
 
     @property
     def is_float(self) -> bool:
@@ -55,6 +55,17 @@ class DType(StrEnum):
             found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
             return found
         return np.dtype(str(self))
+
+
+NBYTES = {
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 2,
+    DType.FLOAT32: 4,
+    DType.FLOAT64: 8,
+    DType.INT32: 4,
+    DType.INT64: 8,
+}
+"""Bytes per element."""
 
 
 class Rate(StrEnum):

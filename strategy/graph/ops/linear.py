@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import (
@@ -25,7 +24,9 @@ from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.on_rows import on_rows, same_rows
 from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import B, P, Sbp, Split
-from strategy.sbp.tensor import DType, TensorSpec
+from strategy.sbp.tensor import NBYTES, DType, TensorSpec
+
+DTYPES = ", ".join(DType)
 
 
 def _run_neg(call: Call) -> None:
@@ -59,8 +60,8 @@ def _signatures_scale(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -
 
 
 def _infer_cast(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
-    expect(attrs["dtype"] in list(DType), "no such dtype", got=attrs["dtype"], expected=", ".join(DType))
-    return (replace(inputs[0], dtype=DType(str(attrs["dtype"]))),)
+    expect(attrs["dtype"] in NBYTES, "no such dtype", got=attrs["dtype"], expected=DTYPES)
+    return (TensorSpec(inputs[0].shape, DType(str(attrs["dtype"])), inputs[0].ragged),)
 
 
 def _run_cast(call: Call) -> None:
