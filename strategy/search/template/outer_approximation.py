@@ -78,7 +78,6 @@ class _Program:
     priced: list[tuple[Any, FloatArray]] = field(default_factory=list)
     """Rows whose dual prices weigh the point: what they say of it."""
     cuts: int = 0
-    parameters: Any = None
     has_prices: bool = False
     """Whether the last solution has any: now and then the solver gives up."""
 
@@ -92,9 +91,7 @@ class _Program:
         step = solver.NumVar(0.0, solver.infinity(), "")
         solver.Objective().SetCoefficient(step, 1.0)
         solver.Objective().SetMinimization()
-        program = _Program(solver, point, step, parameters=pywraplp.MPSolverParameters())
-        # Presolving gives up on some of these programs.
-        program.parameters.SetIntegerParam(program.parameters.PRESOLVE, program.parameters.PRESOLVE_OFF)
+        program = _Program(solver, point, step)
         for row, limit in zip(rows, limits, strict=True):
             held = solver.Constraint(-solver.infinity(), float(limit))
             program._fill(held, row)
@@ -136,10 +133,22 @@ class _Program:
         self.cuts = len(cuts)
 
     def solve(self) -> tuple[float, FloatArray] | None:
-        """(the least step, the point of it); None where nothing fits."""
+        """(the least step, the point of it); None where nothing fits.
+
+        What is presolved and scaled the solver gives up on now and then: it is the second choice.
+        """
         from ortools.linear_solver import pywraplp
 
-        status = self.solver.Solve(self.parameters)
+        for as_it_is in (True, False):
+            parameters = pywraplp.MPSolverParameters()
+            if as_it_is:
+                parameters.SetIntegerParam(parameters.PRESOLVE, parameters.PRESOLVE_OFF)
+                parameters.SetIntegerParam(parameters.SCALING, parameters.SCALING_OFF)
+            else:
+                parameters.SetIntegerParam(parameters.INCREMENTALITY, parameters.INCREMENTALITY_OFF)
+            status = self.solver.Solve(parameters)
+            if status in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.INFEASIBLE):
+                break
         self.has_prices = status == pywraplp.Solver.OPTIMAL
         if status == pywraplp.Solver.INFEASIBLE:
             return None

@@ -88,6 +88,42 @@ def test_no_layout_takes_less(config: PlanConfig) -> None:
     assert bounds[-1] >= 0.98 * min(steps), "the gap that cuts leave"
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
+    """No bound is above the best mix of points, one point is what it takes alone, and the two come together."""
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    short = shortened(GPT)
+    assert short is not None
+    template, found, points = LayerTemplate.of(asked, short, config, UNLIMITED), within(asked, config), []
+    weights = found.bound(config).weights
+    for _ in range(8):
+        least, _, point = template.solve(weights, UNLIMITED)
+        found.add_cut(weights, least)
+        points.append(point)
+        bound, mixed = found.bound(config), found.mixed(config, points)
+        assert bound.step_ns is not None
+        assert mixed.step_ns is not None
+        assert bound.step_ns <= mixed.step_ns * (1 + 1e-4)
+        if len(points) == 1:
+            assert mixed.step_ns == pytest.approx(found.step_ns(config, point), rel=1e-3)
+        weights = (bound.weights + mixed.weights) / 2
+    assert bound.step_ns >= 0.995 * mixed.step_ns
+
+
+def test_what_mixes_hold_beyond_the_memory_has_its_price() -> None:
+    config = PlanConfig(1, 2, 2, 2, 8, Schedule.ONE_F_ONE_B)
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    short, found = shortened(GPT), within(asked, config)
+    assert short is not None
+    _, _, point = LayerTemplate.of(asked, short, config, UNLIMITED).solve(found.bound(config).weights, UNLIMITED)
+    held = int(found.held_bytes(config, point))
+    plenty, scarce = (replace(found, limit_bytes=limit, programs={}) for limit in (2 * held, held // 2))
+    enough, little = plenty.mixed(config, [point]), scarce.mixed(config, [point])
+    assert not enough.weights[HELD].any()
+    assert little.weights[HELD].any()
+    assert (little.step_ns or 0) > (enough.step_ns or 0)
+
+
 def test_memory_raises_the_bound_until_nothing_fits() -> None:
     config = PlanConfig(1, 2, 2, 2, 8, Schedule.ONE_F_ONE_B)
     plenty = request(4, TRAINING, model=GPT, backend="cuda")
