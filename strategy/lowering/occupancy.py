@@ -335,7 +335,7 @@ class _Rank:
         producer[written], share[written] = self._place(self.writes.actor), self.writes.share
         count[written] = self._replayed(self.occupancy.acts[self.writes.actor]) // self.writes.share
         blocks = self.occupancy.blocks[self.mine]
-        told = producer >= 0
+        told = producer >= 0  # of the others nothing says when they are in use: they are so all the time
         told &= (count - 1) * share < self.count[producer]
         if self.short is not None:
             told &= blocks == 1
