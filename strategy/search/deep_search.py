@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
+from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.base.status import Status
@@ -32,7 +33,9 @@ FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
 FIRST_TRIES = 3
 """So many proposals are tried for it."""
-REFINING_SHARE = 0.65
+AT_A_TIME = 2
+"""So many plans are made side by side."""
+REFINING_SHARE = 0.75
 """Share of the time that is left after which no further group is refined."""
 SAFETY = 1.05
 """Plans of other degrees may hold more, in proportion, than one that fits."""
@@ -95,20 +98,24 @@ def _plans(
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (plans and not in_time):
             break
-        one = in_time[0] if in_time else min(left, key=lambda one: _planning_s(request, one))
+        leading = in_time[: min(AT_A_TIME, most - len(plans))]
+        chosen = leading or [min(left, key=lambda one: _planning_s(request, one))]
+        tasks = [partial(_plan, request, one, simulate, budget) for one in chosen]
         begin = time.monotonic()
-        known.tried.add(one.found.config)
-        try:
-            plan = _plan(request, one, simulate, budget)
-            plans.append(plan)
-            _learn(known, one, SAFETY * max(plan.claims.peak_memory_bytes))
-        except OutOfTimeError:
-            known.complete = False
-        except InfeasibleError as error:
-            known.refused = True
-            if error.smallest_limit is not None:
-                _learn(known, one, error.smallest_limit)
-        known.pace = max(known.pace, (time.monotonic() - begin) / _planning_s(request, one))
+        for one, found in zip(chosen, beside(tasks), strict=True):
+            known.tried.add(one.found.config)
+            if isinstance(found, Plan):
+                plans.append(found)
+                _learn(known, one, SAFETY * max(found.claims.peak_memory_bytes))
+            elif isinstance(found, OutOfTimeError):
+                known.complete = False
+            elif isinstance(found, InfeasibleError):
+                known.refused = True
+                if found.smallest_limit is not None:
+                    _learn(known, one, found.smallest_limit)
+            else:
+                raise found
+        known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
     known.complete &= bool(plans) or not budget.is_over()
     return plans
 

@@ -28,6 +28,8 @@ MOST_TRIES, FIRST_TRIES = 3, 5
 """So often proposals of a box are made to hold less: once something fits, and before."""
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
+ALL_SAVED = 2.5
+"""By this factor more is saved for the backward pass, as a rule of thumb, than has to be."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 
@@ -140,7 +142,7 @@ class Prospects:
         static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
-        held = static + 2 * saved * in_flight
+        held = static + ALL_SAVED * saved * in_flight
         exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
         gathers = config.num_micro_batches if config.zero_stage == 3 else 1
         gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0

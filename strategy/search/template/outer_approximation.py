@@ -86,7 +86,8 @@ class _Program:
         """Least `step` over points of at least `least`, in what `rows` leave."""
         from ortools.linear_solver import pywraplp
 
-        solver = pywraplp.Solver.CreateSolver("GLOP")
+        # GLOP gives up on some of these programs, and cycles on others.
+        solver = pywraplp.Solver.CreateSolver("CLP")
         point = [solver.NumVar(float(low), max(MOST, 2 * float(low)), "") for low in least]
         step = solver.NumVar(0.0, solver.infinity(), "")
         solver.Objective().SetCoefficient(step, 1.0)
@@ -133,22 +134,10 @@ class _Program:
         self.cuts = len(cuts)
 
     def solve(self) -> tuple[float, FloatArray] | None:
-        """(the least step, the point of it); None where nothing fits.
-
-        What is presolved and scaled the solver gives up on now and then: it is the second choice.
-        """
+        """(the least step, the point of it); None where nothing fits."""
         from ortools.linear_solver import pywraplp
 
-        for as_it_is in (True, False):
-            parameters = pywraplp.MPSolverParameters()
-            if as_it_is:
-                parameters.SetIntegerParam(parameters.PRESOLVE, parameters.PRESOLVE_OFF)
-                parameters.SetIntegerParam(parameters.SCALING, parameters.SCALING_OFF)
-            else:
-                parameters.SetIntegerParam(parameters.INCREMENTALITY, parameters.INCREMENTALITY_OFF)
-            status = self.solver.Solve(parameters)
-            if status in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.INFEASIBLE):
-                break
+        status = self.solver.Solve()
         self.has_prices = status == pywraplp.Solver.OPTIMAL
         if status == pywraplp.Solver.INFEASIBLE:
             return None
