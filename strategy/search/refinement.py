@@ -285,7 +285,7 @@ class Refinement:
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
         found[MICRO] *= config.num_micro_batches
-        found[MESSAGES] = config.num_micro_batches
+        found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         for part in (HELD, SUMS, SAVED, WAITING, DEFERRED):
             if priced[part].any():
                 found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
