@@ -172,8 +172,10 @@ def _compared(model: Model, name: str, monkeypatch: pytest.MonkeyPatch, *, progr
     with monkeypatch.context() as patch:
         patch.setattr(training_pass, "_trace", traced_otherwise)
         planned._kept.cache_clear()
+        planned._trained.cache_clear()
         before = _space(model, training, config)
     planned._kept.cache_clear()
+    planned._trained.cache_clear()
     seen += _alike(plain, before, config, programs=programs)
     graph, _, _ = renamed(plain.graph, 2)
     with monkeypatch.context() as patch:

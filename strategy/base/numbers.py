@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from strategy.base.identity import Identity
+
 Known = TypeVar("Known", bound=Hashable)
 
 
@@ -16,20 +18,18 @@ class Numbers(Generic[Known]):
 
     def __init__(self) -> None:
         self._of_value: dict[Known, int] = {}
-        self._of_identity: dict[int, int] = {}
-        """By the identity of an object, which is kept, so that no other can take it."""
-        self._kept: list[Known] = []
+        self._of_identity: dict[Identity, int] = {}
         self._values: list[Known] = []
 
     def of(self, value: Known) -> int:
         """The number of a value, a new one if nothing equal has one."""
-        found = self._of_identity.get(id(value))
+        key = Identity(value)
+        found = self._of_identity.get(key)
         if found is None:
             found = self._of_value.setdefault(value, len(self._values))
             if found == len(self._values):
                 self._values.append(value)
-            self._of_identity[id(value)] = found
-            self._kept.append(value)
+            self._of_identity[key] = found
         return found
 
     def __getitem__(self, number: int) -> Known:

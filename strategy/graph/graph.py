@@ -311,7 +311,6 @@ def check_graph(graph: Graph) -> None:
     written = {value.name for value in graph.values.values() if value.role is not Role.COMPUTED}
     names: set[str] = set()
     updated: dict[str, str] = {}
-    on_host = any(value.space is Space.HOST for value in graph.values.values())
     turn = ""
     for op in graph.ops:
         turn = turn or (op.name if op.phase is Phase.BACKWARD else "")
@@ -340,8 +339,7 @@ def check_graph(graph: Graph) -> None:
             again = [n for n in op.updates if n in updated]
             problems += [f"op {op.name}: updates {n}, which op {updated[n]} has already updated" for n in again]
         updated.update({name: op.name for name in op.updates if name not in updated})
-        if on_host or op.kind in MOVES:
-            problems += _memory_problems(graph, op)
+        problems += _memory_problems(graph, op)
     problems += [f"value {name}: nothing writes it" for name in graph.values if name not in written]
     if graph.loss and graph.loss not in graph.values:
         problems.append(f"the loss {graph.loss} is no value of the graph")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.hierarchical import by_node
@@ -173,18 +174,19 @@ def _pipeline_times(
     from strategy.layout.makespan import PipelineTimes
 
     found = no_times(pipeline, stages)
-    known: dict[int, int] = {}
-    """By the identity of features, which all actions that are alike share."""
+    known: dict[Identity, int] = {}
     accounts: dict[object, Account] = {}
     sums: dict[Account, int] = {}
     for action, seen in zip(arrangement.actions, features, strict=True):
-        if id(seen) not in known:
-            known[id(seen)] = to_ns(cost.seconds(seen))
+        key = Identity(seen)
+        if key not in known:
+            known[key] = to_ns(cost.seconds(seen))
         sent = action.kind is ActKind.TRANSFER
-        key = sent, action.rate, action.phase, action.stage, action.lap
-        if key not in accounts:
-            accounts[key] = message_account(pipeline, stages, *key[1:]) if sent else account_of(*key[1:])
-        sums[accounts[key]] = sums.get(accounts[key], 0) + known[id(seen)]
+        when = action.rate, action.phase, action.stage, action.lap
+        if (sent, when) not in accounts:
+            accounts[sent, when] = message_account(pipeline, stages, *when) if sent else account_of(*when)
+        account = accounts[sent, when]
+        sums[account] = sums.get(account, 0) + known[key]
     for (name, place), total_ns in sums.items():
         found[name][place] = total_ns
     return PipelineTimes(**found, overlaps=pipeline.overlaps)

@@ -23,6 +23,7 @@ from itertools import chain
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import PlanError
+from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.comm.hierarchical import nodes_of
@@ -265,11 +266,11 @@ class _Lowering:
         return len(self.actors) - 1
 
     def _work(self, action: Action, rank: int, features: Features, task: Task) -> Work:
-        """The same for equal features; between ranks, for the same task, which the actors keep."""
+        """The same for equal features; between ranks, for the same task."""
         if isinstance(task, OpTask) and task.idle:
             return Work()
         between = isinstance(task, BoxingTask | TransferTask)
-        key = self.priced.of(features), rank, id(task) if between else None
+        key = self.priced.of(features), rank, Identity(task) if between else None
         if key not in self.works:
             self.works[key] = self._work_anew(action, rank, features, task)
         return self.works[key]

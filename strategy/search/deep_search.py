@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -63,14 +64,17 @@ def deep_search(
     try:
         with refinement:
             refinement.run()
-            plan = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
-            refinement.meanwhile(lambda: plans.extend(plan()), all_refining)
+            first = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
+            refinement.meanwhile(lambda: plans.extend(first()), all_refining)
             refinement.go_on(all_refining)
+        # One by one: an interruption leaves those that are made.
+        plans.extend(_plans(request, known, simulate, simulated - len(plans), budget))
     except KeyboardInterrupt:
         if not plans and not known.fitting(request):
             raise
-        interrupted, simulated, known.complete = True, 1, False
-    plans += _plans(request, known, simulate, simulated - len(plans), budget)
+        interrupted, known.complete = True, False
+        if not plans:
+            plans += _plans(request, known, simulate, 1, budget)
     if not plans:
         if not known.complete and budget.is_over():
             raise OutOfTimeError("no plan was found in time; raise the time limit")
@@ -85,28 +89,28 @@ def deep_search(
 
 def _plans(
     request: Request, known: SearchState, simulate: Simulate, most: int, budget: Budget, *, most_tries: float = math.inf
-) -> list[Plan]:
+) -> Iterator[Plan]:
     """The plans of the leading proposals that fit, as many as there is time for.
 
     The first is of a proposal that there is likely to be time for, if there is one; else of that which takes least.
     """
-    plans: list[Plan] = []
-    tries = 0
-    while len(plans) < most and tries < most_tries and not budget.is_over():
+    count = tries = 0
+    while count < most and tries < most_tries and not budget.is_over():
         tries += 1
         left = [one for one in known.fitting(request) if one.found.config not in known.tried]
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
-        if not left or (plans and not in_time):
+        if not left or (count and not in_time):
             break
-        leading = in_time[: min(AT_A_TIME, most - len(plans))]
+        leading = in_time[: min(AT_A_TIME, most - count)]
         chosen = leading or [min(left, key=lambda one: _planning_s(request, one))]
         tasks = [partial(_plan, request, one, simulate, budget) for one in chosen]
         begin = time.monotonic()
         for one, found in zip(chosen, beside(tasks), strict=True):
             known.tried.add(one.found.config)
             if isinstance(found, Plan):
-                plans.append(found)
+                count += 1
                 _learn(known, one, SAFETY * max(found.claims.peak_memory_bytes))
+                yield found
             elif isinstance(found, OutOfTimeError):
                 known.complete = False
             elif isinstance(found, InfeasibleError):
@@ -116,8 +120,7 @@ def _plans(
             else:
                 raise found
         known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
-    known.complete &= bool(plans) or not budget.is_over()
-    return plans
+    known.complete &= count > 0 or not budget.is_over()
 
 
 def _learn(known: SearchState, one: LayoutProposal, nbytes: float) -> None:

@@ -494,9 +494,11 @@ def test_a_signal_ends_it_with_the_best_plan(tmp_path: Path) -> None:
         "-m",
         "experiments",
         "search",
-        "gpt2-small",
+        "llama2-70b",
         "--cluster",
-        "dgx-a100:2",
+        "dgx-h100:8",
+        "--global-batch",
+        "64",
         "--out",
         str(out),
     ]

@@ -10,7 +10,7 @@ whose layers are alike, and, with the weights of a path through the schedule, on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import cast
 
@@ -62,9 +62,9 @@ FINENESS = 2.0**12
 """What the largest weight of a time is made: costs are whole numbers."""
 
 
-NOTHING = np.zeros(SIZE, np.int64)
+NOTHING, UNITS = np.zeros(SIZE, np.int64), tuple(unit(at) for at in range(SIZE))
+"""Of what counts nowhere, and of what counts at one coordinate."""
 NOTHING.flags.writeable = False
-"""Of what counts nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,6 @@ class _Weigher:
     counted: frozenset[str]
     apart: frozenset[str]
     """Gradients of weights: a pass of their own under some schedules."""
-    known: dict[tuple[str, int], Weight] = field(default_factory=dict)
 
     def __call__(self, op: Op, account: Account) -> Weight:
         name, _ = account
@@ -207,10 +206,7 @@ class _Weigher:
             return NOTHING
         if name == "backward_ns" and op.name in self.apart:
             name = "weight_ns"
-        at = name, self.part_of[op.name]
-        if at not in self.known:
-            self.known[at] = unit(time_at(*at))
-        return self.known[at]
+        return UNITS[time_at(name, self.part_of[op.name])]
 
 
 def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:

@@ -237,6 +237,6 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(module, "_planning_s", lambda _, one: seconds[one.name])
     monkeypatch.setattr(module, "_plan", plan)
-    assert module._plans(asked(), known, simulated, 3, Budget.of(60)) == []  # type: ignore[arg-type]
+    assert list(module._plans(asked(), known, simulated, 3, Budget.of(60))) == []  # type: ignore[arg-type]
     assert known.tried == ["slow", "slowest", "fast"]
     assert not known.complete
