@@ -22,6 +22,7 @@ from experiments.console import open_standard_streams, say, silence, write_out
 from experiments.gc_threshold import raised_gc_threshold
 from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
+from strategy.base.interruption import raised_again
 
 VERBS = {
     "demo": "the main job, end to end, on this machine",
@@ -157,7 +158,7 @@ def main(argv: Sequence[str]) -> int:
     """The command: `argv` without the program's name; returns the exit code."""
     open_standard_streams()
     signal.signal(signal.SIGTERM, _terminate)
-    with raised_gc_threshold():
+    with raised_again(), raised_gc_threshold():
         return guarded(lambda: dispatch(argv), argv)
 
 

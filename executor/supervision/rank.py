@@ -40,6 +40,7 @@ from executor.supervision.watchdog import (
     tell_once,
 )
 from strategy.base.errors import InternalError, SbplanError
+from strategy.base.interruption import raised_again
 
 _YIELD_S = 3.0
 
@@ -78,8 +79,9 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
         raise no_run_folder(chosen, error) from error
     threading.excepthook = lambda event: _fail(event.exc_value or event.exc_type(), me.rank, chosen, quiet=launched)
     try:
-        accept_interrupts()
-        code = main()
+        with raised_again():
+            accept_interrupts()
+            code = main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
         if code > 128:
