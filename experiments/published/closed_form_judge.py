@@ -21,7 +21,7 @@ from strategy.graph.graph import Phase
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.traits import Product
 from strategy.hardware.devices import named_sheet
-from strategy.layout.config import Offload
+from strategy.layout.config import Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
@@ -30,6 +30,9 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.plan.plan import Plan
 from strategy.sbp.sbp import Split
+
+_IN_CLOSED_FORM = {Recompute.MEMORY_BOUND: Recompute.SELECTIVE}
+"""Neither repeats a product; the closed form tells times of none apart."""
 
 SOME = 0.1
 """Share of the FLOPs of products that may be laid out otherwise than the others."""
@@ -91,7 +94,7 @@ def job_of(plan: Plan, framework: str) -> Job:
         ep=_expert_ranks(plan) if shape.experts else 1,
         virtual=config.virtual_stages if config.schedule is Schedule.INTERLEAVED else 1,
         zero=max(config.zero_stage, 1 if _shares_optimizer(plan, along_tensor=tp < config.tp) else 0),
-        recompute=str(config.recompute),
+        recompute=str(_IN_CLOSED_FORM.get(config.recompute, config.recompute)),
         sequence_parallel=tp > 1,
         flash=True,
     )

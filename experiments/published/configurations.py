@@ -84,14 +84,15 @@ BLOOM = GptConfig(layers=70, width=14336, heads=112, sequence=2048, vocabulary=2
 """BLOOM has linear biases in attention (ALiBi) and one more norm, here learned positions: 0.02 % more parameters."""
 _LLAMA_3 = "Dubey et al. 2024, table 4"
 # The paper interleaves and does not say how often. Four times deals 126 layers out as it says: the first and the last
-# stage have one less than the others. Parameters stay gathered between the forward and the backward pass.
+# stage have one less than the others. Parameters stay gathered between the forward and the backward pass. What its
+# trainer shards along the tensor axis and gathers again in the backward pass is a norm's output: memory-bound.
 _LLAMA_3_PINS = Pins(
     tp=8,
     pp=16,
     micro_batch=1,
     schedule=Schedule.INTERLEAVED,
     virtual_stages=4,
-    recompute=Recompute.NONE,
+    recompute=Recompute.MEMORY_BOUND,
     zero_stage=2,
 )
 # What torchtitan calls selective keeps every second product; here it is attention that is computed again.

@@ -27,6 +27,9 @@ class Recompute(StrEnum):
     """Which activations of the repeated layers the backward pass computes again."""
 
     NONE = "none"
+    MEMORY_BOUND = "memory-bound"
+    """What memory-bound ops write (norms, activation functions), where all that they read is kept anyway: no product is
+    repeated, and what was gathered of it along a tensor axis is gathered again."""
     SELECTIVE = "selective"
     """What lies inside of attention (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
     FULL = "full"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from strategy.base.errors import InputError, did_you_mean, report
 from strategy.comm.boxing import BoxingStep
@@ -21,6 +22,9 @@ from strategy.graph.signature import Signature
 from strategy.layout.schedule import Schedule, at_position
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp
+
+_AHEAD, _BEHIND = 0.25, 0.5
+"""What is done ahead of the layers and behind them, in layers, as a rule of thumb that settles ties."""
 
 Assignment = Mapping[str, Signature]
 """Op name -> signature."""
@@ -95,7 +99,7 @@ def assign_stages(
     schedule: Schedule = Schedule.ONE_F_ONE_B,
     laps: int = 1,
 ) -> Stages:
-    """Repeated layers in equal runs along the pipeline; what precedes them first, what follows them last.
+    """Repeated layers in runs along the pipeline, see `layer_runs`; what precedes them first, what follows them last.
 
     A backward op runs where its forward op does; an update where the variable is first used; a repeat where it is read.
 
@@ -111,15 +115,38 @@ def assign_stages(
     Raises:
         InputError: a pin matches no op, names no stage, or makes the forward pass go backwards.
     """
-    places = _pipeline_positions(graph, len(placements) * laps, pins or {})
+    runs = layer_runs(max(graph.num_layers, 1), schedule, len(placements), laps)
+    places = _pipeline_positions(graph, runs, pins or {})
     at = {name: at_position(schedule, len(placements), place) for name, place in places.items()}
     on_lap = {name: lap for name, (_, lap) in at.items()} if laps > 1 else {}
     return Stages(placements, {name: stage for name, (stage, _) in at.items()}, laps=on_lap)
 
 
-def _pipeline_positions(graph: Graph, count: int, pins: Mapping[str, int]) -> dict[str, int]:
+@lru_cache(maxsize=1 << 10)
+def layer_runs(layers: int, schedule: Schedule, stages: int, laps: int) -> tuple[int, ...]:
+    """How many layers are at every place along the pipeline: equally many, or one less.
+
+    Less have first of all the stages with most to do, that of what follows the layers and that of what precedes them
+    before others; and of their places the last.
+    """
+    places = stages * laps
+    least, more = divmod(layers, places)
+    stage_of = [at_position(schedule, stages, place)[0] for place in range(places)]
+    runs = [least + 1] * places if more else [least] * places
+    load = [float(sum(run for run, at in zip(runs, stage_of, strict=True) if at == stage)) for stage in range(stages)]
+    load[stage_of[0]] += _AHEAD
+    load[stage_of[-1]] += _BEHIND
+    for _ in range((places - more) % places):
+        place = max((p for p in range(places) if runs[p] > least), key=lambda p: (load[stage_of[p]], p))
+        runs[place] -= 1
+        load[stage_of[place]] -= 1
+    return tuple(runs)
+
+
+def _pipeline_positions(graph: Graph, runs: tuple[int, ...], pins: Mapping[str, int]) -> dict[str, int]:
     """Op -> its place along the pipeline, from 0."""
-    layers = max(graph.num_layers, 1)
+    count = len(runs)
+    place_of_layer = [place for place, run in enumerate(runs) for _ in range(run)]
     pinned = _pinned_stages(graph, pins, count)
     stage_of: dict[str, int] = {}
     seen_layer = False
@@ -129,7 +156,7 @@ def _pipeline_positions(graph: Graph, count: int, pins: Mapping[str, int]) -> di
         if op.phase is not Phase.FORWARD:
             stage_of[op.name] = _stage_of_origin(graph, op, stage_of)
         elif op.layer is not None:
-            stage_of[op.name] = op.layer * count // layers
+            stage_of[op.name] = place_of_layer[op.layer]
             seen_layer = True
         else:
             stage_of[op.name] = count - 1 if seen_layer else 0

@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from strategy.base.errors import InputError, did_you_mean
 from strategy.graph.graph import Graph, Op, Phase, Role, Value, check_graph, of_op
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.traits import RecomputeClass
+from strategy.graph.ops.traits import MEMORY_BOUND, RecomputeClass
 from strategy.layout.config import Recompute
 from strategy.sbp.tensor import Rate
 
@@ -59,6 +59,8 @@ def dropped_values(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) 
         dropped = {name: op for name, op in activations.items() if not _leaves_layer(graph, op, name)}
     elif kind is Recompute.SELECTIVE:
         dropped = {name: activations[name] for name in _attention_inside(graph, activations)}
+    elif kind is Recompute.MEMORY_BOUND:
+        dropped = {name: activations[name] for name in _from_what_is_kept(graph, activations)}
     else:
         dropped = {}
     for pattern in patterns:
@@ -97,6 +99,22 @@ def _attention_inside(graph: Graph, activations: Mapping[str, Op]) -> Iterator[s
             products = (op_definition(activations[above].kind).recompute for above in scores)
             if RecomputeClass.SCORES in products:  # else it is no attention: a router, say
                 yield from (*scores, *_down_to_product(graph, name))
+
+
+def _from_what_is_kept(graph: Graph, activations: Mapping[str, Op]) -> Iterator[str]:
+    """What memory-bound ops write and backward passes read, if these read all that it follows from as well."""
+    read = {name for op in graph.ops if op.phase is Phase.BACKWARD for name in op.inputs}
+    for name, op in activations.items():
+        is_cheap = op_definition(op.kind).cost is MEMORY_BOUND and not _leaves_layer(graph, op, name)
+        inputs = [above for above in op.inputs if _changes(graph, above)]
+        if is_cheap and name in read and inputs and all(above in read for above in inputs):
+            yield name
+
+
+def _changes(graph: Graph, name: str) -> bool:
+    """Whether a value is computed anew in every micro-batch."""
+    value = graph.values[name]
+    return value.role is Role.COMPUTED and value.rate is Rate.MICRO_BATCH
 
 
 def _up_to_product(name: str, activations: Mapping[str, Op]) -> Iterator[str]:
@@ -153,7 +171,7 @@ class _Repeater:
             return
         for position, read in enumerate(op.inputs):
             self._repeat(read, layer)
-            if (read, layer) not in self.instead and self._is_kept(read):
+            if (read, layer) not in self.instead and _changes(self.graph, read):
                 fence = of_op(op, f"kept{position}", layer)
                 self._append(fence.op("copy", (read,), Phase.BACKWARD, layer))
                 self.instead[read, layer] = fence.name
@@ -171,11 +189,6 @@ class _Repeater:
         )
         self._append(clone)
         self.instead.update({(old, layer): new for old, new in zip(op.outputs, clone.outputs, strict=True)})
-
-    def _is_kept(self, name: str) -> bool:
-        """Whether an input of a clone is an activation; inputs of the graph and what lives for a step are at hand."""
-        value = self.graph.values[name]
-        return value.role is Role.COMPUTED and value.rate is Rate.MICRO_BATCH
 
     def _append(self, op: Op) -> None:
         """Add an op whose outputs are like its inputs' or its original's."""

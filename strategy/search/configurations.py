@@ -20,6 +20,8 @@ from strategy.search.candidate.least_work import LeastWork, least_steps_ns
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
+UNEVEN = 0.05
+"""By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
 LEAST_POSITIONS = 2**15
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
 
@@ -92,16 +94,21 @@ def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
         yield config
         return
     for schedule in SCHEDULES if pins.schedule is None else (pins.schedule,):
-        for laps in _laps(request, schedule, depth):
+        for laps in _laps(request, schedule, config.pp):
             problem = schedule_problem(schedule, config.pp, laps, config.num_micro_batches)
             if problem is None and laps <= max(depth, 1):
                 yield replace(config, schedule=schedule, virtual_stages=laps)
 
 
-def _laps(request: Request, schedule: Schedule, depth: int) -> tuple[int, ...]:
-    if request.pins.virtual_stages is not None:
-        return (request.pins.virtual_stages,)
-    if schedule is not Schedule.INTERLEAVED:
-        return (schedule.default_laps,)
-    even = (laps for laps in divisors(depth) if laps > 1)
-    return tuple(laps for laps in even if request.pins.schedule is None or laps == schedule.default_laps)
+def _laps(request: Request, schedule: Schedule, stages: int) -> Iterator[int]:
+    """How often a micro-batch may pass all stages: where these get equally many layers, or nearly."""
+    layers, pins = request.model.layers, request.pins
+    if pins.virtual_stages is not None:
+        yield pins.virtual_stages
+    elif schedule is not Schedule.INTERLEAVED:
+        yield schedule.default_laps
+    else:
+        for laps in range(2, layers // stages + 1):
+            fullest = -(-layers // (stages * laps)) * stages * laps
+            if pins.schedule is not None or fullest <= (1 + UNEVEN) * layers:
+                yield laps

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from strategy.layout.config import PlanConfig
+from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.search.box import Box
 from strategy.search.candidate.candidates import Request
@@ -28,8 +28,9 @@ MOST_TRIES, FIRST_TRIES = 3, 5
 """So often proposals of a box are made to hold less: once something fits, and before."""
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
-ALL_SAVED = 2.5
-"""By this factor more is saved for the backward pass, as a rule of thumb, than has to be."""
+ALL_SAVED, AGAIN_SAVED = 2.5, 1.2
+"""By these factors more is saved for the backward pass, as a rule of thumb, than has to be: where what was gathered is
+kept, and where memory-bound ops are done again."""
 UNLIKELY = 2.0
 """A box of which nothing is likely to fit is thought to take this much more than its bound."""
 
@@ -142,7 +143,8 @@ class Prospects:
         static = parameters * (7 + 12 / config.dp if config.zero_stage < 3 else 18 / config.dp)
         in_flight = min(config.pp, config.num_micro_batches)
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
-        held = static + ALL_SAVED * saved * in_flight
+        more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
+        held = static + more * saved * in_flight
         exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
         gathers = config.num_micro_batches if config.zero_stage == 3 else 1
         gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0

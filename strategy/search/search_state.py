@@ -12,7 +12,7 @@ from strategy.layout.schedule import Schedule
 from strategy.search.candidate.candidates import Request
 from strategy.search.template.stages import Pipelined
 
-MARGIN = 0.92
+MARGIN = 0.97
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 
 

@@ -241,11 +241,14 @@ def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
     return True
 
 
+CHEAPEST_FIRST = (Recompute.MEMORY_BOUND, Recompute.SELECTIVE, Recompute.FULL)
+
+
 @lru_cache(maxsize=8)
 def recomputable(model: Model) -> tuple[Recompute, ...]:
     """The kinds of recomputing that find something to drop in a model, cheapest first."""
     graph = training_graph(shortened(model) or model, Training(global_batch=1))
-    return tuple(kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind))
+    return tuple(kind for kind in CHEAPEST_FIRST if dropped_values(graph, kind))
 
 
 def state_bytes(request: Request) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from strategy.base.units import to_ns
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role
+from strategy.graph.ops import op_definition
 from strategy.layout.arrangement import Action, Arrangement, Held
 from strategy.layout.layout import Layout
 from strategy.layout.objective import all_features
@@ -30,8 +31,12 @@ class LayerPart:
     Attributes:
         forward_ns, backward_ns, weight_ns: of a micro-batch; gradients of weights are apart from the backward pass.
         before_ns, after_ns: of a step, ahead of its first micro-batch and behind its last one.
-        static_bytes: held for the whole step.
-        saved_bytes: of a micro-batch, held from its forward pass to its backward pass.
+        static_bytes: held for ever.
+        step_bytes: of a step, held through all its passes, but for sums.
+        sum_bytes: of sums of gradients.
+        update_bytes: the most that is held beside what is held for ever at any time, while the update runs.
+        saved_bytes: of a micro-batch, held from its forward pass to its backward pass alone.
+        waiting_bytes: of a micro-batch, held from its forward pass to its gradients of weights, where these are apart.
         deferred_bytes: of a micro-batch, held from its backward pass to its gradients of weights, where these wait.
         passing_bytes: the most that is held besides at any time, while it runs.
         host_bytes: held in the host's memory.
@@ -43,7 +48,11 @@ class LayerPart:
     before_ns: int = 0
     after_ns: int = 0
     static_bytes: int = 0
+    step_bytes: int = 0
+    sum_bytes: int = 0
+    update_bytes: int = 0
     saved_bytes: int = 0
+    waiting_bytes: int = 0
     deferred_bytes: int = 0
     passing_bytes: int = 0
     host_bytes: int = 0
@@ -107,40 +116,106 @@ def _belongs_to(graph: Graph, arrangement: Arrangement, action: Action) -> Op:
 def _hold(
     graph: Graph, layout: Layout, arrangement: Arrangement, at: Mapping[str, int], found: list[_Sum], apart: set[str]
 ) -> None:
-    """Add what tensors hold: for the step, from pass to pass, or in passing; `apart` are the gradients of weights."""
-    turn = next((i for i, op in enumerate(graph.ops) if op.phase is not Phase.FORWARD), len(graph.ops))
+    """Add what tensors hold: for ever, for a step, from pass to pass, or in passing.
+
+    `apart` are gradients of weights.
+    """
+    uses = _uses(arrangement, apart)
+    update = next((i for i, action in enumerate(arrangement.actions) if action.phase is Phase.UPDATE), 0)
     rank = layout.stages.placements[0].devices[0]
-    change: list[dict[int, int]] = [{} for _ in range(LAYERS)]
-    for tensor in arrangement.tensors:
-        value = graph.values[tensor.value]
+    passing, updating = ([_Profile() for _ in range(LAYERS)] for _ in range(2))
+    for index, tensor in enumerate(arrangement.tensors):
+        value, use = graph.values[tensor.value], uses.get(index)
         nbytes = held_nbytes(graph, layout.stages, tensor, rank) // tensor.lifetime.blocks
         place = at[_holder(graph, tensor).name]
-        life = tensor.lifetime
         if value.space is Space.HOST:
             found[place].add_bytes("host_bytes", nbytes)
-        elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
+        elif value.role is Role.VARIABLE:
             found[place].add_bytes("static_bytes", nbytes)
-        elif life.begin < turn < life.end:
-            found[place].add_bytes("saved_bytes", nbytes)
+        elif use is None:
+            continue
+        elif value.rate is Rate.STEP:
+            if use.passes:
+                found[place].add_bytes("sum_bytes" if _is_sum(graph, tensor.value) else "step_bytes", nbytes)
+            if use.end > update:
+                updating[place].add(max(use.begin, update), use.end, nbytes)
+        elif use.first is Phase.FORWARD and use.last is not Phase.FORWARD:
+            found[place].add_bytes("waiting_bytes" if use.waits else "saved_bytes", nbytes)
         else:
-            if _is_deferred(graph, tensor, apart):
+            if use.waits and use.first is Phase.BACKWARD:
                 found[place].add_bytes("deferred_bytes", nbytes)
-            change[place][life.begin] = change[place].get(life.begin, 0) + nbytes
-            change[place][life.end] = change[place].get(life.end, 0) - nbytes
-    for place, events in enumerate(change):
+            passing[place].add(use.begin, use.end, nbytes)
+    for part, in_passing, in_update in zip(found, passing, updating, strict=True):
+        part.add_bytes("passing_bytes", in_passing.most())
+        part.add_bytes("update_bytes", in_update.most())
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """When a tensor is used: [begin, end) in indices of acts, and by whom.
+
+    Attributes:
+        begin, end: from the first to the last use.
+        first, last: the passes of these; gradients of weights are one of their own.
+        waits: whether gradients of weights read it.
+        passes: whether it is there while micro-batches pass: what is made of a step's values on the way to what these
+            read is gone by then, what the update makes is not there yet.
+    """
+
+    begin: int
+    end: int
+    first: Phase
+    last: Phase
+    waits: bool
+    passes: bool
+
+
+def _uses(arrangement: Arrangement, apart: set[str]) -> dict[int, _Use]:
+    """Tensor -> its use."""
+    times: dict[int, list[int]] = {}
+    for time, action in enumerate(arrangement.actions):
+        for index in {*action.reads, *action.writes, *action.updates}:
+            times.setdefault(index, []).append(time)
+    phases = [Phase.WEIGHT if action.op in apart else action.phase for action in arrangement.actions]
+    for time in reversed(range(len(phases))):
+        action = arrangement.actions[time]
+        readers = [later for index in action.writes for later in times[index] if later > time]
+        if not action.op and readers and all(phases[later] is Phase.WEIGHT for later in readers):
+            phases[time] = Phase.WEIGHT  # a conversion for gradients of weights alone
+    found = {}
+    for index, found_at in times.items():
+        rates = {arrangement.actions[time].rate for time in found_at}
+        here = {phases[time] for time in found_at}
+        passes = Rate.MICRO_BATCH in rates or (Phase.UPDATE in here and len(here) > 1)
+        waits = any(phases[time] is Phase.WEIGHT for time in found_at[1:])
+        found[index] = _Use(found_at[0], found_at[-1] + 1, phases[found_at[0]], phases[found_at[-1]], waits, passes)
+    return found
+
+
+class _Profile:
+    """Bytes over time."""
+
+    def __init__(self) -> None:
+        self.change: dict[int, int] = {}
+
+    def add(self, begin: int, end: int, nbytes: int) -> None:
+        """Add what is held in [begin, end)."""
+        self.change[begin] = self.change.get(begin, 0) + nbytes
+        self.change[end] = self.change.get(end, 0) - nbytes
+
+    def most(self) -> int:
+        """The most that is held at any time."""
         live = most = 0
-        for time in sorted(events):
-            live += events[time]
+        for time in sorted(self.change):
+            live += self.change[time]
             most = max(most, live)
-        found[place].add_bytes("passing_bytes", most)
+        return most
 
 
-def _is_deferred(graph: Graph, tensor: Held, apart: set[str]) -> bool:
-    """Whether the backward pass writes a tensor that gradients of weights are made of."""
-    producer = graph.producer.get(tensor.value)
-    if producer is None or producer.phase is Phase.FORWARD or producer.name in apart:
-        return False
-    return any(reader.name in apart for reader in graph.consumers[tensor.value])
+def _is_sum(graph: Graph, value: str) -> bool:
+    """Whether the gradients of micro-batches are added up in it."""
+    producer = graph.producer.get(value)
+    return producer is not None and op_definition(producer.kind).accumulates
 
 
 def _holder(graph: Graph, tensor: Held) -> Op:

@@ -2,30 +2,30 @@
 
     place 0    first, its middle layers        place i    its middle layers        last place    its middle layers, last
 
-Places are the virtual stages along the pipeline, with layers in equal runs.
+Places are the virtual stages along the pipeline, with layers in runs (`layer_runs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from strategy.graph.graph import Graph, Phase
+from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
-from strategy.layout.in_flight import Leg, unit_run
-from strategy.layout.layout import Home, home_of
+from strategy.layout.layout import Home, home_of, layer_runs
 from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.schedule import at_position
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.layouts.short_model import LAYERS, MIDDLE
 from strategy.search.layouts.space import SearchSpace
-from strategy.search.template.parts import ModelParts
+from strategy.search.template.chunks_held import chunks_held
+from strategy.search.template.parts import LayerPart, ModelParts
 
 IntArray = npt.NDArray[np.int64]
 FIRST, LAST = 0, 2
@@ -45,7 +45,7 @@ class Pipelined:
 def parts_at(config: PlanConfig, layers: int) -> IntArray:
     """(stages, laps, 3): how many of the first, the middle and the last part are where."""
     places = config.pp * config.virtual_stages
-    runs = np.bincount(np.arange(layers) * places // layers, minlength=places)
+    runs = layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
     found = np.zeros((config.pp, config.virtual_stages, 3), np.int64)
     at = [at_position(config.schedule, config.pp, place) for place in range(places)]
     for (stage, lap), run in zip(at, runs, strict=True):
@@ -98,23 +98,23 @@ def pipelined(
         stage_times(config, layers, times, between_ns, overlaps=overlaps),
     )
     where = parts_at(config, layers)
-    run = unit_run(config.schedule, config.pp, config.num_micro_batches, config.virtual_stages)
-    peaks, host = [], []
-    for stage, laps in enumerate(where):
-        held = passing = on_host = 0
-        for lap, counts in enumerate(laps):
-            here = [(part, int(count)) for part, count in zip(each, counts, strict=True) if count]
-            read = Leg(Phase.WEIGHT if config.schedule.splits_backward else Phase.BACKWARD, stage, lap)
-            blocks = run.in_flight(Leg(Phase.FORWARD, stage, lap), [read])
-            held += sum(n * (part.static_bytes + blocks * part.saved_bytes) for part, n in here)
-            if config.schedule.splits_backward:
-                waiting = run.in_flight(Leg(Phase.BACKWARD, stage, lap), [read])
-                held += waiting * sum(n * part.deferred_bytes for part, n in here)
-            passing = max([passing, *(part.passing_bytes for part, _ in here)])
-            on_host += sum(n * part.host_bytes for part, n in here)
-        peaks.append(held + passing)
-        host.append(on_host)
-    return Pipelined(config, step_ns, tuple(peaks), tuple(host))
+    device = tuple(_peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
+    host = tuple(int(laps.sum(0) @ [part.host_bytes for part in each]) for laps in where)
+    return Pipelined(config, step_ns, device, host)
+
+
+def _peak_bytes(parts: Sequence[LayerPart], config: PlanConfig, stage: int, laps: IntArray) -> int:
+    """What a stage holds at most, during its chunks or its update; `laps`, (laps, 3), says of how many parts it is."""
+
+    def of_laps(*names: str) -> IntArray:
+        """(names, laps)."""
+        return np.array([[getattr(part, name) for part in parts] for name in names], np.int64) @ laps.T
+
+    m, names = config.num_micro_batches, ("saved_bytes", "waiting_bytes", "deferred_bytes", "sum_bytes")
+    held = chunks_held(config.schedule, config.pp, stage, m, config.virtual_stages)
+    passing = max(part.passing_bytes for part, count in zip(parts, laps.sum(0), strict=True) if count)
+    passes = (held * of_laps(*names)).sum((1, 2)).max() + of_laps("step_bytes").sum() + passing
+    return int(of_laps("static_bytes").sum() + max(passes, of_laps("update_bytes").sum()))
 
 
 def messages_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter) -> tuple[int, int]:
