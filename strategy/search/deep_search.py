@@ -32,12 +32,16 @@ from strategy.search.search_state import LayoutProposal, SearchState
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
+LATE_SHARE, NEAR = 0.45, 1.5
+"""Share of the time until which it waits for a proposal that is this near to the bound, as a multiple of it."""
 FIRST_TRIES = 3
 """So many proposals are tried for it."""
 AT_A_TIME = 2
 """So many plans are made side by side."""
 REFINING_SHARE = 0.75
 """Share of the time that is left after which no further group is refined."""
+ROOM = 0.08
+"""Share of the memory that a proposal leaves free which is as good as certain to fit."""
 SAFETY = 1.05
 """Plans of other degrees may hold more, in proportion, than one that fits."""
 
@@ -57,13 +61,15 @@ def deep_search(
     groups = mesh_groups(request, work)
     if not groups:
         raise contradictory(request, lambda some: next(listed(some), None) is None, budget)
-    all_refining = budget.share(REFINING_SHARE)
+    late, all_refining = budget.share(LATE_SHARE), budget.share(REFINING_SHARE)
     refinement = Refinement(request, short, work, groups, budget.share(FIRST_SHARE), watch)
     known, interrupted = refinement.known, False
     plans: list[Plan] = []
     try:
         with refinement:
             refinement.run()
+            for more, near in ((late, NEAR), (all_refining, math.inf)):
+                refinement.go_on(more, near=near)
             first = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
             refinement.meanwhile(lambda: plans.extend(first()), all_refining)
             refinement.go_on(all_refining)
@@ -101,8 +107,8 @@ def _plans(
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (count and not in_time):
             break
-        leading = in_time[: min(AT_A_TIME, most - count)]
-        chosen = leading or [min(left, key=lambda one: _planning_s(request, one))]
+        chosen = _beside_each_other(request, known, in_time, min(AT_A_TIME, most - count))
+        chosen = chosen or [min(left, key=lambda one: _planning_s(request, one))]
         tasks = [partial(_plan, request, one, simulate, budget) for one in chosen]
         begin = time.monotonic()
         for one, found in zip(chosen, beside(tasks), strict=True):
@@ -121,6 +127,15 @@ def _plans(
                 raise found
         known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))
     known.complete &= count > 0 or not budget.is_over()
+
+
+def _beside_each_other(
+    request: Request, known: SearchState, leading: list[LayoutProposal], most: int
+) -> list[LayoutProposal]:
+    """The first of these, and next to it, where no plan has shown what its schedule holds, one with room to spare."""
+    unknown = bool(leading) and leading[0].found.config.schedule not in known.margins
+    roomy = [one for one in leading[1:] if unknown and known.fits(request, one, spare=ROOM)]
+    return [*leading[:1], *(roomy or leading[1:])[:1]][:most]
 
 
 def _learn(known: SearchState, one: LayoutProposal, nbytes: float) -> None:

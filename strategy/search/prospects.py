@@ -5,6 +5,7 @@ Rules of thumb and what proposals have shown; nothing here says what a box takes
 
 from __future__ import annotations
 
+import heapq
 import math
 
 import numpy as np
@@ -110,11 +111,14 @@ class Prospects:
 
     def most_promising(self, boxes: list[Box]) -> Box | None:
         """The box that is thought to take least; what was thought of others is not looked at again for that."""
-        while boxes:
-            best = min(boxes, key=lambda box: box.promise[1])
-            before_ns, least_ns = best.promise[1], self._promise(best)
-            if least_ns <= before_ns or all(least_ns <= box.promise[1] for box in boxes):
-                return best
+        waiting = [(box.promise[1], i) for i, box in enumerate(boxes)]
+        heapq.heapify(waiting)
+        while waiting:
+            i = waiting[0][1]
+            least_ns = self._promise(boxes[i])
+            heapq.heapreplace(waiting, (least_ns, i))
+            if waiting[0][1] == i:
+                return boxes[i]
         return None
 
     def _promise(self, box: Box) -> float:

@@ -59,6 +59,8 @@ BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
 ALONE_EFFORT = 3.0
 """So much is asked of every process where no box promises anything, by the measure of `Question.effort`."""
+MOST_RAISED = 12
+"""So many boxes are bounded beside a question for what promises most, by what is known."""
 MEANWHILE = 12
 """So many boxes are bounded beside other work."""
 ONE_SHARE, ONE_S = 0.05, 2.0
@@ -112,9 +114,9 @@ class Refinement:
         """The least objective of what is likely to fit."""
         return self.prospects.best_ns
 
-    def run(self) -> None:
-        """Refine, until nothing is left or the time is over."""
-        while True:
+    def run(self, *, near: float = 0.0) -> None:
+        """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""
+        while not (near and math.isfinite(self.best_ns) and self.best_ns <= near * self.bound_ns):
             most_ns = (1 - self.request.gap) * self.best_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
             if not left:
@@ -124,8 +126,18 @@ class Refinement:
                 self.known.complete = False
                 return
             self.turns += 1
-            questions = self._questions(left, most_ns)
-            self._take_all(questions, self.workers.answers([question for _, question in questions]), most_ns)
+            self._take_turn(left, most_ns)
+
+    def _take_turn(self, left: list[Box], most_ns: float) -> None:
+        """Refine what promises most, and what is bounded least; that is looked for while the first is under way."""
+        first, others = self._promised(left, most_ns), list[tuple[Box, Question]]()
+
+        def beside() -> list[Question]:
+            others.extend(self._beside(left, first, most_ns))
+            return [question for _, question in others]
+
+        outcomes = self.workers.answers([question for _, question in first], beside)
+        self._take_all([*first, *others], outcomes, most_ns)
 
     def _take_all(self, questions: list[tuple[Box, Question]], outcomes: list[Outcome], most_ns: float) -> None:
         for (box, question), outcome in zip(questions, outcomes, strict=True):
@@ -157,7 +169,7 @@ class Refinement:
                 raise outcome
             self._take(box, question, outcome, most_ns)
 
-    def go_on(self, budget: Budget) -> None:
+    def go_on(self, budget: Budget, *, near: float = 0.0) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
         self.budget = budget
         if self.known.refused:
@@ -165,28 +177,30 @@ class Refinement:
             for box in self.boxes:
                 if box.is_proposed and fits.isdisjoint(box.configs):
                     box.is_proposed, box.level, box.tries = False, min(box.level, 3), 0
-        self.run()
+        self.run(near=near)
 
-    def _questions(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
-        """What to ask next: for the box that promises most, and about as much for those bounded least beside it."""
+    def _promised(self, left: list[Box], most_ns: float) -> list[tuple[Box, Question]]:
+        """What to ask next for the box that promises most, if any does."""
         found: list[tuple[Box, Question]] = []
         while not found and not self.budget.is_over():
-            stale = self.promising is None or self.promising.level < 3 or self.promising.is_proposed
-            if stale or self.promising not in left or self.promising.bound_ns >= most_ns:
-                likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
-                self.promising = self.prospects.most_promising(likely)
-                if self.promising is not None and self.promising.promise[1] >= self.best_ns:
-                    # Nothing better is expected: first of all the bounds are raised.
-                    self.promising = None if any(box.level < EXHAUSTED for box in left) else self.promising
+            likely = [box for box in left if not box.is_proposed and box.bound_ns < most_ns]
+            self.promising = self.prospects.most_promising(likely)
+            if self.promising is not None and self.promising.promise[1] >= self.best_ns:
+                # Nothing better is expected: first of all the bounds are raised.
+                self.promising = None if any(box.level < EXHAUSTED for box in left) else self.promising
             if self.promising is None:
                 break
             self._add_question(found, self.promising, most_ns, promises=True)
-        enough = BESIDE * found[0][1].effort if found else (1 + BESIDE) * ALONE_EFFORT
-        while (
-            sum(question.effort for box, question in found if box is not self.promising) < enough
-            and not self.budget.is_over()
-        ):
-            asked = {question.template for _, question in found}
+        return found
+
+    def _beside(self, left: list[Box], first: list[tuple[Box, Question]], most_ns: float) -> list[tuple[Box, Question]]:
+        """About as much for the boxes that are bounded least."""
+        found: list[tuple[Box, Question]] = []
+        enough = BESIDE * first[0][1].effort if first else (1 + BESIDE) * ALONE_EFFORT
+        left_to_raise = MOST_RAISED if first else len(left)
+        while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
+            left_to_raise -= 1
+            asked = {question.template for _, question in (*first, *found)}
             taken = [self.promising, *(box for box, _ in found)]
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or _first_template(box) not in asked]

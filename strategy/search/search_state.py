@@ -12,7 +12,7 @@ from strategy.layout.schedule import Schedule
 from strategy.search.candidate.candidates import Request
 from strategy.search.template.stages import Pipelined
 
-MARGIN = 0.97
+MARGIN = 1.0
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 
 
@@ -48,8 +48,8 @@ class SearchState:
         """Those that are likely to fit, fastest first."""
         return sorted((one for one in self.proposals if self.fits(request, one)), key=lambda one: one.found.step_ns)
 
-    def fits(self, request: Request, one: LayoutProposal) -> bool:
-        """Whether it is likely to."""
+    def fits(self, request: Request, one: LayoutProposal, *, spare: float = 0.0) -> bool:
+        """Whether it is likely to, and to leave such a share of the device's memory free."""
         limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
         peak = self.margin(one.found.config.schedule) * max(one.found.peak_bytes)
-        return peak <= limit and max(one.found.host_bytes) <= there
+        return peak <= (1 - spare) * limit and max(one.found.host_bytes) <= there

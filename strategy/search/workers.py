@@ -48,21 +48,37 @@ class Workers:
             process.join()
         self.others.clear()
 
-    def answers(self, questions: Sequence[Question]) -> list[Outcome]:
-        """The answers, or why there are none, in order."""
-        return self._answered(questions, self._dealt(questions, [0.0] * (1 + len(self.others))), lambda: None)
+    def answers(self, first: Sequence[Question], others: Callable[[], Sequence[Question]] = tuple) -> list[Outcome]:
+        """The answers, or why there are none, in order; what else is to be asked is found while others begin."""
+        load = [0.0] * (1 + len(self.others))
+
+        def more() -> tuple[Sequence[Question], list[tuple[int, int]]]:
+            found = others()
+            return found, self._dealt(found, load)
+
+        return self._answered(first, self._dealt(first, load), more)
 
     def meanwhile(self, questions: Sequence[Question], work: Callable[[], None]) -> list[Outcome]:
         """The answers, found by others while this process does something else."""
-        return self._answered(questions, self._dealt(questions, [math.inf, *(0.0 for _ in self.others)]), work)
+
+        def nothing_more() -> tuple[Sequence[Question], list[tuple[int, int]]]:
+            work()
+            return (), []
+
+        return self._answered(questions, self._dealt(questions, [math.inf, *(0.0 for _ in self.others)]), nothing_more)
 
     def _answered(
-        self, questions: Sequence[Question], dealt: Sequence[tuple[int, int]], work: Callable[[], None]
+        self,
+        first: Sequence[Question],
+        dealt: Sequence[tuple[int, int]],
+        more: Callable[[], tuple[Sequence[Question], list[tuple[int, int]]]],
     ) -> list[Outcome]:
+        asked = [(i, who) for i, who in dealt if who and self._ask(who, first[i])]
+        others, to_whom = more()
+        questions = [*first, *others]
+        asked += [(i + len(first), who) for i, who in to_whom if who and self._ask(who, others[i])]
         found: list[Outcome | None] = [None] * len(questions)
-        asked = [(i, who) for i, who in dealt if who and self._ask(who, questions[i])]
         sent = {i for i, _ in asked}
-        work()
         for i, question in enumerate(questions):
             if i not in sent:
                 found[i] = _outcome(self.templates, question)
@@ -71,12 +87,15 @@ class Workers:
         return [outcome or _outcome(self.templates, questions[i]) for i, outcome in enumerate(found)]
 
     def _dealt(self, questions: Sequence[Question], load: list[float]) -> list[tuple[int, int]]:
-        """(question, who answers it): about as much for each, by whoever has built its template where that is even."""
+        """(question, who answers it): about as much for each, by whoever has built its template where that is even.
+
+        Else by others first: there is more for this process to do.
+        """
         dealt = []
         for i in sorted(range(len(questions)), key=lambda i: -questions[i].effort):
             least = min(load)
             built = self.builder.get(questions[i].template)
-            who = built if built is not None and load[built] == least else load.index(least)
+            who = built if built is not None and load[built] == least else _last(load, least)
             load[who] += questions[i].effort
             self.builder[questions[i].template] = who
             dealt.append((i, who))
@@ -96,6 +115,11 @@ class Workers:
         except (EOFError, OSError):
             return None
         return outcome
+
+
+def _last(numbers: list[float], value: float) -> int:
+    """Where a value stands last."""
+    return len(numbers) - 1 - numbers[::-1].index(value)
 
 
 def _outcome(templates: Templates, question: Question) -> Outcome:

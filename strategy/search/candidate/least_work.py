@@ -122,6 +122,19 @@ class _Item:
     count: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Even:
+    """An op, and the seconds of a part of it: some whatever its size, the others shared out."""
+
+    whole: Features
+    each_s: float
+    shared_s: float
+
+    def seconds(self, parts: int) -> float:
+        """Of one of so many even parts."""
+        return self.each_s + self.shared_s / parts
+
+
 @dataclass(slots=True)
 class LeastWork:
     """What a training takes at least; what was asked for is remembered.
@@ -135,7 +148,7 @@ class LeastWork:
     unusual: bool = False
     known: dict[tuple[_Kind, int, int, int], LeastSeconds] = field(default_factory=dict)
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
-    scaled: dict[tuple[_Kind, int], tuple[Features, ...]] = field(default_factory=dict)
+    scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
     least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
     parts: dict[tuple[Features, int], float] = field(default_factory=dict)
     sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
@@ -185,7 +198,7 @@ class LeastWork:
 
     def evenly_s(self, graph: Graph, op: Op, parts: int) -> float:
         """Seconds of an even part of an op of a graph without parallelism, as if it lost nothing by its shape."""
-        return self._evenly(_whole(graph, op), parts)
+        return self._evenly(_whole(graph, op)).seconds(parts)
 
     def _sizes(self, recompute: Recompute) -> _Sizes:
         if recompute not in self.sizes:
@@ -193,36 +206,35 @@ class LeastWork:
             self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0, 0)
         return self.sizes[recompute]
 
-    def _scaled(self, kind: _Kind, samples: int) -> tuple[Features, ...]:
-        """What ops do with so many samples."""
-        key = kind, samples
+    def _scaled(self, kind: _Kind, i: int, samples: int) -> _Even:
+        """What the i-th op does with so many samples."""
+        key = kind, i, samples
         if key not in self.scaled:
-            self.scaled[key] = tuple(_with_samples(item, samples) for item in self.items[kind])
+            self.scaled[key] = self._evenly(_with_samples(self.items[kind][i], samples))
         return self.scaled[key]
 
     def _least(self, kind: _Kind, i: int, samples: int, parts: int) -> float:
         """Seconds of the cheapest part of the i-th op, with so many samples, that one of so many ranks can be left."""
         key = kind, i, samples, parts
         if key not in self.least:
-            self.least[key] = self._least_of(self._scaled(kind, samples)[i], parts)
+            self.least[key] = self._least_of(self._scaled(kind, i, samples), parts)
         return self.least[key]
 
-    def _least_of(self, whole: Features, parts: int) -> float:
+    def _least_of(self, even: _Even, parts: int) -> float:
+        whole, few = even.whole, parts <= LOOKED_AT and not self.unusual
+        if whole.product is None or not few or math.prod(whole.product) > LARGEST:
+            return even.seconds(parts)
         key = whole, parts
         if key not in self.parts:
-            few = parts <= LOOKED_AT and not self.unusual
-            if whole.product is not None and few and math.prod(whole.product) <= LARGEST:
-                pieces = -(-np.array(whole.product) // _ways(parts))
-                self.parts[key] = float(self.cost.product_seconds(whole, pieces).min())
-            else:
-                self.parts[key] = self._evenly(whole, parts)
+            pieces = -(-np.array(whole.product) // _ways(parts))
+            self.parts[key] = float(self.cost.product_seconds(whole, pieces).min())
         return self.parts[key]
 
-    def _evenly(self, whole: Features, parts: int) -> float:
-        """Seconds of an even part that loses nothing by its shape."""
+    def _evenly(self, whole: Features) -> _Even:
+        """An op whose even parts lose nothing by their shape."""
         found = self.cost.coefficients_of(replace(whole, product=None))
-        each = (found.s_per_flop * whole.flop + found.s_per_byte * whole.nbytes) / parts
-        return found.fixed_s + each + self.cost.act_overhead_s
+        shared_s = found.s_per_flop * whole.flop + found.s_per_byte * whole.nbytes
+        return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
 
 
 def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:

@@ -27,7 +27,8 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
     """(N, 4, laps): what is held at once, at each of N times; none holds less than another of everything.
 
     Micro-batches that are saved for the backward pass; that are saved for gradients of weights, which are a pass of
-    their own or part of the backward pass; that these wait for; and whether gradients are added up.
+    their own or part of the backward pass; that these wait for; and whether gradients are added up. Of what several
+    micro-batches hold in turn, the most so far counts.
     """
     if schedule is Schedule.GPIPE:
         most = num_micro_batches if stages > 1 else 1
@@ -49,7 +50,11 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
         if chunk.phase is (Phase.WEIGHT if splits else Phase.BACKWARD):
             waiting[lap] -= 1
             deferred[lap] -= splits
-    return _most(np.unique(np.array(found), axis=0))
+    rows = np.array(found)
+    # A place that several micro-batches take in turn is not free for others in between.
+    reused = rows.max(0) < num_micro_batches
+    rows = np.where(reused, np.maximum.accumulate(rows, axis=0), rows)
+    return _most(np.unique(rows, axis=0))
 
 
 def _most(rows: IntArray) -> IntArray:

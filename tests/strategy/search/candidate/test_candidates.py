@@ -46,7 +46,7 @@ def test_stage_3_is_tried_where_memory_is_scarce(asked: Request) -> None:
     for config in candidates_of(asked):
         smaller = list(with_less_memory(asked, config))
         assert {c.zero_stage for c in smaller} == ({0, 3} if config.dp > 1 else {0})
-        assert {c.recompute for c in smaller if c.zero_stage == 0} == {Recompute.SELECTIVE, Recompute.FULL}
+        assert {c.recompute for c in smaller if c.zero_stage == 0} == {Recompute.MEMORY_BOUND, Recompute.SELECTIVE, Recompute.FULL}
         assert config not in smaller
     pinned = replace(asked, pins=Pins(zero_stage=0, recompute=Recompute.NONE))
     assert [again for config in candidates_of(pinned) for again in with_less_memory(pinned, config)] == []
