@@ -14,7 +14,7 @@ from functools import partial
 
 from strategy.base.beside import beside
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
 from strategy.base.status import Status
 from strategy.models import Model
 from strategy.plan.plan import Plan
@@ -84,6 +84,8 @@ def deep_search(
     if not plans:
         if not known.complete and budget.is_over():
             raise OutOfTimeError("no plan was found in time; raise the time limit")
+        if known.unplanned is not None:
+            raise known.unplanned
         raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
@@ -123,6 +125,8 @@ def _plans(
                 known.refused = True
                 if found.smallest_limit is not None:
                     _learn(known, one, found.smallest_limit)
+            elif isinstance(found, PlanError):  # too large to be lowered: others may be smaller
+                known.unplanned = found
             else:
                 raise found
         known.pace = max(known.pace, (time.monotonic() - begin) / max(_planning_s(request, one) for one in chosen))

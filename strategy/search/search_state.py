@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from strategy.base.errors import PlanError
 from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
@@ -34,6 +35,8 @@ class SearchState:
     """Memory as it was laid out over the sum of its parts, where a plan has shown it."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
+    unplanned: PlanError | None = None
+    """Why there is no plan of some proposal, its memory aside."""
     complete: bool = True
     tried: set[PlanConfig] = field(default_factory=set)
     """Of which there are plans, or which do not fit as they are laid out."""
