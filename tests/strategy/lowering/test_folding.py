@@ -34,6 +34,15 @@ def plan_of(dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str 
     return deduced_plan(asked, config_of(training, dp=dp, tp=tp, pp=pp), ("data", "tensor"))
 
 
+@cache
+def ring_plan(dp: int, cp: int, tp: int, pp: int, schedule: str, context: str) -> Plan:
+    """Of a step in which ranks share out positions, parameters of the data axis's ranks spread over both axes."""
+    training = Training(global_batch=4 * dp, num_micro_batches=4)
+    config = config_of(training, dp=dp, cp=cp, tp=tp, pp=pp, schedule=schedule, context=context, zero_stage=dp > 1)
+    asked = request(dp * cp * tp * pp, training, model=EVEN, backend="cupy")
+    return deduced_plan(asked, config, ("data", "context", "tensor"))
+
+
 def programs_of(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, Program]:
     """Whole and folded."""
     monkeypatch.setattr(lowering, "FOLDED_FROM", 0)
@@ -61,6 +70,20 @@ def test_acts_take_place_when_they_do_among_all(
     held = list(zip(memory_nbytes(folded), memory_nbytes(whole), strict=True))
     assert all(stands == own if rank in shown else stands >= own for rank, (stands, own) in enumerate(held))
     assert all(stands == own for stands, own in held) or degrees == (4, 3, 2)
+    assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+
+
+@pytest.mark.parametrize("context", ["ring", "all_to_all"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "gpipe"])
+@pytest.mark.parametrize("degrees", [(2, 4, 1, 2), (4, 2, 2, 2), (1, 4, 2, 2), (2, 4, 2, 2)])
+def test_ranks_round_a_ring_fold(
+    degrees: tuple[int, int, int, int], schedule: str, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folded = programs_of(ring_plan(*degrees, schedule, context), monkeypatch)
+    shown = {stream.rank for stream in folded.streams}
+    assert len(shown) == degrees[-1]
+    assert acts(run(folded, 1).timeline, shown) == acts(run(whole, 1).timeline, shown)
+    assert simulate(folded).step_time_s == simulate(whole).step_time_s
     assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
 
 
