@@ -76,7 +76,7 @@ def deep_search(
         if not plans:
             plans += _plans(request, known, simulate, 1, budget)
     if not plans:
-        if not known.complete and budget.is_over():
+        if not known.complete and (budget.is_over() or not known.proposals):
             raise OutOfTimeError("no plan was found in time; raise the time limit")
         raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
