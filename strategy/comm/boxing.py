@@ -322,6 +322,15 @@ class _Table:
 @lru_cache(maxsize=256)
 def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> StepTable:
     """Every single step from one layout to another that a table prices."""
+    named = _numbered(layouts)
+    if named != layouts:
+        alike, own = steps_among(named, mesh), dict(zip(named, layouts, strict=True))
+        here = (own[step.target] for step in alike.steps)
+        steps = tuple(
+            step if step.target == target else BoxingStep(step.kind, step.axes, target)
+            for step, target in zip(alike.steps, here, strict=True)
+        )
+        return StepTable(layouts, mesh, steps, alike.sources, alike.targets)
     found: list[tuple[int, int, BoxingStep]] = []
     for i, j in np.argwhere(_may_step(layouts)).tolist():
         step = step_between(layouts[i], layouts[j])
@@ -329,6 +338,22 @@ def steps_among(layouts: tuple[NdSbp, ...], mesh: Shape) -> StepTable:
             found.append((i, j, step))
     sources, targets = (np.array([one[side] for one in found], np.int64) for side in (0, 1))
     return StepTable(layouts, mesh, tuple(step for *_, step in found), sources, targets)
+
+
+def _numbered(layouts: tuple[NdSbp, ...]) -> tuple[NdSbp, ...]:
+    """The layouts, rotated by 1, 2, ... in place of the shifts along each axis: what steps there are is the same."""
+    numbers: dict[tuple[int, int], int] = {}
+
+    def numbered(axis: int, sbp: Sbp) -> Sbp:
+        if not isinstance(sbp, Split) or not sbp.shift:
+            return sbp
+        number = numbers.get((axis, sbp.shift))
+        if number is None:
+            number = 1 + sum(one == axis for one, _ in numbers)
+            numbers[axis, sbp.shift] = number
+        return sbp if number == sbp.shift else Split(sbp.dim, number)
+
+    return tuple(tuple(numbered(axis, sbp) for axis, sbp in enumerate(layout)) for layout in layouts)
 
 
 def _may_step(layouts: Sequence[NdSbp]) -> npt.NDArray[np.bool_]:

@@ -1,11 +1,13 @@
 """Folding: where all ranks of a stage do the same at the same times, one stands for all of them.
 
-They do if they hold equally large pieces, send equally much in every collective and transfer, and each of them sends or
-receives in every transfer. Then no rank ever waits longer than another, and the acts of the first rank of every stage,
-meeting only each other, take place when they would among all.
+They do if they hold equally large pieces, if the busiest ranks of all groups send equally much in every collective, if
+all send equally much in every transfer, and each of them sends or receives in it. Then no rank ever waits longer than
+another, and the acts of the first rank of every stage, meeting only each other, take place when they would among all.
 
-Equally much is up to what dims cannot be cut evenly. A collective ends with its busiest rank, so the one that stands
-for others is taken to send as much; it holds as much as any, for the first pieces are the largest.
+Equally much is up to what dims cannot be cut evenly. A collective ends for its whole group with the busiest rank there,
+which may send more than others: where pieces move along several axes at once, some have a part of what they want
+already. So the one that stands for others is taken to send as much; it holds as much as any, for the first pieces are
+the largest.
 """
 
 from __future__ import annotations
@@ -127,10 +129,8 @@ class _Folder:
         key = (action.kind, axes, self.specs.of(spec), layouts, here.mesh, there.mesh, distance)
         if key not in self.known:
             crosses = action.kind is ActKind.TRANSFER
-            sent = self._transferred(action, there) if crosses else self._boxed(action, here, features)
-            even = sent is not None and all(map(_even, sent.T))
             self.known[key] = len(self.sent)
-            self.sent.append(sent if even else None)
+            self.sent.append(self._transferred(action, there) if crosses else self._boxed(action, here, features))
         return self.known[key]
 
     def _distance(self, source: int, target: int) -> int:
@@ -140,8 +140,11 @@ class _Folder:
             self.between[source, target] = self.distances.of(nodes)
         return self.between[source, target]
 
-    def _boxed(self, action: Action, placement: Placement, features: Features) -> Sent:
-        """One group stands for all that hold the same at other offsets, on nodes that part it in the same way."""
+    def _boxed(self, action: Action, placement: Placement, features: Features) -> Sent | None:
+        """None where some groups take longer than others.
+
+        One stands for all that hold the same at other offsets, on nodes that part it in the same way.
+        """
         source, target = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
         spec, step = self.graph.values[target.value].spec, present(action.step, "a boxing step")
         groups = _groups(placement, step.axes)
@@ -160,12 +163,14 @@ class _Folder:
             task = replace(task, nodes=nodes_of(self.cluster, task.group)) if features.parts else task
             found.append(list(group_part_nbytes(action.kind, task, spec).values()))
         sent = np.array(found)[number]
+        if not all(map(_even, sent.max(axis=1).T)):
+            return None
         whole = np.empty((len(placement.devices), sent.shape[2]), np.int64)
         whole[groups] = sent
         return whole
 
     def _transferred(self, action: Action, receiver: Placement) -> Sent | None:
-        """None where a rank sends or receives nothing."""
+        """None where a rank sends or receives nothing, or some send more than others."""
         source, target = (self.arrangement.tensors[t] for t in (action.reads[0], action.writes[0]))
         spec, sender = self.graph.values[target.value].spec, self.placements[action.stage]
         task = transfer_task(spec, source.layout, sender, target.layout, receiver)
@@ -176,7 +181,8 @@ class _Folder:
         for message in task.messages:
             if message.source != message.target:
                 sizes[message.source] += box_size(message.box)
-        return np.array([(spec.sent_nbytes(sizes[rank]),) for rank in sender.devices])
+        sent = np.array([(spec.sent_nbytes(sizes[rank]),) for rank in sender.devices])
+        return sent if _even(sent) else None
 
 
 def _groups(placement: Placement, axes: Sequence[int]) -> NDArray[np.int64]:

@@ -7,7 +7,8 @@ the program (`memory`): blocks that are in use for less than the lifetime, or in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+
+import numpy as np
 
 from strategy.base.numbers import Numbers
 from strategy.graph.graph import Graph
@@ -39,7 +40,7 @@ def lifetime_peaks(graph: Graph, stages: Stages, arrangement: Arrangement) -> tu
             held[tensor.stage].append(tensor)
     peaks = _Peaks(graph)
     return tuple(
-        max(peaks.of_rank(mine, placement, rank) for rank in (placement.devices if owned else _largest(placement)))
+        peaks.most(mine, placement, placement.devices if owned else _largest(placement))
         for mine, placement in zip(held, stages.placements, strict=True)
     )
 
@@ -51,21 +52,28 @@ class _Peaks:
         self.graph = graph
         self.specs: Numbers[TensorSpec] = Numbers()
         self.layouts: Numbers[NdSbp] = Numbers()
-        self.known: dict[object, int] = {}
+        self.known: dict[object, list[int]] = {}
 
-    def of_rank(self, held: Sequence[Held], placement: Placement, rank: int) -> int:
-        """The most that the tensors of a rank's stage hold at one time in the memory of its device."""
-        mesh, coords = placement.mesh, placement.coords(rank)
-        change: dict[int, int] = {}
+    def most(self, held: Sequence[Held], placement: Placement, ranks: Sequence[int]) -> int:
+        """The most that the tensors of a stage hold at one time in the memory of one of these ranks' devices."""
+        if not held:
+            return 0
+        mesh, coords = placement.mesh, [placement.coords(rank) for rank in ranks]
+        sizes: list[list[int]] = []
         for tensor in held:
-            spec, lifetime = self.graph.values[tensor.value].spec, tensor.lifetime
-            key = self.specs.of(spec), self.layouts.of(tensor.layout), mesh, coords
+            spec = self.graph.values[tensor.value].spec
+            key = self.specs.of(spec), self.layouts.of(tensor.layout), mesh, len(ranks)
             if key not in self.known:
-                self.known[key] = _block_nbytes(spec, tensor.layout, mesh, coords)
-            nbytes = lifetime.blocks * self.known[key]
-            change[lifetime.begin] = change.get(lifetime.begin, 0) + nbytes
-            change[lifetime.end] = change.get(lifetime.end, 0) - nbytes
-        return max(accumulate((change[time] for time in sorted(change)), initial=0))
+                self.known[key] = [_block_nbytes(spec, tensor.layout, mesh, one) for one in coords]
+            sizes.append(self.known[key])
+        lives = [tensor.lifetime for tensor in held]
+        nbytes = np.array([life.blocks for life in lives])[:, None] * np.array(sizes)
+        times, at = np.unique([(life.begin, life.end) for life in lives], return_inverse=True)
+        begins, ends = at.reshape(-1, 2).T
+        change = np.zeros((len(times), len(ranks)), np.int64)
+        np.add.at(change, begins, nbytes)
+        np.subtract.at(change, ends, nbytes)
+        return max(0, int(change.cumsum(0).max()))
 
 
 def _largest(placement: Placement) -> tuple[int, ...]:

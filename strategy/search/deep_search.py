@@ -82,7 +82,7 @@ def deep_search(
         if not plans:
             plans += _plans(request, known, simulate, 1, budget)
     if not plans:
-        if not known.complete and budget.is_over():
+        if not known.complete and (budget.is_over() or not known.proposals):
             raise OutOfTimeError("no plan was found in time; raise the time limit")
         if known.unplanned is not None:
             raise known.unplanned

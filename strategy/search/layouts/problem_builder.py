@@ -57,6 +57,12 @@ class LinearProblem:
         nodes = tuple(Node(*pair) for pair in zip(self.nodes, _split(own, self.sizes), strict=True))
         return Problem(self.name, nodes, tuple(Edge(tail, head, tables[k]) for tail, head, k in self.ends), None)
 
+    def most(self, weights: npt.NDArray[np.float64]) -> float:
+        """What the dearest legal choices of all nodes and pairs cost together."""
+        own, cells = (_largest(*each, weights) for each in ((self.costs, self.sizes), (self.cells, self.table_sizes)))
+        often = np.bincount([table for *_, table in self.ends], minlength=len(self.table_sizes))
+        return float(own.sum() + often @ cells)
+
     def counted(self, choice: Sequence[int]) -> IntArray:
         """(weights,) what a choice counts."""
         starts, at = np.cumsum(self.sizes) - self.sizes, np.array(choice, np.int64)
@@ -66,6 +72,15 @@ class LinearProblem:
         cells = places[ends[:, 2]] + at[ends[:, 0]] * self.sizes[ends[:, 1]] + at[ends[:, 1]]
         total += self.cells[cells].sum(0)
         return total
+
+
+def _largest(counts: IntArray, sizes: IntArray, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of every piece, what weighs most and is not forbidden."""
+    if not len(sizes):
+        return np.zeros(0)
+    costs = np.where(counts[:, 0] < FORBIDDEN, counts @ weights, 0.0)
+    found: npt.NDArray[np.float64] = np.maximum.reduceat(costs, np.cumsum(sizes) - sizes)
+    return found
 
 
 def _weighed(counts: IntArray, weights: npt.NDArray[np.float64]) -> list[int]:

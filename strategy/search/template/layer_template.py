@@ -22,7 +22,7 @@ from strategy.base.identity import Identity
 from strategy.base.status import Status
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import SbpFilter, Signature
-from strategy.ilp.solve import solve
+from strategy.ilp.solve import MAX_TOTAL_COST, solve
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings, Converter, lay_out
@@ -59,7 +59,7 @@ from strategy.search.template.point import (
 CLOSE_ENOUGH = 2e-4
 """By this part a template's bound may be below the cost that is found."""
 FINENESS = 2.0**12
-"""What the largest weight of a time is made: costs are whole numbers."""
+"""What the largest weight of a time is made at most: costs are whole numbers."""
 
 
 NOTHING, UNITS = np.zeros(SIZE, np.int64), tuple(unit(at) for at in range(SIZE))
@@ -117,6 +117,8 @@ class LayerTemplate:
             OutOfTimeError: there was no time to find any.
         """
         scale = FINENESS / max(float(weights[TIMES].max()), 1e-300)
+        # Where bytes weigh much more than time, costs are coarser: they have to be added exactly.
+        scale = min(scale, MAX_TOTAL_COST / 2 / max(self.problem.linear.most(weights), 1e-300))
         problem: LayoutProblem = self.problem.at(weights * scale)
         solution = solve(problem.problem, budget=budget, gap=CLOSE_ENOUGH)
         if solution.status is Status.INTERRUPTED:

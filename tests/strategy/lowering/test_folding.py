@@ -24,6 +24,7 @@ from tests.simulator.test_engine import each
 from tests.support.small_plans import config_of, deduced_plan, request
 
 EVEN = GptConfig(layers=4, width=24, heads=12, sequence=8, vocabulary=48)
+POWERS = GptConfig(layers=2, width=32, heads=4, sequence=8, vocabulary=64)
 UNEVEN = GptConfig(layers=2, width=10, heads=2, sequence=5, vocabulary=17)
 
 
@@ -32,6 +33,17 @@ def plan_of(dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str 
     training = Training(global_batch=8 * dp, num_micro_batches=8)
     asked = request(dp * tp * pp, training, model=model, backend=backend)
     return deduced_plan(asked, config_of(training, dp=dp, tp=tp, pp=pp), ("data", "tensor"))
+
+
+@cache
+def ring_plan(dp: int, cp: int, tp: int, pp: int, schedule: str, context: str) -> Plan:
+    """Of a step in which ranks share out positions."""
+    training = Training(global_batch=2 * dp, num_micro_batches=2)
+    model = replace(POWERS, layers=2 * pp if schedule == "interleaved" else pp)
+    more = {"zero_stage": 1, "zero_min_size": 1} if dp > 1 else {}
+    config = config_of(training, dp=dp, cp=cp, tp=tp, pp=pp, schedule=schedule, context=context, **more)
+    asked = request(dp * cp * tp * pp, training, model=model, backend="cupy")
+    return deduced_plan(asked, config, ("data", "context", "tensor"))
 
 
 def programs_of(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> tuple[Program, Program]:
@@ -61,6 +73,27 @@ def test_acts_take_place_when_they_do_among_all(
     held = list(zip(memory_nbytes(folded), memory_nbytes(whole), strict=True))
     assert all(stands == own if rank in shown else stands >= own for rank, (stands, own) in enumerate(held))
     assert all(stands == own for stands, own in held) or degrees == (4, 3, 2)
+    assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "schedule", "context"),
+    [
+        ((2, 4, 1, 2), "1f1b", "ring"),
+        ((4, 2, 1, 2), "interleaved", "ring"),
+        ((1, 4, 2, 2), "gpipe", "ring"),
+        ((2, 4, 1, 2), "1f1b", "all_to_all"),
+    ],
+)
+def test_ranks_round_a_ring_fold(
+    degrees: tuple[int, int, int, int], schedule: str, context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where some of a group send more than others: they take as long."""
+    monkeypatch.setattr("strategy.lowering.folding.UNEVEN_NBYTES", 0)
+    whole, folded = programs_of(ring_plan(*degrees, schedule, context), monkeypatch)
+    shown = {stream.rank for stream in folded.streams}
+    assert len(shown) == degrees[-1]
+    assert acts(run(folded, 1).timeline, shown) == acts(run(whole, 1).timeline, shown)
     assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
 
 

@@ -72,6 +72,9 @@ def test_costs_that_are_linear_in_weights() -> None:
             assert list(node.costs) == np.floor(each @ weights).tolist()
         expected = np.where(legal[..., 0] >= FORBIDDEN, FORBIDDEN, np.floor(legal @ weights))
         assert problem.edges[0].costs == tuple(expected.astype(np.int64).ravel().tolist())
+        every = [*(node.costs for node in problem.nodes), *(edge.costs for edge in problem.edges)]
+        most = sum(max(cost for cost in each if cost < FORBIDDEN) for each in every)
+        assert most <= linear.most(weights) < most + len(every), "but for what was rounded down"
     choice = (0, 1, 3)
     counted = sum(each[pick] for each, pick in zip(costs, choice, strict=True)) + legal[0, 1] + tables[1][1, 3]
     assert linear.counted(choice).tolist() == counted.tolist()
