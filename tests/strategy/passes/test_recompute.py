@@ -212,7 +212,8 @@ def test_nothing_of_it_starts_before_the_backward_pass_of_its_layer(kind: Recomp
             conversions += label.kind is not ActKind.COMPUTE
         elif label.kind is ActKind.COMPUTE:
             begins[key] = min(begins.get(key, record.start_ns), record.start_ns)
-    assert bool(conversions) == (kind is not Recompute.SELECTIVE)  # what is inside of attention stays where the heads are
+    # What is inside of attention stays where the heads are.
+    assert bool(conversions) == (kind is not Recompute.SELECTIVE)
     assert len(again) == 4
     for key, starts in again.items():
         assert min(starts) >= begins[key], key
