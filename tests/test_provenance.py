@@ -53,6 +53,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tiles recomputed": ({"tp": 2, "tiles": 2, "recompute": Recompute.FULL}, {}),
     "recompute full": ({"dp": 2, "pp": 2, "recompute": Recompute.FULL}, {"precision": Precision.BF16}),
     "recompute selective": ({"dp": 2, "pp": 2, "recompute": Recompute.SELECTIVE}, {"optimizer": Optimizer.LAMB}),
+    "recompute memory-bound": ({"dp": 2, "tp": 2, "recompute": Recompute.MEMORY_BOUND}, {}),
     "zero bubble": ({"pp": 2, "schedule": "zb-h1", "recompute": Recompute.FULL}, {}),
     "interleaved": ({"dp": 2, "pp": 2, "schedule": "interleaved", "zero_stage": 2}, {}),
     "offload": ({"dp": 2, "pp": 2, "offload": Offload.ALL}, {"precision": Precision.BF16}),

@@ -53,6 +53,7 @@ QUOTAS = {
     "offload of optimizer": LEAST,
     "recompute full": LEAST,
     "recompute selective": LEAST,
+    "recompute memory-bound": LEAST,
     "recompute by name": LEAST,
     "accumulation": 0.3,
     "tied embedding": LEAST,

@@ -124,7 +124,7 @@ def lighter(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
     again = [config.recompute]
     if pins.recompute is None:
         graph = training_graph(request.model, replace(request.training, num_micro_batches=1))
-        again += [kind for kind in (Recompute.SELECTIVE, Recompute.FULL) if dropped_values(graph, kind)]
+        again += [kind for kind in Recompute if kind is not Recompute.NONE and dropped_values(graph, kind)]
     stages = [config.zero_stage, *([3] if pins.zero_stage is None and config.dp > 1 else [])]
     for kind, stage in itertools.product(again, stages):
         if (kind, stage) != (config.recompute, config.zero_stage):

@@ -40,7 +40,7 @@ SCHEDULES: tuple[Schedule | None, ...] = (*[None] * 5, *Schedule)
 ZERO = (*[(0, False)] * 10, *[(stage, owner) for stage in (1, 2, 3) for owner in (False, False, True)])
 """Stage, and whether a tensor has one owner."""
 OFFLOADS = (*[Offload.NONE] * 6, Offload.ACTIVATIONS, Offload.OPTIMIZER, Offload.ALL)
-RECOMPUTES = (*[Recompute.NONE] * 4, Recompute.FULL, Recompute.SELECTIVE)
+RECOMPUTES = (*[Recompute.NONE] * 4, Recompute.FULL, Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
 TILES = (*[1] * 7, 2, 3)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -121,6 +121,10 @@ class _Item:
     free: bool
     count: int
 
+    def among(self, config: PlanConfig) -> int:
+        """Ranks of the data axis that share out what there is of it, of all their samples."""
+        return config.dp if self.free or self.part == "step" else 1
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Even:
@@ -159,19 +163,12 @@ class LeastWork:
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
-        kind, samples, parts = (
-            (config.recompute, config.num_micro_batches > 1),
-            config.micro_batch,
-            config.tp * config.cp,
-        )
-        key = kind, samples, parts, config.dp
+        kind, samples, parts, _ = key = _key(config)
         if key not in self.known:
-            if kind not in self.items:
-                self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
             sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
             freely = {part: [0.0, 0.0, 0.0] for part in sums}
-            for i, item in enumerate(self.items[kind]):
-                among = config.dp if item.free or item.part == "step" else 1
+            for i, item in enumerate(self._items_of(kind)):
+                among = item.among(config)
                 seconds = item.count * self._least(kind, i, samples * among, parts * among)
                 sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
                 freely[item.part][item.place] += seconds * (1 - NEGLIGIBLE) * item.free
@@ -179,6 +176,25 @@ class LeastWork:
             free = [(ahead, within, behind) for ahead, within, behind in freely.values()]
             self.known[key] = LeastSeconds(forward, backward, weight, step, (free[0], free[1], free[2]))
         return self.known[key]
+
+    def look_up(self, configs: Iterable[PlanConfig]) -> None:
+        """Find what the products of configurations take, all at once: asked for one by one it takes long."""
+        wanted: dict[object, dict[tuple[Features, int], None]] = {}
+        for config in {_key(config): config for config in configs}.values():
+            kind, samples, parts, _ = _key(config)
+            for i, item in enumerate(self._items_of(kind)):
+                if item.one.product is not None:
+                    among = item.among(config)
+                    whole = self._scaled(kind, i, samples * among).whole
+                    if self._is_looked_up(whole, parts * among) and (whole, parts * among) not in self.parts:
+                        alike = wanted.setdefault((whole.key, whole.kind, whole.half), {})
+                        alike[whole, parts * among] = None
+        for alike in wanted.values():
+            pieces = [-(-np.array(whole.product) // _ways(parts)) for whole, parts in alike]
+            (like, _), *_ = alike
+            seconds = self.cost.product_seconds(like, np.concatenate(pieces))
+            starts = np.cumsum([0, *map(len, pieces[:-1])])
+            self.parts.update(zip(alike, np.minimum.reduceat(seconds, starts).tolist(), strict=True))
 
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
         """What a layer leaves on its fullest rank at least."""
@@ -221,20 +237,35 @@ class LeastWork:
         return self.least[key]
 
     def _least_of(self, even: _Even, parts: int) -> float:
-        whole, few = even.whole, parts <= LOOKED_AT and not self.unusual
-        if whole.product is None or not few or math.prod(whole.product) > LARGEST:
+        if not self._is_looked_up(even.whole, parts):
             return even.seconds(parts)
-        key = whole, parts
+        key = even.whole, parts
         if key not in self.parts:
-            pieces = -(-np.array(whole.product) // _ways(parts))
-            self.parts[key] = float(self.cost.product_seconds(whole, pieces).min())
+            pieces = -(-np.array(even.whole.product) // _ways(parts))
+            self.parts[key] = float(self.cost.product_seconds(even.whole, pieces).min())
         return self.parts[key]
+
+    def _is_looked_up(self, whole: Features, parts: int) -> bool:
+        """Whether all ways to cut an op are looked at."""
+        few = parts <= LOOKED_AT and not self.unusual
+        return whole.product is not None and few and math.prod(whole.product) <= LARGEST
+
+    def _items_of(self, kind: _Kind) -> tuple[_Item, ...]:
+        if kind not in self.items:
+            self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
+        return self.items[kind]
 
     def _evenly(self, whole: Features) -> _Even:
         """An op whose even parts lose nothing by their shape."""
         found = self.cost.coefficients_of(replace(whole, product=None))
         shared_s = found.s_per_flop * whole.flop + found.s_per_byte * whole.nbytes
         return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
+
+
+def _key(config: PlanConfig) -> tuple[_Kind, int, int, int]:
+    """What the least seconds of a configuration depend on."""
+    kind = config.recompute, config.num_micro_batches > 1
+    return kind, config.micro_batch, config.tp * config.cp, config.dp
 
 
 def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:
@@ -330,6 +361,7 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
         known_ns: (configs,) what a micro-batch is known to take at least in what follows samples, in all layers and
             passes together.
     """
+    work.look_up(configs)
     least = [work.seconds(config) for config in configs]
     totals = [
         [max(to_ns(sum(each)) - 1, 0) for each in (one.forward_s, one.backward_s, one.weight_s, one.step_s)]
