@@ -31,7 +31,8 @@ from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState
 
 FIRST_SHARE = 0.25
-"""Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
+"""Share of the time after which a first plan is made, as soon as there is a proposal of one: it tells what fits and how
+long a plan takes."""
 FIRST_TRIES = 3
 """So many proposals are tried for it."""
 AT_A_TIME = 2
@@ -64,6 +65,7 @@ def deep_search(
     try:
         with refinement:
             refinement.run()
+            refinement.seek_first(all_refining)
             first = partial(_plans, request, known, simulate, 1, budget, most_tries=FIRST_TRIES)
             refinement.meanwhile(lambda: plans.extend(first()), all_refining)
             refinement.go_on(all_refining)
@@ -78,7 +80,10 @@ def deep_search(
     if not plans:
         if not known.complete and (budget.is_over() or not known.proposals):
             raise OutOfTimeError("no plan was found in time; raise the time limit")
-        raise nothing_fits_deep(request, short, work, groups, known.proposals)
+        infeasible = nothing_fits_deep(request, short, work, groups, known.proposals)
+        if not known.complete and (infeasible.smallest_limit or math.inf) <= request.memory_limit_bytes:
+            raise OutOfTimeError("no plan was found in time, though some would fit; raise the time limit")
+        raise infeasible
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
     chosen = with_bound(best, refinement.bound_ns / 1e9, status)

@@ -112,9 +112,9 @@ class Refinement:
         """The least objective of what is likely to fit."""
         return self.prospects.best_ns
 
-    def run(self) -> None:
-        """Refine, until nothing is left or the time is over."""
-        while True:
+    def run(self, *, until_fitting: bool = False) -> None:
+        """Refine, until nothing is left, the time is over or, if asked for no more, a proposal is likely to fit."""
+        while not until_fitting or math.isinf(self.best_ns):
             most_ns = (1 - self.request.gap) * self.best_ns
             left = [box for box in self.boxes if box.bound_ns < most_ns and not box.is_done]
             if not left:
@@ -156,6 +156,11 @@ class Refinement:
             if not isinstance(outcome, Answer):
                 raise outcome
             self._take(box, question, outcome, most_ns)
+
+    def seek_first(self, budget: Budget) -> None:
+        """Refine with more time where no proposal is likely to fit, until one is."""
+        self.budget = budget
+        self.run(until_fitting=True)
 
     def go_on(self, budget: Budget) -> None:
         """Refine with more time; where plans held more than was thought, boxes are asked for lighter proposals."""
