@@ -21,6 +21,7 @@ from strategy.comm.boxing import (
     most_sent_nbytes,
     sent_nbytes,
     step_between,
+    steps_among,
     transfer_task,
 )
 from strategy.program.program import ActKind, Message
@@ -285,6 +286,18 @@ def test_a_rotation_is_one_step_from_any_other() -> None:
         assert sum(sent_nbytes(ActKind.ROTATE, task, rank, TensorSpec((4, 7))) for rank in range(3)) == 4 * 7 * 4
     both = (Split(0, 1), Split(0))
     assert step_between(both, (Split(0), Split(0))) == BoxingStep(ActKind.ALL_TO_ALL, (0, 1), (Split(0), Split(0)))
+
+
+@pytest.mark.parametrize("shifts", [(2,), (3, 1), (2, 3)])
+def test_steps_of_rotated_splits_are_those_between_each_two(shifts: tuple[int, ...]) -> None:
+    """Whatever the shifts are: the tables of all rotations are made of one."""
+    mesh = (2, 4)
+    special = [(), tuple(Split(dim, shift) for dim in (0, 1) for shift in shifts)]
+    layouts = tuple(layouts_of(TensorSpec((8, 8)), mesh, special=special))
+    table = steps_among(layouts, mesh)
+    found = zip(table.sources.tolist(), table.targets.tolist(), table.steps, strict=True)
+    pairs = ((i, j, step_between(layouts[i], layouts[j])) for i, j in itertools.product(range(len(layouts)), repeat=2))
+    assert list(found) == [pair for pair in pairs if pair[2] is not None]
 
 
 @pytest.mark.parametrize("mesh", [(3,), (3, 2)], ids=str)
