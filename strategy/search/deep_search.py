@@ -82,14 +82,11 @@ def deep_search(
         if not plans:
             plans += _plans(request, known, simulate, 1, budget)
     if not plans:
-        if not known.complete and (budget.is_over() or not known.proposals):
-            raise OutOfTimeError("no plan was found in time; raise the time limit")
         if known.unplanned is not None:
             raise known.unplanned
-        infeasible = nothing_fits_deep(request, short, work, groups, known.proposals)
-        if not known.complete and (infeasible.smallest_limit or math.inf) <= request.memory_limit_bytes:
-            raise OutOfTimeError("no plan was found in time, though some would fit; raise the time limit")
-        raise infeasible
+        if not known.complete:
+            raise OutOfTimeError("no plan was found in time; raise the time limit")
+        raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
     chosen = with_bound(best, refinement.bound_ns / 1e9, status)
