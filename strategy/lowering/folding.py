@@ -32,7 +32,7 @@ from strategy.layout.layout import Layout
 from strategy.program.program import ActKind
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import NdSbp, local_boxes
-from strategy.sbp.tensor import Rate, Shape, TensorSpec
+from strategy.sbp.tensor import Rate, Shape, TensorSpec, box_shape, is_empty
 
 UNEVEN_SHARE = 1 / 16
 UNEVEN_NBYTES = 4096
@@ -193,9 +193,10 @@ def _groups(placement: Placement, axes: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _holds_alike(spec: TensorSpec, layout: NdSbp, mesh: Shape) -> bool:
-    """Whether all ranks of a mesh hold pieces of one size."""
-    boxes = () if spec.ragged is not None else local_boxes(spec.shape, layout, mesh)
-    return bool(boxes) and _even(np.array([box_size(box) * spec.dtype.nbytes for box in set(boxes)]))
+    """Whether all ranks of a mesh hold pieces of one size; of ragged ones, as many rows in the worst case."""
+    boxes = set(local_boxes(spec.shape, layout, mesh))
+    sizes = {0 if is_empty(box) else spec.piece(box_shape(box)).nbytes for box in boxes}
+    return _even(np.array(list(sizes)))
 
 
 def _even(nbytes: NDArray[np.int64]) -> bool:

@@ -16,6 +16,7 @@ from strategy.lowering.lower import lower, lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.models.gpt import GptConfig
+from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.program import Program
@@ -94,6 +95,22 @@ def test_ranks_round_a_ring_fold(
     shown = {stream.rank for stream in folded.streams}
     assert len(shown) == degrees[-1]
     assert acts(run(folded, 1).timeline, shown) == acts(run(whole, 1).timeline, shown)
+    assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+
+
+@pytest.mark.parametrize("axes", [("data", "tensor"), ("data", "mixed"), ("tensor", "data")])
+def test_ranks_of_experts_fold(axes: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rows there are is data: all expect equally many."""
+    training = Training(global_batch=16, num_micro_batches=4)
+    model = MixtralConfig(
+        layers=2, width=16, heads=4, key_heads=4, hidden=16, experts=4, choices=2, sequence=8, vocabulary=32
+    )
+    asked = request(8, training, model=model, backend="cupy")
+    whole, folded = programs_of(deduced_plan(asked, config_of(training, dp=2, tp=2, pp=2), axes), monkeypatch)
+    shown = {stream.rank for stream in folded.streams}
+    assert len(shown) == 2
+    assert acts(run(folded, 2).timeline, shown) == acts(run(whole, 2).timeline, shown)
+    assert memory_nbytes(folded) == memory_nbytes(whole)
     assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
 
 
