@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from experiments.baselines import JOINT_BASELINES, JointBaseline, Pricing
+from experiments.baselines import JOINT_BASELINES, JointBaseline, LayerPricing
 from experiments.joint_problems import QUOTAS, JointProblem, covered
 from experiments.prices import simulated_step
 from strategy.base.budget import Budget
@@ -91,7 +91,7 @@ def compare(
     short = shortened(problem.model)
     if short is None:
         raise SbplanError(f"{problem.name}: too few layers to be compared")
-    pricing = Pricing(request, short)
+    pricing = LayerPricing(request, short)
     for name, method in baselines.items():
         begin, before_s = time.monotonic(), pricing.spent_s
         pricing.begin(time_limit_s)

@@ -84,7 +84,7 @@ def covered(problems: Sequence[JointProblem]) -> dict[str, int]:
 def _problem(draw: random.Random, number: int) -> JointProblem:
     family = ("llama", "gpt", "mixtral")[number % 3]
     while True:
-        model, kind = _model(draw, family, preset=number % 2 == 0)
+        model, origin = _model(draw, family, preset=number % 2 == 0)
         cluster = _cluster(draw, large=(number // 3) % 2 == 0 or number % 5 == 4)
         memory = cluster.devices * cluster.device.memory_bytes
         if STATE_BYTES * model.parameters <= FILLED * memory:
@@ -93,8 +93,8 @@ def _problem(draw: random.Random, number: int) -> JointProblem:
     sizes = {f"{least} GPUs or more" for least in (MANY_GPUS, 256) if cluster.devices >= least}
     billions = f"{model.parameters / 1e9:.1f}B"
     sequence = getattr(model, "sequence", 0)
-    name = f"{kind if kind in PRESETS else family} {billions} s{sequence} on {cluster.name}, batch {batch}"
-    covers = frozenset({family, "preset" if kind in PRESETS else "drawn", *sizes})
+    name = f"{origin if origin in PRESETS else family} {billions} s{sequence} on {cluster.name}, batch {batch}"
+    covers = frozenset({family, "preset" if origin in PRESETS else "drawn", *sizes})
     return JointProblem(name, model, cluster, batch, covers)
 
 
@@ -141,13 +141,13 @@ DRAWN: Mapping[str, Callable[[random.Random], Model]] = {"gpt": _gpt, "llama": _
 
 def _cluster(draw: random.Random, *, large: bool) -> Cluster:
     """A preset with a number of nodes, or with other links and as many devices per node as one may have."""
-    kind, nodes = draw.choice(CLUSTERS), draw.choice((8, 12, 16, 24, 32, 64, 128) if large else (1, 2, 3, 4, 6))
-    cluster = find_cluster(f"{kind}:{nodes}")
+    origin, nodes = draw.choice(CLUSTERS), draw.choice((8, 12, 16, 24, 32, 64, 128) if large else (1, 2, 3, 4, 6))
+    cluster = find_cluster(f"{origin}:{nodes}")
     if draw.random() < 0.5:
         return cluster
     per_node = draw.choice((4, 8) if large and nodes < 16 else (2, 4, 8))
     nodes = cluster.devices // per_node
     slower = draw.choice((0.5, 1.0, 2.0))
     inter = replace(cluster.inter, bytes_per_s=slower * cluster.inter.bytes_per_s)
-    name = f"{kind}:{nodes}x{per_node} (inter x {slower:g})"
+    name = f"{origin}:{nodes}x{per_node} (inter x {slower:g})"
     return replace(cluster, name=name, nodes=nodes, devices_per_node=per_node, inter=inter)

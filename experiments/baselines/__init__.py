@@ -1,6 +1,6 @@
 """What others do with the joint problem: degrees, micro-batch, schedule, recomputing, ZeRO and layouts at once.
 
-Published methods, each small, over one `Pricing`: what layers take and hold under layouts that rules leave. Every
+Published methods, each small, over one `LayerPricing`: what layers take and hold under layouts that rules leave. Every
 answer is a pipeline of `LayerPart`s, timed by the recurrence of its schedule and held against the memory limit by the
 estimate that our search has. They share nothing with our solver, nor with the search over boxes.
 """
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from experiments.baselines.alpa import alpa
 from experiments.baselines.galvatron import galvatron
 from experiments.baselines.mist import mist
-from experiments.baselines.pipelines import Found
-from experiments.baselines.pricing import Pricing
+from experiments.baselines.pipelines import FoundPipeline
+from experiments.baselines.pricing import LayerPricing
 from experiments.baselines.uniform import uniform
 
-JointBaseline = Callable[[Pricing], Found | None]
+JointBaseline = Callable[[LayerPricing], FoundPipeline | None]
 
 JOINT_BASELINES: Mapping[str, JointBaseline] = {
     "calculon-like": uniform,
@@ -23,4 +23,4 @@ JOINT_BASELINES: Mapping[str, JointBaseline] = {
     "mist-like": mist,
 }
 
-__all__ = ["JOINT_BASELINES", "Found", "JointBaseline", "Pricing", "alpa", "galvatron", "mist", "uniform"]
+__all__ = ["JOINT_BASELINES", "FoundPipeline", "JointBaseline", "LayerPricing", "alpa", "galvatron", "mist", "uniform"]

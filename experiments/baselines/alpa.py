@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from experiments.baselines.galvatron import Leaf
-from experiments.baselines.pipelines import Found, Layers, busy_ns, held_bytes, once_ns, priced
-from experiments.baselines.pricing import Pricing
+from experiments.baselines.pipelines import FoundPipeline, LayerRun, busy_ns, held_bytes, once_ns, priced
+from experiments.baselines.pricing import LayerPricing
 from experiments.baselines.uniform import strategies
 from strategy.layout.config import Recompute
 from strategy.search.candidate.candidates import divisors
@@ -36,13 +36,13 @@ EPSILON = 0.02
 Times = npt.NDArray[np.float64]
 
 
-def alpa(pricing: Pricing) -> Found | None:
+def alpa(pricing: LayerPricing) -> FoundPipeline | None:
     """The fastest pipeline found; None where none fits."""
-    best: Found | None = None
+    best: FoundPipeline | None = None
     for (count, samples), recompute in product(pricing.counts(), (Recompute.NONE, Recompute.FULL)):
         submeshes = dict(_submeshes(pricing, recompute, samples, count))
         if pricing.is_over():
-            return best and Found(best.step_ns, best.peak_bytes, best.what, "out of time")
+            return best and FoundPipeline(best.step_ns, best.peak_bytes, best.what, "out of time")
         if not submeshes:
             continue
         stages = _Partition(pricing, submeshes, count).best()
@@ -50,7 +50,7 @@ def alpa(pricing: Pricing) -> Found | None:
             continue
         step_ns, peak = priced(pricing, stages, samples, count)
         if peak <= pricing.limit_bytes and (best is None or step_ns < best.step_ns):
-            best = Found(step_ns, peak, _words(stages, count))
+            best = FoundPipeline(step_ns, peak, _words(stages, count))
     return best
 
 
@@ -60,7 +60,7 @@ def _unit(devices: int) -> int:
 
 
 def _submeshes(
-    pricing: Pricing, recompute: Recompute, samples: int, count: int
+    pricing: LayerPricing, recompute: Recompute, samples: int, count: int
 ) -> Iterator[tuple[int, Sequence[Leaf]]]:
     """Devices -> the logical shapes that there are, with their layouts."""
     devices = pricing.request.devices
@@ -68,8 +68,8 @@ def _submeshes(
         if ranks % _unit(devices):
             continue
         each = (replace(one, searched=True) for one in strategies(pricing, ranks, (0, 1)) if one.recompute is recompute)
-        laid = [(one, pricing.laid(one, samples, count)) for one in each]
-        leaves = [(one, found) for one, found in laid if found is not None]
+        prices = [(one, pricing.prices(one, samples, count)) for one in each]
+        leaves = [(one, found) for one, found in prices if found is not None]
         if leaves:
             yield ranks, leaves
 
@@ -78,7 +78,7 @@ def _submeshes(
 class _Partition:
     """The inter-operator problem: a model's clusters, cut into stages on submeshes."""
 
-    pricing: Pricing
+    pricing: LayerPricing
     submeshes: Mapping[int, Sequence[Leaf]]
     count: int
 
@@ -89,7 +89,7 @@ class _Partition:
         clusters = min(layers, CLUSTERS)
         return [layers * i // clusters for i in range(clusters + 1)]
 
-    def best(self) -> list[list[Layers]] | None:
+    def best(self) -> list[list[LayerRun]] | None:
         """The stages that cost least by Alpa's objective; None where nothing fits."""
         unit, devices = _unit(self.pricing.request.devices), self.pricing.request.devices
         clusters = len(self.starts) - 1
@@ -118,8 +118,8 @@ class _Partition:
         starts, leaves = np.array(self.starts), self.submeshes[ranks]
         ends = starts[None, :] - starts[:, None]
         found = []
-        for _, laid in leaves:
-            first, middle, last = laid.parts.first, laid.parts.middle, laid.parts.last
+        for _, prices in leaves:
+            first, middle, last = prices.parts.first, prices.parts.middle, prices.parts.last
 
             def over(figures: tuple[float, float, float]) -> Times:
                 ahead, each, behind = figures
@@ -142,7 +142,7 @@ class _Partition:
         depths: int,
         units: int,
         unit: int,
-    ) -> tuple[float, float, list[list[Layers]]] | None:
+    ) -> tuple[float, float, list[list[LayerRun]]] | None:
         """(sum of t, slowest t, the stages) that take least with no stage slower than that."""
         size = len(self.starts)
         least = np.full((depths + 1, size, units + 1), np.inf)
@@ -170,12 +170,12 @@ class _Partition:
             t, leaf = tables[ranks, min(behind, self.count)]
             times.append(float(t[at, to]))
             number = self.starts[to] - self.starts[at]
-            strategy, laid = self.submeshes[ranks][leaf[at, to]]
-            stages.append([Layers(strategy, laid, number, at == 0, to == size - 1)])
+            strategy, prices = self.submeshes[ranks][leaf[at, to]]
+            stages.append([LayerRun(strategy, prices, number, at == 0, to == size - 1)])
             at, left, behind = to, left - ranks // unit, behind - 1
         return total_ns, max(times), stages
 
 
-def _words(stages: Sequence[Sequence[Layers]], count: int) -> str:
+def _words(stages: Sequence[Sequence[LayerRun]], count: int) -> str:
     kinds = dict.fromkeys(str(stage[0].strategy) for stage in stages)
     return f"pp {len(stages)}, {count} micro-batches, {'; '.join(kinds)}"

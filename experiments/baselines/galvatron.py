@@ -18,8 +18,8 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from experiments.baselines.pipelines import Found, Layers, busy_ns, held_bytes, once_ns, priced
-from experiments.baselines.pricing import Laid, Pricing, Strategy
+from experiments.baselines.pipelines import FoundPipeline, LayerRun, busy_ns, held_bytes, once_ns, priced
+from experiments.baselines.pricing import LayerPricing, Strategy, StrategyPrices
 from experiments.baselines.uniform import strategies
 from strategy.layout.layout import layer_runs
 from strategy.layout.schedule import Schedule
@@ -31,19 +31,19 @@ LEVELS = 128
 TRIES = 3
 """So often memory is planned with less where an answer did not fit."""
 
-Leaf = tuple[Strategy, Laid]
+Leaf = tuple[Strategy, StrategyPrices]
 
 
-def galvatron(pricing: Pricing) -> Found | None:
+def galvatron(pricing: LayerPricing) -> FoundPipeline | None:
     """The fastest pipeline found; None where none fits."""
-    best: Found | None = None
+    best: FoundPipeline | None = None
     for (count, samples), depth in product(pricing.counts(), divisors(pricing.request.devices)):
         if depth > pricing.layers:
             continue
         leaves = leaves_of(pricing, pricing.request.devices // depth, samples, count, (0, 3))
         if pricing.is_over():
-            return best and Found(best.step_ns, best.peak_bytes, best.what, "out of time")
-        least_ns = min((busy_ns(laid.parts.middle) for _, laid in leaves), default=0)
+            return best and FoundPipeline(best.step_ns, best.peak_bytes, best.what, "out of time")
+        least_ns = min((busy_ns(prices.parts.middle) for _, prices in leaves), default=0)
         if not leaves or (best is not None and count * least_ns * pricing.layers // depth >= best.step_ns):
             continue
         limit_bytes = pricing.limit_bytes
@@ -54,21 +54,21 @@ def galvatron(pricing: Pricing) -> Found | None:
             step_ns, peak = priced(pricing, stages, samples, count)
             if peak <= pricing.limit_bytes:
                 if best is None or step_ns < best.step_ns:
-                    best = Found(step_ns, peak, _words(stages, count))
+                    best = FoundPipeline(step_ns, peak, _words(stages, count))
                 break
             limit_bytes -= peak - pricing.limit_bytes
     return best
 
 
-def leaves_of(pricing: Pricing, ranks: int, samples: int, count: int, zero_stages: tuple[int, ...]) -> list[Leaf]:
+def leaves_of(pricing: LayerPricing, ranks: int, samples: int, count: int, zero_stages: tuple[int, ...]) -> list[Leaf]:
     """The strategies that there are on so many ranks."""
-    found = ((each, pricing.laid(each, samples, count)) for each in strategies(pricing, ranks, zero_stages))
-    return [(strategy, laid) for strategy, laid in found if laid is not None]
+    found = ((each, pricing.prices(each, samples, count)) for each in strategies(pricing, ranks, zero_stages))
+    return [(strategy, prices) for strategy, prices in found if prices is not None]
 
 
 def _planned(
-    pricing: Pricing, leaves: Sequence[Leaf], depth: int, samples: int, count: int, limit_bytes: int
-) -> list[list[Layers]] | None:
+    pricing: LayerPricing, leaves: Sequence[Leaf], depth: int, samples: int, count: int, limit_bytes: int
+) -> list[list[LayerRun]] | None:
     """The stages, each planned alone."""
     runs = layer_runs(pricing.layers, Schedule.ONE_F_ONE_B, depth, 1)
     between_ns = np.array([[_between_ns(pricing, a, b, samples, count) for b, _ in leaves] for a, _ in leaves])
@@ -85,7 +85,7 @@ def _planned(
     return stages
 
 
-def _between_ns(pricing: Pricing, before: Strategy, after: Strategy, samples: int, count: int) -> int:
+def _between_ns(pricing: LayerPricing, before: Strategy, after: Strategy, samples: int, count: int) -> int:
     """Of a micro-batch, both ways."""
     if (before.dp, before.tp) == (after.dp, after.tp):
         return 0
@@ -104,7 +104,7 @@ def _stage(
     least = np.zeros((len(leaves), LEVELS + 1))
     before = []
     for layer in range(run):
-        parts = [_part(laid, layer == 0 and has_first, layer == run - 1 and has_last) for _, laid in leaves]
+        parts = [_part(prices, layer == 0 and has_first, layer == run - 1 and has_last) for _, prices in leaves]
         times = [count * busy_ns(part) + once_ns(part) for part in parts]
         levels = [-(-held_bytes(part, in_flight) * LEVELS // max(limit_bytes, 1)) for part in parts]
         if layer == 0:
@@ -130,15 +130,15 @@ def _stage(
     return chosen[::-1]
 
 
-def _part(laid: Laid, is_first: bool, is_last: bool) -> LayerPart:
-    return laid.parts.first if is_first else laid.parts.last if is_last else laid.parts.middle
+def _part(prices: StrategyPrices, is_first: bool, is_last: bool) -> LayerPart:
+    return prices.parts.first if is_first else prices.parts.last if is_last else prices.parts.middle
 
 
-def _runs(leaves: Sequence[Leaf], chosen: Sequence[int], *, has_first: bool, has_last: bool) -> list[Layers]:
+def _runs(leaves: Sequence[Leaf], chosen: Sequence[int], *, has_first: bool, has_last: bool) -> list[LayerRun]:
     """Neighbours with one strategy, together."""
     cuts = [0, *(at for at in range(1, len(chosen)) if chosen[at] != chosen[at - 1]), len(chosen)]
     return [
-        Layers(
+        LayerRun(
             *leaves[chosen[begin]],
             end - begin,
             has_first=has_first and begin == 0,
@@ -148,6 +148,6 @@ def _runs(leaves: Sequence[Leaf], chosen: Sequence[int], *, has_first: bool, has
     ]
 
 
-def _words(stages: Sequence[Sequence[Layers]], count: int) -> str:
+def _words(stages: Sequence[Sequence[LayerRun]], count: int) -> str:
     kinds = dict.fromkeys(str(layers.strategy) for stage in stages for layers in stage)
     return f"pp {len(stages)}, {count} micro-batches, {'; '.join(kinds)}"

@@ -22,8 +22,8 @@ from itertools import product
 import numpy as np
 
 from experiments.baselines.galvatron import Leaf, leaves_of
-from experiments.baselines.pipelines import Found, Layers, busy_ns, held_bytes, once_ns, priced
-from experiments.baselines.pricing import Pricing, Strategy
+from experiments.baselines.pipelines import FoundPipeline, LayerRun, busy_ns, held_bytes, once_ns, priced
+from experiments.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import Recompute
 from strategy.search.candidate.candidates import divisors
 
@@ -32,20 +32,20 @@ QUARTERS = 4
 PROGRAM_S, GAP = 2.0, 1e-3
 """Of one integer program."""
 
-Choice = tuple[float, float, list[Layers]]
+Choice = tuple[float, float, list[LayerRun]]
 """(t, d, the layers of a stage)."""
 
 
-def mist(pricing: Pricing) -> Found | None:
+def mist(pricing: LayerPricing) -> FoundPipeline | None:
     """The fastest pipeline found; None where none fits."""
-    best: Found | None = None
+    best: FoundPipeline | None = None
     for (count, samples), depth in product(pricing.counts(), divisors(pricing.request.devices)):
         if depth > pricing.layers:
             continue
         leaves = leaves_of(pricing, pricing.request.devices // depth, samples, count, (0, 1, 3))
         if pricing.is_over():
-            return best and Found(best.step_ns, best.peak_bytes, best.what, "out of time")
-        least_ns = min((busy_ns(laid.parts.middle) for _, laid in leaves), default=0)
+            return best and FoundPipeline(best.step_ns, best.peak_bytes, best.what, "out of time")
+        least_ns = min((busy_ns(prices.parts.middle) for _, prices in leaves), default=0)
         if not leaves or (best is not None and count * least_ns * pricing.layers // depth >= best.step_ns):
             continue
         fronts = [_front(pricing, leaves, depth, at, count) for at in range(depth)]
@@ -54,25 +54,25 @@ def mist(pricing: Pricing) -> Found | None:
             continue
         step_ns, peak = priced(pricing, stages, samples, count)
         if peak <= pricing.limit_bytes and (best is None or step_ns < best.step_ns):
-            best = Found(step_ns, peak, _words(stages, count))
+            best = FoundPipeline(step_ns, peak, _words(stages, count))
     return best
 
 
-def _front(pricing: Pricing, leaves: Sequence[Leaf], depth: int, at: int, count: int) -> list[Choice]:
+def _front(pricing: LayerPricing, leaves: Sequence[Leaf], depth: int, at: int, count: int) -> list[Choice]:
     """What a stage may be, each number of layers apart: all that fits and that nothing beats in both times."""
-    again = {(s.dp, s.tp, s.zero_stage): (s, laid) for s, laid in leaves if s.recompute is Recompute.FULL}
+    again = {(s.dp, s.tp, s.zero_stage): (s, prices) for s, prices in leaves if s.recompute is Recompute.FULL}
     mean, in_flight = pricing.layers // depth, min(depth - at, count)
     found: list[Choice] = []
     for number in range(max(1, mean - WINDOW), min(mean + WINDOW + 1, pricing.layers - depth + 1) + 1):
         here: list[Choice] = []
-        for strategy, laid in leaves:
+        for strategy, prices in leaves:
             if strategy.recompute is Recompute.FULL:
                 continue
             other = again.get((strategy.dp, strategy.tp, strategy.zero_stage))
             for recomputed in sorted({number * quarter // QUARTERS for quarter in range(QUARTERS + 1)}):
                 if recomputed and other is None:
                     continue
-                stage = _stage((strategy, laid), other, number, recomputed, is_first=at == 0, is_last=at == depth - 1)
+                stage = _stage((strategy, prices), other, number, recomputed, is_first=at == 0, is_last=at == depth - 1)
                 if _held(stage, in_flight) <= pricing.limit_bytes:
                     pairs = [pair for layers in stage for pair in layers.parts]
                     t = sum(times * busy_ns(part) for part, times in pairs)
@@ -87,22 +87,22 @@ def _front(pricing: Pricing, leaves: Sequence[Leaf], depth: int, at: int, count:
 
 def _stage(
     plain: Leaf, again: Leaf | None, number: int, recomputed: int, *, is_first: bool, is_last: bool
-) -> list[Layers]:
+) -> list[LayerRun]:
     """Those that are computed again come first."""
     if again is None or not recomputed:
-        return [Layers(*plain, number, is_first, is_last)]
+        return [LayerRun(*plain, number, is_first, is_last)]
     if recomputed == number:
-        return [Layers(*again, number, is_first, is_last)]
-    return [Layers(*again, recomputed, has_first=is_first), Layers(*plain, number - recomputed, has_last=is_last)]
+        return [LayerRun(*again, number, is_first, is_last)]
+    return [LayerRun(*again, recomputed, has_first=is_first), LayerRun(*plain, number - recomputed, has_last=is_last)]
 
 
-def _held(stage: Sequence[Layers], in_flight: int) -> int:
+def _held(stage: Sequence[LayerRun], in_flight: int) -> int:
     """What a stage holds by the estimate, its update aside."""
     pairs = [(part, number) for layers in stage for part, number in layers.parts if number]
     return sum(number * held_bytes(part, in_flight) for part, number in pairs) + max(p.passing_bytes for p, _ in pairs)
 
 
-def _program(fronts: Sequence[Sequence[Choice]], layers: int, count: int) -> list[list[Layers]] | None:
+def _program(fronts: Sequence[Sequence[Choice]], layers: int, count: int) -> list[list[LayerRun]] | None:
     """One choice for every stage, `layers` in all."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -136,6 +136,6 @@ def _program(fronts: Sequence[Sequence[Choice]], layers: int, count: int) -> lis
     return [choices[pick][1][2] for pick in picked]
 
 
-def _words(stages: Sequence[Sequence[Layers]], count: int) -> str:
+def _words(stages: Sequence[Sequence[LayerRun]], count: int) -> str:
     kinds: dict[Strategy, None] = dict.fromkeys(layers.strategy for stage in stages for layers in stage)
     return f"pp {len(stages)}, {count} micro-batches, {'; '.join(map(str, kinds))}"

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from experiments.baselines.pricing import Laid, Pricing, Strategy
+from experiments.baselines.pricing import LayerPricing, Strategy, StrategyPrices
 from strategy.layout.config import PlanConfig
 from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.schedule import Schedule
@@ -21,7 +21,7 @@ from strategy.search.template.stages import peak_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPipeline:
     """A method's answer: the nanoseconds of a step, bytes on the fullest rank, and what it is in words.
 
     `note` says where a method ended before its time.
@@ -34,17 +34,17 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class LayerRun:
     """A run of layers with one strategy; a model's first and last layers are other parts than those between.
 
     Attributes:
-        strategy, laid: how they are laid out, and what that takes.
+        strategy, prices: how they are laid out, and what that takes.
         count: of layers.
         has_first, has_last: whether the model's first and last layer are among them.
     """
 
     strategy: Strategy
-    laid: Laid
+    prices: StrategyPrices
     count: int
     has_first: bool = False
     has_last: bool = False
@@ -52,7 +52,7 @@ class Layers:
     @property
     def parts(self) -> tuple[tuple[LayerPart, int], ...]:
         """The parts of them, and how often each."""
-        parts, ends = self.laid.parts, self.has_first + self.has_last
+        parts, ends = self.prices.parts, self.has_first + self.has_last
         return (
             (parts.first, int(self.has_first)),
             (parts.middle, self.count - ends),
@@ -60,10 +60,10 @@ class Layers:
         )
 
 
-Stage = Sequence[Layers]
+Stage = Sequence[LayerRun]
 
 
-def priced(pricing: Pricing, stages: Sequence[Stage], samples: int, count: int) -> tuple[int, int]:
+def priced(pricing: LayerPricing, stages: Sequence[Stage], samples: int, count: int) -> tuple[int, int]:
     """(nanoseconds of a step, bytes on the fullest rank) of `count` micro-batches of so many samples under 1F1B."""
     config = PlanConfig(1, 1, len(stages), 1, count, Schedule.ONE_F_ONE_B)
     times = {name: np.zeros((len(stages), 1), np.int64) for name in ("forward_ns", "backward_ns", "weight_ns")}
@@ -91,21 +91,21 @@ def priced(pricing: Pricing, stages: Sequence[Stage], samples: int, count: int) 
 
 
 def messages_ns(
-    pricing: Pricing, stages: Sequence[Stage], samples: int, count: int
+    pricing: LayerPricing, stages: Sequence[Stage], samples: int, count: int
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
     """What is handed on from stage to stage, forward and backward."""
     ahead, back = (np.zeros(len(stages) - 1, np.int64) for _ in range(2))
     for at, (here, there) in enumerate(pairwise(stages)):
         source, target = here[-1], there[0]
         if _mesh(source) == _mesh(target):
-            ahead[at], back[at] = source.laid.between_ns
+            ahead[at], back[at] = source.prices.between_ns
         else:
             ahead[at] = pricing.crossing_ns(source.strategy, target.strategy, samples, count, apart=True)
             back[at] = pricing.crossing_ns(target.strategy, source.strategy, samples, count, apart=True)
     return ahead, back
 
 
-def _mesh(layers: Layers) -> tuple[int, int, bool]:
+def _mesh(layers: LayerRun) -> tuple[int, int, bool]:
     return layers.strategy.dp, layers.strategy.tp, layers.strategy.searched
 
 

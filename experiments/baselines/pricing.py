@@ -1,4 +1,4 @@
-"""Pricing: what the layers of a model take and hold under one strategy, for every method that asks.
+"""Layer pricing: what the layers of a model take and hold under one strategy, for every method that asks.
 
 A strategy's layouts are found axis by axis, on two ranks each, by Alpa's integer program (`strategy.ilp.baselines`):
 
@@ -79,7 +79,7 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class StrategyPrices:
     """A strategy at one micro-batch: its parts, what is handed on between stages alike, and its residual stream."""
 
     parts: ModelParts
@@ -89,7 +89,7 @@ class Laid:
 
 
 @dataclass(slots=True)
-class Pricing:
+class LayerPricing:
     """Prices strategies of one request, each once; `begin` starts a method's clock, which pricing does not count on.
 
     Published methods measure or model layers beforehand; so what it takes here is told apart, in `spent_s`.
@@ -98,7 +98,7 @@ class Pricing:
     request: Request
     short: Model
     spent_s: float = 0.0
-    _known: dict[object, Laid | None] = field(default_factory=dict)
+    _known: dict[object, StrategyPrices | None] = field(default_factory=dict)
     _signatures: dict[object, Mapping[str, Signature]] = field(default_factory=dict)
     _messages: dict[object, int] = field(default_factory=dict)
     _boxings: Boxings = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Pricing:
         for count in divisors(batch):
             yield count, batch // count
 
-    def laid(self, strategy: Strategy, samples: int, count: int) -> Laid | None:
+    def prices(self, strategy: Strategy, samples: int, count: int) -> StrategyPrices | None:
         """A strategy at a micro-batch of so many samples on all its ranks, one of `count`; None where there is none."""
         micro, rest = divmod(samples, strategy.dp)
         if rest or not micro or micro > LARGEST_MICRO_BATCH:
@@ -156,7 +156,7 @@ class Pricing:
     def crossing_ns(self, source: Strategy, target: Strategy, samples: int, count: int, *, apart: bool) -> int:
         """What the residual stream takes from layers of one strategy to another's, on the same ranks or apart."""
         key, begin = (source, target, samples, count > 1, apart), time.monotonic()
-        before, after = (self.laid(each, samples, count) for each in (source, target))
+        before, after = (self.prices(each, samples, count) for each in (source, target))
         if before is None or after is None:
             raise ValueError("a strategy that cannot be laid out")
         if key not in self._messages:
@@ -170,7 +170,7 @@ class Pricing:
             self.spent_s += time.monotonic() - begin
         return self._messages[key]
 
-    def _put_together(self, strategy: Strategy, micro: int, count: int) -> Laid | None:
+    def _put_together(self, strategy: Strategy, micro: int, count: int) -> StrategyPrices | None:
         few = replace(strategy, dp=min(strategy.dp, 2))
         own = self._direct(few, micro, count)
         if strategy == few or own is None:
@@ -182,19 +182,19 @@ class Pricing:
         parts = ModelParts(*(_sum(*(getattr(m, name) for m in models)) for name in ("first", "middle", "last")))
         forward_ns, backward_ns = (max(wide.between_ns[i] + own.between_ns[i] - one.between_ns[i], 0) for i in (0, 1))
         spec = replace(own.spec, shape=(micro * strategy.dp, *own.spec.shape[1:]))
-        return Laid(parts, (forward_ns, backward_ns), spec, own.layout)
+        return StrategyPrices(parts, (forward_ns, backward_ns), spec, own.layout)
 
-    def _direct(self, strategy: Strategy, micro: int, count: int) -> Laid | None:
+    def _direct(self, strategy: Strategy, micro: int, count: int) -> StrategyPrices | None:
         """The layouts of both axes, on the mesh itself."""
         key = ("direct", strategy, micro, count > 1)
         if key not in self._known:
             try:
-                self._known[key] = self._laid_out(strategy, micro, count)
+                self._known[key] = self._on_mesh(strategy, micro, count)
             except SbplanError:
                 self._known[key] = None
         return self._known[key]
 
-    def _laid_out(self, strategy: Strategy, micro: int, count: int) -> Laid:
+    def _on_mesh(self, strategy: Strategy, micro: int, count: int) -> StrategyPrices:
         space = self._space(_config(strategy, micro, count))
         graph, signatures = space.graph, self._zipped(strategy)
         layout = lay_out(graph, space.stages, signatures, space.converter)
@@ -206,7 +206,7 @@ class Pricing:
         if home is None:
             raise ValueError(f"{stream} is nowhere")
         parts = parts_of(graph, layout, arrangement, self.request.cost)
-        return Laid(parts, between_ns, graph.values[stream].spec, home.layout)
+        return StrategyPrices(parts, between_ns, graph.values[stream].spec, home.layout)
 
     def _space(self, config: PlanConfig) -> SearchSpace:
         batch = config.dp * config.micro_batch * config.num_micro_batches

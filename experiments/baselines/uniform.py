@@ -13,27 +13,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from experiments.baselines.pipelines import Found, busy_ns
-from experiments.baselines.pricing import Pricing, Strategy
+from experiments.baselines.pipelines import FoundPipeline, busy_ns
+from experiments.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.search.candidate.candidates import divisors
 from strategy.search.template.stages import pipelined
 
 
-def uniform(pricing: Pricing) -> Found | None:
+def uniform(pricing: LayerPricing) -> FoundPipeline | None:
     """The fastest uniform configuration that fits; None where none does."""
-    best: Found | None = None
+    best: FoundPipeline | None = None
     for (count, samples), stages in product(pricing.counts(), divisors(pricing.request.devices)):
         if pricing.layers % stages:
             continue
         for strategy in strategies(pricing, pricing.request.devices // stages, zero_stages=(0, 1)):
             if pricing.is_over():
-                return best and Found(best.step_ns, best.peak_bytes, best.what, "out of time")
-            laid = pricing.laid(strategy, samples, count)
-            if laid is None:
+                return best and FoundPipeline(best.step_ns, best.peak_bytes, best.what, "out of time")
+            prices = pricing.prices(strategy, samples, count)
+            if prices is None:
                 continue
-            least_ns = count * busy_ns(laid.parts.middle) * pricing.layers // stages
+            least_ns = count * busy_ns(prices.parts.middle) * pricing.layers // stages
             if best is not None and least_ns >= best.step_ns:
                 continue
             for schedule, laps in _schedules(stages, pricing.layers // stages, count):
@@ -48,14 +48,14 @@ def uniform(pricing: Pricing) -> Found | None:
                     recompute=strategy.recompute,
                     zero_stage=strategy.zero_stage,
                 )
-                found = pipelined(laid.parts, config, pricing.layers, laid.between_ns, overlaps=pricing.overlaps)
+                found = pipelined(prices.parts, config, pricing.layers, prices.between_ns, overlaps=pricing.overlaps)
                 peak = max(found.peak_bytes)
                 if peak <= pricing.limit_bytes and (best is None or found.step_ns < best.step_ns):
-                    best = Found(found.step_ns, peak, _words(strategy, config))
+                    best = FoundPipeline(found.step_ns, peak, _words(strategy, config))
     return best
 
 
-def strategies(pricing: Pricing, ranks: int, zero_stages: tuple[int, ...]) -> Iterator[Strategy]:
+def strategies(pricing: LayerPricing, ranks: int, zero_stages: tuple[int, ...]) -> Iterator[Strategy]:
     """Those of a stage with so many ranks; one alone has nothing to share out."""
     for (dp, tp), recompute in product(pricing.meshes(ranks), (Recompute.NONE, Recompute.FULL)):
         for zero in zero_stages if dp > 1 else (0,):

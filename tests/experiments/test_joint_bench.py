@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from experiments import joint_bench, joint_problems
-from experiments.baselines import Found
+from experiments.baselines import FoundPipeline
 from experiments.joint_bench import JointComparison, JointResult, compare, summary, table
 from experiments.joint_problems import QUOTAS, JointProblem, covered
 from strategy.base.errors import RunError
@@ -78,7 +78,7 @@ def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: py
 
 def test_being_worse_is_a_failure(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_problems, "joint_problems", lambda count, seed: [TINY])
-    found = compare(TINY, 5.0, {"magic": lambda pricing: Found(1, 1, "at once")})
+    found = compare(TINY, 5.0, {"magic": lambda pricing: FoundPipeline(1, 1, "at once")})
     assert found.worse_than == ("magic",)
     monkeypatch.setattr(joint_bench, "compare", lambda problem, time_limit_s: found)
     said = command("bench", "joint", "--pairs", "1")

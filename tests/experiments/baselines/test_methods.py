@@ -6,17 +6,17 @@ import math
 
 import pytest
 
-from experiments.baselines import JOINT_BASELINES, Pricing
+from experiments.baselines import JOINT_BASELINES, LayerPricing
 from experiments.baselines.galvatron import galvatron
 from experiments.baselines.mist import _program
-from experiments.baselines.pipelines import Layers
+from experiments.baselines.pipelines import LayerRun
 from experiments.baselines.pricing import Strategy
 from experiments.baselines.uniform import uniform
 from tests.experiments.baselines.conftest import limited
 
 
 @pytest.mark.parametrize("name", JOINT_BASELINES)
-def test_answers_fit(ample: Pricing, name: str) -> None:
+def test_answers_fit(ample: LayerPricing, name: str) -> None:
     ample.begin(60.0)
     free = JOINT_BASELINES[name](ample)
     assert free is not None
@@ -33,12 +33,12 @@ def test_answers_fit(ample: Pricing, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", JOINT_BASELINES)
-def test_time_ends_them(ample: Pricing, name: str) -> None:
+def test_time_ends_them(ample: LayerPricing, name: str) -> None:
     ample.begin(1e-9)
     assert JOINT_BASELINES[name](ample) is None
 
 
-def test_a_strategy_for_every_layer_is_no_slower_than_one_for_all_of_one_stage(ample: Pricing) -> None:
+def test_a_strategy_for_every_layer_is_no_slower_than_one_for_all_of_one_stage(ample: LayerPricing) -> None:
     ample.begin(60.0)
     by_layer, alike = galvatron(ample), uniform(ample)
     assert by_layer is not None
@@ -46,12 +46,12 @@ def test_a_strategy_for_every_layer_is_no_slower_than_one_for_all_of_one_stage(a
     assert math.isclose(by_layer.step_ns, alike.step_ns, rel_tol=0.3)
 
 
-def test_the_program_deals_out_layers_to_balance(ample: Pricing) -> None:
+def test_the_program_deals_out_layers_to_balance(ample: LayerPricing) -> None:
     strategy = Strategy(4, 1)
-    laid = ample.laid(strategy, 4, 4)
-    assert laid is not None
+    prices = ample.prices(strategy, 4, 4)
+    assert prices is not None
     slow, quick = (
-        [(number * each, 0.0, [Layers(strategy, laid, number)]) for number in range(1, 8)] for each in (3.0, 1.0)
+        [(number * each, 0.0, [LayerRun(strategy, prices, number)]) for number in range(1, 8)] for each in (3.0, 1.0)
     )
     found = _program([slow, quick], 8, 100)
     assert found is not None

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from experiments.baselines.pipelines import Layers, priced
-from experiments.baselines.pricing import Pricing, Strategy
+from experiments.baselines.pipelines import LayerRun, priced
+from experiments.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.search.template.stages import pipelined
 
 
-def test_alike_stages_are_priced_as_our_search_does(ample: Pricing) -> None:
+def test_alike_stages_are_priced_as_our_search_does(ample: LayerPricing) -> None:
     strategy = Strategy(2, 2)
-    laid = ample.laid(strategy, 2, 8)
-    assert laid is not None
-    stages = [[Layers(strategy, laid, 4, has_first=True)], [Layers(strategy, laid, 4, has_last=True)]]
+    prices = ample.prices(strategy, 2, 8)
+    assert prices is not None
+    stages = [[LayerRun(strategy, prices, 4, has_first=True)], [LayerRun(strategy, prices, 4, has_last=True)]]
     config = PlanConfig(2, 2, 2, 1, 8, Schedule.ONE_F_ONE_B)
-    expected = pipelined(laid.parts, config, 8, laid.between_ns, overlaps=ample.overlaps)
+    expected = pipelined(prices.parts, config, 8, prices.between_ns, overlaps=ample.overlaps)
     assert priced(ample, stages, 2, 8) == (expected.step_ns, max(expected.peak_bytes))
 
 
-def test_unlike_neighbours_cost_a_crossing(ample: Pricing) -> None:
+def test_unlike_neighbours_cost_a_crossing(ample: LayerPricing) -> None:
     one, other = Strategy(4, 1), Strategy(2, 2)
-    laid = {each: ample.laid(each, 4, 4) for each in (one, other)}
-    assert None not in laid.values()
+    prices = {each: ample.prices(each, 4, 4) for each in (one, other)}
+    assert None not in prices.values()
 
     def step_ns(*runs: tuple[Strategy, int]) -> int:
         first, last = runs[0][0], runs[-1][0]
-        layers = [Layers(s, laid[s], n, s is first, s is last) for s, n in runs]  # type: ignore[arg-type]
+        layers = [LayerRun(s, prices[s], n, s is first, s is last) for s, n in runs]  # type: ignore[arg-type]
         return priced(ample, [layers], 4, 4)[0]
 
     mixed = step_ns((one, 4), (other, 4))
