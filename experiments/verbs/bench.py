@@ -1,4 +1,4 @@
-"""Measure the solver against published methods, on the same problems, or how fast the simulator is."""
+"""Measure the solver, or the whole search, against published methods on the same problems; or the simulator's speed."""
 
 from __future__ import annotations
 
@@ -6,25 +6,33 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, seconds
+from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, say, write_out
 from strategy.base.errors import RunError
 
 if TYPE_CHECKING:
+    from experiments.joint_bench import JointComparison
     from experiments.search_bench import Comparison
 
 TIME_LIMIT_S = 20.0
+PAIRS = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan bench` takes."""
-    parser.add_argument("subject", choices=["search", "simulator"], help="what to measure")
+    parser.add_argument("subject", choices=["search", "joint", "simulator"], help="what to measure")
     parser.add_argument(
         "--time-limit",
         type=seconds,
         default=TIME_LIMIT_S,
         metavar="S",
-        help=f"search: seconds for each method on each problem (default {TIME_LIMIT_S:g})",
+        help=f"search, joint: seconds for each method on each problem (default {TIME_LIMIT_S:g})",
+    )
+    parser.add_argument(
+        "--pairs", type=positive_int, default=PAIRS, metavar="N", help="joint: models on clusters (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="joint: what these are drawn by (default %(default)s)"
     )
     add_json(parser)
 
@@ -37,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.subject == "simulator":
         return bench_simulator(json=args.json)
+    if args.subject == "joint":
+        return bench_joint(args.pairs, args.seed, args.time_limit, json=args.json)
     from experiments.outputs import clean_stdout
     from experiments.search_bench import compare, table
     from experiments.search_problems import contest_problems, preset_problems
@@ -63,6 +73,55 @@ def run(args: argparse.Namespace) -> int:
     if worse:
         raise RunError(f"ours costs more than another's on {'; '.join(worse)}")
     return 0
+
+
+def bench_joint(pairs: int, seed: int, time_limit_s: float, *, json: bool) -> int:
+    """Compare whole searches, print a line per pair as it is done, then the table or the document.
+
+    Raises:
+        RunError: another method found something faster than ours, or the pairs cover too little.
+    """
+    from experiments.joint_bench import compare, summary, summary_lines, table
+    from experiments.joint_problems import covered, joint_problems
+    from experiments.outputs import clean_stdout
+
+    started, problems = time.perf_counter(), joint_problems(pairs, seed)
+    done: list[JointComparison] = []
+    for number, problem in enumerate(problems, 1):
+        with clean_stdout():
+            done.append(compare(problem, time_limit_s))
+        say(f"{number} of {pairs}: {joint_line(done[-1])}")
+    worse = [
+        f"{one.name} ({', '.join(f'{name} x {one.ratio(name):.4f}' for name in one.worse_than)})"
+        for one in done
+        if one.worse_than
+    ]
+    if json:
+        emit(
+            {
+                "time_limit_s": time_limit_s,
+                "seed": seed,
+                "bench_time_s": time.perf_counter() - started,
+                "covered": covered(problems),
+                "never_worse": not worse,
+                "summary": summary(done),
+                "pairs": [one.document() for one in done],
+            }
+        )
+    else:
+        write_out(f"{table(done)}\n{summary_lines(done, problems)}\n")
+    if worse:
+        raise RunError(f"ours takes longer than another's on {'; '.join(worse)}")
+    return 0
+
+
+def joint_line(one: JointComparison) -> str:
+    """The step of every method, and its seconds."""
+    steps = (
+        f"{name} {'none' if result.step_s is None else f'{result.step_s:.4f} s'} in {result.time_s:.1f} s"
+        for name, result in one.results.items()
+    )
+    return f"{one.name}: {', '.join(steps)}"
 
 
 def bench_simulator(*, json: bool) -> int:

@@ -37,7 +37,7 @@ CONTRACT = {
     "predict": "ROWS.csv --out --constants --json",
     "validate": "--choices --search --only --time-limit --out --json",
     "solve": "PROBLEM.json[.gz] --time-limit --work-limit --certificate --json",
-    "bench": "search simulator --time-limit --json",
+    "bench": "search joint simulator --time-limit --pairs --seed --json",
     "figures": "--all --out --json",
     "doctor": "--ops --write --json",
 }
@@ -105,7 +105,7 @@ def test_the_version(sbplan: Sbplan) -> None:
         (["simulat"], "no such verb (got 'simulat'); did you mean 'simulate'?"),
         (["--hepl"], "no such verb (got '--hepl')"),
         (["cite", "plan.json"], "no such verb (got 'cite'); known: bench, demo, doctor, figures, "),
-        (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'simulator')"),
+        (["bench", "gpu"], "invalid choice: 'gpu' (choose from 'search', 'joint', 'simulator')"),
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clus", "local"], "no such flag (got '--clus')"),

@@ -98,13 +98,13 @@ def pipelined(
         stage_times(config, layers, times, between_ns, overlaps=overlaps),
     )
     where = parts_at(config, layers)
-    device = tuple(_peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
+    device = tuple(peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
     host = tuple(int(laps.sum(0) @ [part.host_bytes for part in each]) for laps in where)
     return Pipelined(config, step_ns, device, host)
 
 
-def _peak_bytes(parts: Sequence[LayerPart], config: PlanConfig, stage: int, laps: IntArray) -> int:
-    """What a stage holds at most, during its chunks or its update; `laps`, (laps, 3), says of how many parts it is."""
+def peak_bytes(parts: Sequence[LayerPart], config: PlanConfig, stage: int, laps: IntArray) -> int:
+    """What a stage holds at most, during its chunks or its update; `laps`, (laps, parts), says of how many it is."""
 
     def of_laps(*names: str) -> IntArray:
         """(names, laps)."""
