@@ -23,9 +23,9 @@ from strategy.search.template.stages import parts_at, pipelined
 
 TIE = 0.01
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
-HARDER = 4.0
+HARDER = 2.0
 """By this factor bytes count more after every such proposal."""
-MOST_TRIES, FIRST_TRIES = 3, 5
+MOST_TRIES, FIRST_TRIES = 4, 8
 """So often proposals of a box are made to hold less: once something fits, and before."""
 SETTLED = 0.03
 """By this part what fits may take longer than what does not, for a box to be proposed."""
