@@ -35,10 +35,10 @@ def recompute(graph: Graph, kind: Recompute, patterns: Sequence[str] = ()) -> Gr
     """The training graph without the activations of `kind`, and without those whose names match a pattern.
 
     Raises:
-        InputError: a pattern matches no activation of a repeated layer, or `kind` finds none.
+        InputError: a pattern matches no activation of a repeated layer, or selective or full recompute finds none.
     """
     dropped = dropped_values(graph, kind, patterns)
-    if kind is not Recompute.NONE and not dropped:
+    if kind in (Recompute.SELECTIVE, Recompute.FULL) and not dropped:
         hint = "full recompute needs repeated layers, selective recompute attention in them"
         raise InputError("there is nothing to recompute", where="config: recompute", got=str(kind), hint=hint)
     if not dropped:

@@ -41,6 +41,7 @@ ZERO = (*[(0, False)] * 10, *[(stage, owner) for stage in (1, 2, 3) for owner in
 """Stage, and whether a tensor has one owner."""
 OFFLOADS = (*[Offload.NONE] * 6, Offload.ACTIVATIONS, Offload.OPTIMIZER, Offload.ALL)
 RECOMPUTES = (*[Recompute.NONE] * 4, Recompute.FULL, Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
+FOR_LAYERS = (Recompute.SELECTIVE, Recompute.MEMORY_BOUND)
 TILES = (*[1] * 7, 2, 3)
 
 
@@ -76,7 +77,7 @@ def random_plan_case(
     dp, tp, pp = _random_degrees(rng, ranks, pipelined=schedule is not None, shared=stage > 0)
     schedule = schedule or rng.choice(tuple(Schedule))
     recompute = turn(seed, "recompute", RECOMPUTES)
-    grow = _random_gpt if recompute is Recompute.SELECTIVE else turn(seed, "model", (_random_gpt, _random_mlp))
+    grow = _random_gpt if recompute in FOR_LAYERS else turn(seed, "model", (_random_gpt, _random_mlp))
     model = grow(rng, pp * schedule.default_laps)
     micro_batches = rng.choice((1, 2, 2)) if pp == 1 else rng.choice((2, 2, 3, 4))
     if schedule_problem(schedule, pp, schedule.default_laps, micro_batches):

@@ -80,7 +80,7 @@ def test_every_configuration_is_listed_once() -> None:
             pairs = [(s, 2 if s is Schedule.ZBV else 1) for s in SCHEDULES if s is not Schedule.INTERLEAVED]
             pairs += [(Schedule.INTERLEAVED, laps) for laps in range(2, depth + 1) if depth % laps == 0]
             schedules = sum(schedule_problem(s, pp, laps, count) is None and laps <= depth for s, laps in pairs)
-        wanted += schedules * 3 * (2 if dp > 1 else 1)
+        wanted += schedules * len(Recompute) * (2 if dp > 1 else 1)
     assert len(listed) == len(set(listed)) == wanted
 
 
@@ -229,11 +229,16 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         raise OutOfTimeError("for the test")
 
     seconds = {"fast": 600.0, "slow": 1.0, "slowest": 2.0}
+
+    class Config(str):
+        schedule = Schedule.ONE_F_ONE_B
+
     known = SimpleNamespace(
         complete=True,
         tried=Tried(),
         pace=1.0,
-        fitting=lambda _: [SimpleNamespace(name=name, found=SimpleNamespace(config=name)) for name in seconds],
+        margins={Schedule.ONE_F_ONE_B: 1.0},
+        fitting=lambda _: [SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name))) for name in seconds],
     )
     monkeypatch.setattr(module, "_planning_s", lambda _, one: seconds[one.name])
     monkeypatch.setattr(module, "_plan", plan)
