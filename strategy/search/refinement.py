@@ -7,9 +7,9 @@
     level 3   cuts by layout problems of the box's own, whose answers are proposals
 
 A *box* holds the configurations of one mesh, micro-batch and way to save memory. In every turn two boxes are refined,
-side by side: that which promises most, by a rule of thumb, until there are proposals from it, and that with the least
-bound. A box whose bound is not below the best objective by more than the gap is left as it is; the bound of the answer
-is the least of all boxes.
+side by side: that which promises most, as far as is known by then, among those without proposals that fit, and that
+with the least bound. A box whose bound is not below the best objective by more than the gap is left as it is; the
+bound of the answer is the least of all boxes.
 """
 
 from __future__ import annotations
