@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # What most often catches a mistake, in a minute: the house, values, layouts, problems, protocol, prices, checkpoints.
 QUICK := tests/test_house.py tests/test_layers.py tests/test_order.py tests/strategy/base tests/strategy/sbp tests/strategy/program \
   tests/strategy/hardware tests/strategy/layout tests/strategy/graph/test_graph.py tests/strategy/graph/test_signature.py \
-  tests/strategy/passes/test_zero_layouts.py tests/strategy/search/layouts/test_rules.py tests/strategy/comm/test_hierarchical.py \
+  tests/strategy/passes/test_zero_layouts.py tests/strategy/space/test_rules.py tests/strategy/comm/test_hierarchical.py \
   tests/strategy/ilp/test_check.py tests/strategy/ilp/test_problem.py tests/strategy/ilp/test_problem_file.py \
   tests/strategy/cost/test_cost.py tests/strategy/cost/test_data_sheet.py tests/executor/test_checkpoint.py
 

@@ -18,8 +18,8 @@ from experiments.prices import simulated_step
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, SbplanError
 from strategy.layout.config import PlanConfig, Recompute
-from strategy.search.layouts.short_model import shortened
 from strategy.search.search import search
+from strategy.space.short_model import shortened
 
 OURS = "ours"
 ALIKE = 1e-4

@@ -36,10 +36,10 @@ from strategy.passes.training import Training
 from strategy.plan.observe import act_overhead_s, features_by_action, observe
 from strategy.plan.plan import Plan, write_plan
 from strategy.program.timeline import Timeline, read_timeline
-from strategy.search.candidate.candidates import Request, space_log10
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
+from strategy.space.candidates import Request, space_log10
 
 MODEL = "gpt-tiny"
 GLOBAL_BATCH = 16

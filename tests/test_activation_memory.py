@@ -28,9 +28,9 @@ from strategy.passes.recompute import recompute
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, Sbp, Split, local_shape
-from strategy.search.layouts.deduce import deduce
-from strategy.search.layouts.rules import named_layouts, tensor_parallel
-from strategy.search.layouts.space import free
+from strategy.space.deduce import deduce
+from strategy.space.rules import named_layouts, tensor_parallel
+from strategy.space.space import free
 from tests.support.megatron import MegatronConfig
 from tests.support.small_plans import request
 

@@ -39,8 +39,8 @@ from strategy.program.timeline import Timeline
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
-from strategy.search.candidate.candidates import Pins, candidates_of
 from strategy.search.search import search
+from strategy.space.candidates import Pins, candidates_of
 from tests.campaigns.layouts import check
 from tests.campaigns.mutation import mutants
 from tests.campaigns.transparency import check as check_training

@@ -19,8 +19,8 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType
-from strategy.search.candidate.candidates import Pins
-from strategy.search.layouts.deduce import Deduction
+from strategy.space.candidates import Pins
+from strategy.space.deduce import Deduction
 from tests.campaigns import transparency
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request, train
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strategy.graph.signature import _enumerate
-from strategy.search.layouts.classes import classify
-from strategy.search.layouts.layout_problem import layout_problem
+from strategy.space.classes import classify
+from strategy.space.layout_problem import layout_problem
 from tests.campaigns import folding, graph_mutants
 from tests.support.small_plans import config_of
 

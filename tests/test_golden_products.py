@@ -27,8 +27,8 @@ from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import format_nd, local_boxes, parse_nd
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
-from strategy.search.layouts.deduce import deduce
-from strategy.search.layouts.pins import pinned
+from strategy.space.deduce import deduce
+from strategy.space.pins import pinned
 from tests.campaigns import layouts
 from tests.support.small_plans import cluster
 from tests.support.whole_graphs import Operand, WholeCase

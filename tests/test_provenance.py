@@ -28,13 +28,13 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.program.program import Program
-from strategy.search.candidate import candidates
-from strategy.search.candidate.candidates import free_rules, space_of
-from strategy.search.layouts.classes import classify
-from strategy.search.layouts.deduce import deduce
-from strategy.search.layouts.layout_problem import layout_problem
-from strategy.search.layouts.rules import along_axes
-from strategy.search.layouts.space import SearchSpace
+from strategy.space import candidates
+from strategy.space.candidates import free_rules, space_of
+from strategy.space.classes import classify
+from strategy.space.deduce import deduce
+from strategy.space.layout_problem import layout_problem
+from strategy.space.rules import along_axes
+from strategy.space.space import SearchSpace
 from tests.support.random_graphs import random_case
 from tests.support.small_plans import MODEL, config_of, request
 

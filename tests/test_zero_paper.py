@@ -34,9 +34,9 @@ from strategy.passes.training import Training
 from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.sbp import local_shape
 from strategy.sbp.tensor import Rate
-from strategy.search.candidate.candidates import placements_of
-from strategy.search.layouts.deduce import deduce
-from strategy.search.layouts.rules import along_axes
+from strategy.space.candidates import placements_of
+from strategy.space.deduce import deduce
+from strategy.space.rules import along_axes
 from tests.support.small_plans import config_of, request
 
 RANKS, MICRO_BATCHES = 64, 2

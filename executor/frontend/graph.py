@@ -45,8 +45,8 @@ from strategy.nn.operators import Operators
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.training import Training
 from strategy.sbp.tensor import DType, TensorSpec
-from strategy.search.layouts.choose import ChooseSignatures, deduced
-from strategy.search.layouts.deduce import Deduction
+from strategy.search.choose import ChooseSignatures, deduced
+from strategy.space.deduce import Deduction
 
 Specs = tuple[TensorSpec, ...]
 

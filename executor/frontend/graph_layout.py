@@ -17,9 +17,9 @@ from strategy.layout.layout import Home, Layout, Stages, assign_stages
 from strategy.sbp.placement import Placement, Space
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Shape
-from strategy.search.layouts.choose import ChooseSignatures
-from strategy.search.layouts.pins import pin_problems, pinned
-from strategy.search.layouts.space import Keep, SearchSpace
+from strategy.search.choose import ChooseSignatures
+from strategy.space.pins import pin_problems, pinned
+from strategy.space.space import Keep, SearchSpace
 
 Where = Placement | Sequence[int]
 """A placement, or its ranks in a row."""

@@ -27,7 +27,7 @@ from experiments.baselines.pipelines import FoundPipeline, LayerRun, busy_ns, he
 from experiments.baselines.pricing import LayerPricing
 from experiments.baselines.uniform import strategies
 from strategy.layout.config import Recompute
-from strategy.search.candidate.candidates import divisors
+from strategy.space.candidates import divisors
 
 CLUSTERS = 16
 UNITS = 32

@@ -23,8 +23,8 @@ from experiments.baselines.pricing import LayerPricing, Strategy, StrategyPrices
 from experiments.baselines.uniform import strategies
 from strategy.layout.layout import layer_runs
 from strategy.layout.schedule import Schedule
-from strategy.search.candidate.candidates import divisors
 from strategy.search.template.parts import LayerPart
+from strategy.space.candidates import divisors
 
 LEVELS = 128
 """Into which the memory of a rank is cut."""

@@ -25,7 +25,7 @@ from experiments.baselines.galvatron import Leaf, leaves_of
 from experiments.baselines.pipelines import FoundPipeline, LayerRun, busy_ns, held_bytes, once_ns, priced
 from experiments.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import Recompute
-from strategy.search.candidate.candidates import divisors
+from strategy.space.candidates import divisors
 
 WINDOW = 2
 QUARTERS = 4

@@ -36,13 +36,13 @@ from strategy.passes.planned import planned_graph
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, TensorSpec
-from strategy.search.candidate.candidates import Request, divisors, placements_of, space_of
-from strategy.search.layouts.layout_problem import layout_problem
-from strategy.search.layouts.rules import AlongAxes, AxisRule, sample_flow, shared_samples_axis, tensor_parallel
-from strategy.search.layouts.short_model import MIDDLE
-from strategy.search.layouts.space import SearchSpace
 from strategy.search.template.parts import LayerPart, ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
+from strategy.space.candidates import Request, divisors, placements_of, space_of
+from strategy.space.layout_problem import layout_problem
+from strategy.space.rules import AlongAxes, AxisRule, sample_flow, shared_samples_axis, tensor_parallel
+from strategy.space.short_model import MIDDLE
+from strategy.space.space import SearchSpace
 
 SOLVING_S = 5.0
 """For the layouts along one axis."""

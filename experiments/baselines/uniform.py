@@ -17,8 +17,8 @@ from experiments.baselines.pipelines import FoundPipeline, busy_ns
 from experiments.baselines.pricing import LayerPricing, Strategy
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule, schedule_problem
-from strategy.search.candidate.candidates import divisors
 from strategy.search.template.stages import pipelined
+from strategy.space.candidates import divisors
 
 
 def uniform(pricing: LayerPricing) -> FoundPipeline | None:

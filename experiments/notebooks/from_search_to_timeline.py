@@ -35,8 +35,8 @@ from strategy.models import find_model
 from strategy.passes.training import Training
 from strategy.plan.plan import write_plan
 from strategy.program.timeline import read_timeline
-from strategy.search.candidate.candidates import Request
 from strategy.search.search import search
+from strategy.space.candidates import Request
 
 rank_environment()
 

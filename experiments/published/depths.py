@@ -38,7 +38,7 @@ from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Program, time_alone_ns
 from strategy.search.candidate.candidate_solve import solve_candidate
-from strategy.search.candidate.candidates import Request
+from strategy.space.candidates import Request
 
 _RULES = ("data", "samples shared")
 CAUSES = ("compute", "exposed_communication", "bubble", "other")

@@ -35,11 +35,11 @@ from strategy.lowering.lower import model_flop
 from strategy.models import family_of
 from strategy.plan.plan import Plan
 from strategy.program.program import Program
-from strategy.search.candidate.candidates import Request, candidates_of
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.rule_based_plans import solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep
 from strategy.search.search import search
+from strategy.space.candidates import Request, candidates_of
 
 MOST_OFF = 0.03
 """What an objective may be off its simulation by, as a share of the simulation."""

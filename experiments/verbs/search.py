@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from strategy.layout.config import PlanConfig
     from strategy.models import Model
     from strategy.plan.plan import Plan
-    from strategy.search.candidate.candidates import Request
     from strategy.search.search_result import SearchResult, Watch
+    from strategy.space.candidates import Request
 
 EXIT_LIMIT = 4
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
@@ -149,8 +149,8 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
     from experiments.settings import read_training
     from strategy.cost.cost import CostModel
     from strategy.models import find_preset
-    from strategy.search.candidate.candidates import Pins, Request
-    from strategy.search.layouts.deduce import Deduction
+    from strategy.space.candidates import Pins, Request
+    from strategy.space.deduce import Deduction
 
     model = model_of(args.model, args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)

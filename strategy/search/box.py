@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from strategy.bounds.point import FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.search.template.answers import on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
-from strategy.search.template.point import FloatArray
 
 EXHAUSTED = 12
 """Level of a box that no further cut is looked for."""

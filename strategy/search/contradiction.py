@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError
 from strategy.layout.config import PlanConfig
-from strategy.search.candidate.candidates import Pins, Request, candidates_of, free_rules, space_of
+from strategy.space.candidates import Pins, Request, candidates_of, free_rules, space_of
 
 TABLES = {"layouts": "sbp", "stages": "stage", "placements": "placement"}
 """Field of `Pins` that maps patterns -> its section in a pin file."""

@@ -16,19 +16,19 @@ from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
 from strategy.base.status import Status
+from strategy.bounds.configurations import listed, mesh_groups
+from strategy.bounds.quick_bound import least_work
 from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
-from strategy.search.candidate.candidates import Request
-from strategy.search.candidate.quick_bound import least_work
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
-from strategy.search.configurations import listed, mesh_groups
 from strategy.search.contradiction import contradictory
 from strategy.search.full_layout import priced_in_full
 from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState
+from strategy.space.candidates import Request
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""

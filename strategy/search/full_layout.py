@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InternalError, present
+from strategy.bounds.layer_template import on_one_stage
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import assign_stages
 from strategy.layout.objective import Priced
 from strategy.passes.planned import planned_graph
-from strategy.search.candidate.candidates import Request, placements_of
-from strategy.search.layouts.short_model import expanded, shortened
 from strategy.search.search_state import LayoutProposal
-from strategy.search.template.layer_template import on_one_stage
+from strategy.space.candidates import Request, placements_of
+from strategy.space.short_model import expanded, shortened
 
 
 def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIMITED) -> Priced:

@@ -11,22 +11,22 @@ import numpy as np
 
 from strategy.base.budget import UNLIMITED
 from strategy.base.errors import InfeasibleError
+from strategy.bounds.configurations import MeshGroup
+from strategy.bounds.least_work import LeastWork
+from strategy.bounds.point import HELD, SIZE, SUMS, TIMES, FloatArray
 from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.models import Model
 from strategy.search.candidate.candidate_solve import solved_as
-from strategy.search.candidate.candidates import Request
 from strategy.search.candidate.infeasibility import Tightest, nothing_fits
-from strategy.search.candidate.least_work import LeastWork
-from strategy.search.configurations import MeshGroup
 from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
 from strategy.search.template.outer_approximation import blocks, chunks_in_flight
-from strategy.search.template.point import HELD, SIZE, SUMS, TIMES, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
+from strategy.space.candidates import Request
 
 LOOKED_AT = 3
 """So many groups are looked at, those whose layers hold least."""

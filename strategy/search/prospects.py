@@ -10,16 +10,16 @@ import math
 
 import numpy as np
 
+from strategy.bounds.least_work import LeastWork
+from strategy.bounds.point import HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.search.box import Box
-from strategy.search.candidate.candidates import Request
-from strategy.search.candidate.least_work import LeastWork
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound
-from strategy.search.template.point import HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
+from strategy.space.candidates import Request
 
 TIE = 0.01
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""

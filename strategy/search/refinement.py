@@ -23,18 +23,9 @@ import numpy as np
 from strategy.base.beside import spare_processors
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
-from strategy.layout.config import PlanConfig
-from strategy.models import Model
-from strategy.search.box import EXHAUSTED, Box, of_tensor_axis
-from strategy.search.candidate.candidates import Request
-from strategy.search.candidate.least_work import LeastWork
-from strategy.search.configurations import MeshGroup
-from strategy.search.lightest import least_bytes
-from strategy.search.prospects import TIE, Prospects
-from strategy.search.search_result import Watch
-from strategy.search.shared_cuts import SharedCuts, all_of_micro_batch, on_tensor_axis, plain, restricted
-from strategy.search.template.answers import Answer, Question, Templates
-from strategy.search.template.point import (
+from strategy.bounds.configurations import MeshGroup
+from strategy.bounds.least_work import LeastWork
+from strategy.bounds.point import (
     DEFERRED,
     HELD,
     MESSAGES,
@@ -47,7 +38,16 @@ from strategy.search.template.point import (
     WAITING,
     FloatArray,
 )
+from strategy.layout.config import PlanConfig
+from strategy.models import Model
+from strategy.search.box import EXHAUSTED, Box, of_tensor_axis
+from strategy.search.lightest import least_bytes
+from strategy.search.prospects import TIE, Prospects
+from strategy.search.search_result import Watch
+from strategy.search.shared_cuts import SharedCuts, all_of_micro_batch, on_tensor_axis, plain, restricted
+from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
+from strategy.space.candidates import Request
 
 MOST_STALLED = 2
 """So many cuts in turn may gain nothing before no further one is looked for."""

@@ -23,11 +23,19 @@ from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, SbplanError
 from strategy.base.status import Status
+from strategy.bounds.quick_bound import least_work, quick_bound_ns
 from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import CandidateBound, Solved, examine
-from strategy.search.candidate.candidates import (
+from strategy.search.candidate.fitted_plan import fitted_plan
+from strategy.search.candidate.infeasibility import nothing_fits, tightest
+from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
+from strategy.search.candidate.simulated_plan import Simulate
+from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
+from strategy.search.deep_search import deep_search
+from strategy.search.search_result import SearchResult, Watch
+from strategy.space.candidates import (
     Request,
     candidates_of,
     free_rules,
@@ -35,15 +43,7 @@ from strategy.search.candidate.candidates import (
     with_less_memory,
     with_offload,
 )
-from strategy.search.candidate.fitted_plan import fitted_plan
-from strategy.search.candidate.infeasibility import nothing_fits, tightest
-from strategy.search.candidate.quick_bound import least_work, quick_bound_ns
-from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
-from strategy.search.candidate.simulated_plan import Simulate
-from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
-from strategy.search.deep_search import deep_search
-from strategy.search.layouts.short_model import shortened
-from strategy.search.search_result import SearchResult, Watch
+from strategy.space.short_model import shortened
 
 SINGLE_SHARE = 0.3
 """Share of the time limit for a single candidate that has a layout by then: there is nothing to compare it with."""

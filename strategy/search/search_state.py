@@ -10,8 +10,8 @@ from strategy.graph.signature import Signature
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.search.candidate.candidates import Request
 from strategy.search.template.stages import Pipelined
+from strategy.space.candidates import Request
 
 MARGIN = 1.0
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""

@@ -12,21 +12,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategy.layout.config import PlanConfig, Recompute
-from strategy.layout.schedule import Schedule
-from strategy.search.box import Box, of_tensor_axis, of_work
-from strategy.search.candidate.candidates import Request
-from strategy.search.candidate.least_exchange import (
+from strategy.bounds.least_exchange import (
     LeastAdding,
     least_adding,
     least_exchange_ns,
     least_message_ns,
     least_step_exchange_ns,
 )
-from strategy.search.candidate.least_work import LeastWork, least_steps_ns
-from strategy.search.template.answers import Answer, Question, on_axes
-from strategy.search.template.outer_approximation import OuterApproximation, least_times
-from strategy.search.template.point import (
+from strategy.bounds.least_work import LeastWork, least_steps_ns
+from strategy.bounds.point import (
     DEFERRED,
     HELD,
     MICRO,
@@ -39,6 +33,12 @@ from strategy.search.template.point import (
     FloatArray,
     time_at,
 )
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.schedule import Schedule
+from strategy.search.box import Box, of_tensor_axis, of_work
+from strategy.search.template.answers import Answer, Question, on_axes
+from strategy.search.template.outer_approximation import OuterApproximation, least_times
+from strategy.space.candidates import Request
 
 FEW = 4
 """Gradients of more micro-batches are added up and exchanged like those of so many."""

@@ -15,9 +15,9 @@ from strategy.graph.signature import op_signatures
 from strategy.layout.config import PlanConfig
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.search.candidate.candidates import free_rules, space_of
-from strategy.search.layouts.classes import classify
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.candidates import free_rules, space_of
+from strategy.space.classes import classify
+from strategy.space.space import SearchSpace
 from tests.campaigns.outcome import Outcome
 from tests.support.small_plans import config_of, request
 

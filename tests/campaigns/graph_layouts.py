@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from strategy.base.status import Status
 from strategy.ilp.solve import smallest_limit, solve
 from strategy.layout.convert import lay_out
-from strategy.search.layouts.layout_problem import layout_problem
+from strategy.space.layout_problem import layout_problem
 from tests.support.random_graphs import GraphCase, Priced, every_layout, price, random_case
 
 

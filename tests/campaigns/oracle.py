@@ -45,8 +45,8 @@ from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.plan.plan import Plan
 from strategy.program.program import Program
-from strategy.search.candidate.candidates import Request
 from strategy.search.search import search
+from strategy.space.candidates import Request
 from tests.campaigns.outcome import Outcome, survived
 from tests.support.listed_plans import candidates, lighter, listed
 from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced

@@ -16,9 +16,9 @@ from strategy.plan.plan import Plan, write_plan
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.sbp.tensor import DType
-from strategy.search.candidate.candidates import Pins
-from strategy.search.layouts.deduce import Deduction
 from strategy.search.search import search
+from strategy.space.candidates import Pins
+from strategy.space.deduce import Deduction
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import request, simulated
 

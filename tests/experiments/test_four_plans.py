@@ -17,8 +17,8 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan, write_plan
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.sbp.tensor import DType
-from strategy.search.candidate.candidates import Pins
-from strategy.search.layouts.deduce import Deduction
+from strategy.space.candidates import Pins
+from strategy.space.deduce import Deduction
 from tests.experiments.test_experts import experts
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import config_of, plan_by_rules, request

@@ -17,9 +17,9 @@ from strategy.cost.calibrate import Calibration, calibrate
 from strategy.cost.measurement import Features, Measurement
 from strategy.passes.training import Training
 from strategy.plan.verify import verify
-from strategy.search.candidate.candidates import Request
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
+from strategy.space.candidates import Request
 from tests.mpi.plans import MODEL, small_plan
 from tests.support.small_plans import cluster, request
 

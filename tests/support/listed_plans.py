@@ -3,11 +3,11 @@
 What is listed is stated in three places and written here again, as plain as can be:
 
     candidates      every way to cut all devices into data x tensor x pipeline and the batch into micro-batches that
-                    the pins allow; no more stages (times laps) than layers (`strategy.search.candidate.candidates`)
+                    the pins allow; no more stages (times laps) than layers (`strategy.space.candidates`)
     lighter ones    of each, with activations computed again, with parameters gathered per use (stage 3 of ZeRO), and
                     with both, where no pin says otherwise (the docstring of `strategy.search.search`)
     signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
-                    (`strategy.search.layouts.rules`): along the tensor axis inputs are whole, all else is free; along
+                    (`strategy.space.rules`): along the tensor axis inputs are whole, all else is free; along
                     the data axis the inputs are split by sample, and in layers everything follows from that, op after
                     op (`sample_flow`) - but where layouts are pinned or ZeRO says how parameters lie, all but the
                     inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`).
@@ -39,7 +39,7 @@ from strategy.passes.training import training_graph
 from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Split
-from strategy.search.candidate.candidates import Request
+from strategy.space.candidates import Request
 
 Options = dict[str, tuple[Signature, ...]]
 """Op name -> the signatures that it may have."""

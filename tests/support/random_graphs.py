@@ -2,7 +2,7 @@
 
 A case is a graph of at most eight ops, a pipeline of one or two meshes, random constants of the cost model, and a few
 of the legal signatures of every op. `every_layout` lays all combinations out one by one and prices what comes out, so
-that it shares nothing with `strategy.search.layouts.layout_problem` but the meaning.
+that it shares nothing with `strategy.space.layout_problem` but the meaning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strategy.layout.schedule import Schedule
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.space import SearchSpace
 
 MOST_OPS = 8
 ADAMW = {"lr": 0.1, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-8, "weight_decay": 0.0}

@@ -16,7 +16,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.sbp.sbp import B, NdSbp, Sbp
-from strategy.search.candidate.candidates import Pins, Request
+from strategy.space.candidates import Pins, Request
 from tests.support.listed_plans import Listed, candidates, lighter, listed
 from tests.support.tiny_models import TinyConfig
 

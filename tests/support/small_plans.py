@@ -41,10 +41,10 @@ from strategy.program.program import ActKind, Program
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate, solved_as
-from strategy.search.candidate.candidates import Request, space_of
 from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep, simulated_plan
-from strategy.search.layouts.deduce import deduce
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.candidates import Request, space_of
+from strategy.space.deduce import deduce
+from strategy.space.space import SearchSpace
 from tests.support.poison import Poison
 
 Array = npt.NDArray[Any]

@@ -8,7 +8,7 @@
     z.numpy()                                            the whole, on every rank
 
 Every rank runs the same lines (see `executor.frontend.world`). An operation runs at once, under the signature that the
-greedy deduction takes (`strategy.search.layouts.deduce`): operands that are laid out otherwise are converted first, by
+greedy deduction takes (`strategy.space.deduce`): operands that are laid out otherwise are converted first, by
 the same boxing and the same collectives as in a plan. A module that is called with global tensors runs like this too,
 so the same code is traced into a graph or executed line by line.
 """

@@ -24,7 +24,7 @@ from strategy.graph.signature import Signature, op_signatures
 from strategy.layout.layout import Home
 from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Rate
-from strategy.search.layouts.deduce import Deduction, SignatureFit, pick
+from strategy.space.deduce import Deduction, SignatureFit, pick
 
 _LABELS = tuple(str(number) for number in range(1, 9))
 

@@ -1,12 +1,12 @@
 """OneFlow's deduction: nodes in order, each takes what costs least given the neighbours before it.
 
-Source: OneFlow, `operator.cpp`, `GreedilyFindMinCopyCostNdSbp`. `strategy.search.layouts.deduce` is the same rule over
+Source: OneFlow, `operator.cpp`, `GreedilyFindMinCopyCostNdSbp`. `strategy.space.deduce` is the same rule over
 a graph, where an op sees the layouts of its inputs and pays for conversions alone; here a node also pays its own cost,
 for the problem does not say which part of it is what. It knows no memory and nothing of what follows: where it ends in
 forbidden pairs or beyond the limit, `repair` is our help.
 
 It is exact where each node's cost depends on earlier neighbours alone and later nodes can always follow for nothing.
-What OneFlow publishes of it are deduced signatures, which the tests of `strategy.search.layouts.deduce` hold.
+What OneFlow publishes of it are deduced signatures, which the tests of `strategy.space.deduce` hold.
 """
 
 from __future__ import annotations

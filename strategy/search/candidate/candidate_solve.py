@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
@@ -25,11 +26,10 @@ from strategy.layout.layout import Layout
 from strategy.layout.makespan import PipelineTimes
 from strategy.layout.objective import Priced
 from strategy.lowering.lifetime_peak import lifetime_peaks
-from strategy.search.candidate.candidates import Request, space_of
-from strategy.search.candidate.quick_bound import quick_bound_ns
 from strategy.search.candidate.weighted_problem import WeightedProblem
-from strategy.search.layouts.deduce import Deduction, deduce
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.candidates import Request, space_of
+from strategy.space.deduce import Deduction, deduce
+from strategy.space.space import SearchSpace
 
 NEGLIGIBLE = 1e-3
 """A part of the objective that it is not worth looking at a second layout for, where any gap is allowed."""

@@ -13,8 +13,8 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate
-from strategy.search.candidate.candidates import Request, free_rules
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
+from strategy.space.candidates import Request, free_rules
 
 ROUNDS = 4
 """How often a candidate is solved again before it is refused."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
+from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.ilp.solve.memory_feasibility import least_peak
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
@@ -19,9 +20,8 @@ from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.program.program import Program
 from strategy.search.candidate.candidate_solve import Solved, solved_as
-from strategy.search.candidate.candidates import Request, free_rules, space_of
-from strategy.search.candidate.quick_bound import quick_bound_ns
-from strategy.search.layouts.layout_problem import layout_problem
+from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.layout_problem import layout_problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, evaluate
 from strategy.ilp.solve import solve
 from strategy.ilp.solve.solution import Solution
-from strategy.search.layouts.layout_problem import LayoutProblem, layout_problem
-from strategy.search.layouts.restriction import restrict
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.layout_problem import LayoutProblem, layout_problem
+from strategy.space.restriction import restrict
+from strategy.space.space import SearchSpace
 
 START_SHARE = 0.5
 """Share of the time that is left for the choice that solving begins with."""

@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from strategy.base.budget import Budget
+from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.point import FloatArray
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings, Converter
 from strategy.models import Model
-from strategy.search.candidate.candidates import Request, placements_of
-from strategy.search.layouts.short_model import multiplicities
-from strategy.search.template.layer_template import LayerTemplate
 from strategy.search.template.parts import ModelParts, parts_of
-from strategy.search.template.point import FloatArray
 from strategy.search.template.stages import messages_ns
+from strategy.search.template.template_solve import solve_template
+from strategy.space.candidates import Request, placements_of
+from strategy.space.short_model import multiplicities
 
 MOST_TEMPLATES = 16
 """So many are kept, the latest; one of two axes holds some ten MiB."""
@@ -103,7 +104,7 @@ class Templates:
         template = self._once(question, make, question.budget)
         deadline_s = min(question.budget.deadline_s, time.monotonic() + question.most_s)
         budget = Budget(deadline_s, question.budget.max_entries)
-        least, signatures, point = template.solve(question.weights, budget)
+        least, signatures, point = solve_template(template, question.weights, budget)
         if question.tensor_axis:
             return Answer(least, point, None)
         graph = template.space.graph

@@ -22,14 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from strategy.graph.graph import Phase
-from strategy.layout.config import PlanConfig
-from strategy.layout.critical_path import critical_path, straight_path
-from strategy.layout.makespan import PipelineTimes
-from strategy.layout.schedule import Schedule, chunk_order
-from strategy.search.candidate.least_exchange import LeastAdding
-from strategy.search.candidate.least_work import LeastBytes, LeastSeconds
-from strategy.search.template.point import (
+from strategy.bounds.least_exchange import LeastAdding
+from strategy.bounds.least_work import LeastBytes, LeastSeconds
+from strategy.bounds.point import (
     BYTES,
     DEFERRED,
     HELD,
@@ -43,6 +38,11 @@ from strategy.search.template.point import (
     WAITING,
     FloatArray,
 )
+from strategy.graph.graph import Phase
+from strategy.layout.config import PlanConfig
+from strategy.layout.critical_path import critical_path, straight_path
+from strategy.layout.makespan import PipelineTimes
+from strategy.layout.schedule import Schedule, chunk_order
 from strategy.search.template.stages import FIRST, LAST, parts_at, stage_times
 
 UNITS = np.concatenate([np.full(BYTES.start, 1e6), np.full(SIZE - BYTES.start, 2.0**20)])

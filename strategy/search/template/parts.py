@@ -20,8 +20,8 @@ from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
-from strategy.search.layouts.bundles import owner_of
-from strategy.search.layouts.short_model import LAYERS, places_of
+from strategy.space.bundles import owner_of
+from strategy.space.short_model import LAYERS, places_of
 
 
 @dataclass(frozen=True, slots=True)

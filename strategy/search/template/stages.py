@@ -22,10 +22,10 @@ from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.schedule import at_position
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
-from strategy.search.layouts.short_model import LAYERS, MIDDLE
-from strategy.search.layouts.space import SearchSpace
 from strategy.search.template.chunks_held import chunks_held
 from strategy.search.template.parts import LayerPart, ModelParts
+from strategy.space.short_model import LAYERS, MIDDLE
+from strategy.space.space import SearchSpace
 
 IntArray = npt.NDArray[np.int64]
 FIRST, LAST = 0, 2

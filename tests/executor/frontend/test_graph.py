@@ -32,8 +32,8 @@ from strategy.passes.updates import Optimizer
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, Split
 from strategy.sbp.tensor import DType
-from strategy.search.layouts.choose import ChooseSignatures, deduced, searched
-from strategy.search.layouts.deduce import Deduction
+from strategy.search.choose import ChooseSignatures, deduced, searched
+from strategy.space.deduce import Deduction
 from tests.executor.worlds import on_ranks
 from tests.mpi.launch import run_ranks
 from tests.mpi.shared_state import Evaluate, Mlp, Train, features, trained

@@ -12,8 +12,8 @@ from strategy.hardware.presets import find_cluster
 from strategy.models import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.search.candidate.candidates import Request
-from strategy.search.layouts.short_model import shortened
+from strategy.space.candidates import Request
+from strategy.space.short_model import shortened
 
 MODEL = GptConfig(layers=8, width=1024, heads=4, sequence=512, vocabulary=1024)
 

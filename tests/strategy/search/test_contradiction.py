@@ -13,7 +13,6 @@ from strategy.base.errors import InfeasibleError, InputError
 from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule
 from strategy.sbp.sbp import B, Partial, Split
-from strategy.search.candidate.candidates import Pins
 from strategy.search.contradiction import (
     Pin,
     contradictory,
@@ -23,6 +22,7 @@ from strategy.search.contradiction import (
     single_pins,
     smallest_contradiction,
 )
+from strategy.space.candidates import Pins
 from tests.strategy.search.test_deep_search import asked
 
 PINS = Pins(dp=4, tp=2, pp=2, micro_batch=1, recompute=Recompute.FULL, zero_stage=1, layouts={"*.fc1.weight": (B, B)})

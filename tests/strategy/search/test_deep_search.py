@@ -12,6 +12,8 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
+from strategy.bounds.configurations import SCHEDULES, mesh_groups
+from strategy.bounds.quick_bound import least_work
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
 from strategy.layout.config import Recompute
@@ -25,13 +27,11 @@ from strategy.passes.training import Training
 from strategy.plan.plan import plan_text
 from strategy.plan.verify import verify
 from strategy.search import deep_search as module
-from strategy.search.candidate.candidates import Pins, Request
-from strategy.search.candidate.quick_bound import least_work
-from strategy.search.configurations import SCHEDULES, mesh_groups
-from strategy.search.layouts.short_model import shortened
 from strategy.search.refinement import Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
+from strategy.space.candidates import Pins, Request
+from strategy.space.short_model import shortened
 from tests.support.small_plans import simulated
 
 DEEP = GptConfig(layers=8, width=512, heads=8, sequence=256, vocabulary=1024)

@@ -16,10 +16,10 @@ from strategy.plan.plan import plan_text
 from strategy.plan.verify import verify
 from strategy.sbp.sbp import B, Split
 from strategy.search.candidate.candidate_solve import CandidateBound, examine
-from strategy.search.candidate.candidates import Pins, Request, candidates_of
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import SINGLE_SHARE, search
 from strategy.search.search_result import SearchResult
+from strategy.space.candidates import Pins, Request, candidates_of
 from tests.support.small_plans import request, simulated
 
 

@@ -10,15 +10,15 @@ import pytest
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
+from strategy.bounds.point import MICRO, SAVED, SIZE
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.search.layouts.short_model import shortened
 from strategy.search.template.answers import Answer, Question, Templates
-from strategy.search.template.point import MICRO, SAVED, SIZE
 from strategy.search.workers import Workers
+from strategy.space.short_model import shortened
 from tests.support.small_plans import request
 
 GPT = GptConfig(layers=6, width=64, heads=4, sequence=16, vocabulary=96)

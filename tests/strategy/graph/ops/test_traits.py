@@ -11,6 +11,7 @@ import pytest
 
 from simulator.exchange.workload import workload
 from strategy.base.errors import SbplanError
+from strategy.bounds import quick_bound
 from strategy.cost import cost
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op
@@ -49,9 +50,8 @@ from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import MOVES, Placement, Space
 from strategy.sbp.sbp import parse_nd
 from strategy.sbp.tensor import DType
-from strategy.search.candidate import quick_bound
-from strategy.search.layouts.pins import pinned
-from strategy.search.layouts.rules import along_axes
+from strategy.space.pins import pinned
+from strategy.space.rules import along_axes
 from tests.support.megatron import MegatronConfig
 from tests.support.small_plans import MODEL, cluster, config_of, request
 

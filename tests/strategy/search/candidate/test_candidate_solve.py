@@ -17,10 +17,10 @@ from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate, solved_as
-from strategy.search.candidate.candidates import Request, free_rules, space_of
 from strategy.search.candidate.weighted_problem import WeightedProblem
-from strategy.search.layouts.layout_problem import layout_problem
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.layout_problem import layout_problem
+from strategy.space.space import SearchSpace
 from tests.support.small_plans import MODEL, config_of, request
 
 STAGES = config_of(Training(global_batch=4, num_micro_batches=2), pp=2)

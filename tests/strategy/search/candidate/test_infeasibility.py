@@ -14,8 +14,8 @@ from strategy.ilp.solve.memory_feasibility import Feasibility, find_legal, least
 from strategy.layout.config import Offload, Recompute
 from strategy.passes.training import Training
 from strategy.search.candidate import infeasibility
-from strategy.search.candidate.candidates import Pins, candidates_of
 from strategy.search.search import search
+from strategy.space.candidates import Pins, candidates_of
 from tests.support.small_plans import MODEL, request, simulated
 
 

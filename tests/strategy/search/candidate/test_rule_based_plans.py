@@ -10,8 +10,8 @@ import pytest
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.passes.training import Training
-from strategy.search.candidate.candidates import Request, candidates_of
 from strategy.search.candidate.rule_based_plans import likely_first, plan_by_rule, solved_by_rule, state_bytes
+from strategy.space.candidates import Request, candidates_of
 from tests.support.small_plans import config_of, request, simulated
 
 

@@ -10,9 +10,9 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.ilp.problem import evaluate
 from strategy.passes.training import Training
-from strategy.search.candidate.candidates import free_rules, space_of
 from strategy.search.candidate.weighted_problem import WeightedProblem
-from strategy.search.layouts.space import SearchSpace
+from strategy.space.candidates import free_rules, space_of
+from strategy.space.space import SearchSpace
 from tests.support.small_plans import config_of, request
 
 TRAINING = Training(global_batch=4, num_micro_batches=2)

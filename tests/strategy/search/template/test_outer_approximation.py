@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from strategy.base.budget import UNLIMITED
+from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.point import DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.quick_bound import least_work
 from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.critical_path import critical_path, length_ns, straight_path
@@ -22,14 +25,12 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated, examine
-from strategy.search.candidate.candidates import Request, free_rules, space_of
-from strategy.search.candidate.quick_bound import least_work
-from strategy.search.layouts.short_model import expanded, shortened
-from strategy.search.template.layer_template import LayerTemplate
 from strategy.search.template.outer_approximation import OuterApproximation, blocks, chunks_in_flight
 from strategy.search.template.parts import parts_of
-from strategy.search.template.point import DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.search.template.stages import parts_at, pipelined
+from strategy.search.template.template_solve import solve_template
+from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.short_model import expanded, shortened
 from tests.support.small_plans import request
 
 GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
@@ -65,7 +66,7 @@ def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
     assert short is not None
     weights = found.bound(config).weights
     template = LayerTemplate.of(asked, short, config, UNLIMITED)
-    least, signatures, _ = template.solve(weights, UNLIMITED)
+    least, signatures, _ = solve_template(template, weights, UNLIMITED)
     found.add_cut(weights, least)
     parts = parts_of(template.space.graph, *template.arranged(signatures), asked.cost)
     return pipelined(parts, config, asked.model.layers, (0, 0), overlaps=True).step_ns
@@ -97,7 +98,7 @@ def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
     template, found, points = LayerTemplate.of(asked, short, config, UNLIMITED), within(asked, config), []
     weights = found.bound(config).weights
     for _ in range(8):
-        least, _, point = template.solve(weights, UNLIMITED)
+        least, _, point = solve_template(template, weights, UNLIMITED)
         found.add_cut(weights, least)
         points.append(point)
         bound, mixed = found.bound(config), found.mixed(config, points)
@@ -115,7 +116,9 @@ def test_what_mixes_hold_beyond_the_memory_has_its_price() -> None:
     asked = request(4, TRAINING, model=GPT, backend="cuda")
     short, found = shortened(GPT), within(asked, config)
     assert short is not None
-    _, _, point = LayerTemplate.of(asked, short, config, UNLIMITED).solve(found.bound(config).weights, UNLIMITED)
+    _, _, point = solve_template(
+        LayerTemplate.of(asked, short, config, UNLIMITED), found.bound(config).weights, UNLIMITED
+    )
     held = int(found.held_bytes(config, point))
     plenty, scarce = (replace(found, limit_bytes=limit, programs={}) for limit in (2 * held, held // 2))
     enough, little = plenty.mixed(config, [point]), scarce.mixed(config, [point])
@@ -175,7 +178,7 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
         weights = within(asked, config).bound(config).weights
         weights[HELD] = weights[SUMS] = weights[SAVED] = byte * np.array([1.0, GPT.layers - 2, 1.0])
         found = LayerTemplate.of(asked, short, config, UNLIMITED)
-        _, signatures, point = found.solve(weights, UNLIMITED)
+        _, signatures, point = solve_template(found, weights, UNLIMITED)
         everywhere = expanded(found.space.graph, deep.graph, signatures)
         assert everywhere is not None
         solved = evaluated(config, deep, everywhere, 0)

@@ -1,0 +1,267 @@
+"""Layer template: the layout problem of a short model on the mesh of one stage, its parts weighed as a deep model's.
+
+    cost = sum over the coordinates of a point of  weight x what the choice of layouts takes or holds there
+
+The choice that costs least is a layout of the deep model. Its least cost is a bound on the same sum under all choices
+whose layers are alike, and, with the weights of a path through the schedule, on the step itself
+(`outer_approximation`). A template is built once and solved under any weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import cast
+
+import numpy as np
+
+from strategy.base.budget import Budget
+from strategy.base.identity import Identity
+from strategy.bounds.point import (
+    DEFERRED,
+    HELD,
+    MESSAGES,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    WAITING,
+    time_at,
+    unit,
+)
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
+from strategy.graph.signature import SbpFilter, Signature
+from strategy.layout.arrangement import Arrangement, arrange
+from strategy.layout.config import PlanConfig
+from strategy.layout.convert import Boxings, Converter, lay_out
+from strategy.layout.layout import Layout
+from strategy.layout.objective import Account
+from strategy.layout.schedule import Schedule
+from strategy.models import Model
+from strategy.passes.planned import planned_graph
+from strategy.passes.weight_gradients import defer_weight_gradients
+from strategy.sbp.placement import Space
+from strategy.sbp.sbp import Partial, Reduce, Sbp
+from strategy.sbp.tensor import Rate
+from strategy.space.candidates import Request, free_rules, placements_of, space_of
+from strategy.space.layout_problem import LinearLayoutProblem, linear_layout_problem
+from strategy.space.rules import following_samples
+from strategy.space.short_model import LAYERS, MIDDLE, places_of
+from strategy.space.space import Handed, Kept, SearchSpace, Weight
+
+NOTHING, UNITS = np.zeros(SIZE, np.int64), tuple(unit(at) for at in range(SIZE))
+"""Of what counts nowhere, and of what counts at one coordinate."""
+NOTHING.flags.writeable = False
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTemplate:
+    """The problem of a short model on one stage's mesh."""
+
+    space: SearchSpace
+    problem: LinearLayoutProblem
+
+    @staticmethod
+    def of(
+        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
+        """The template of a configuration; what is found of `boxings` is there for further ones.
+
+        Raises:
+            OutOfTimeError: the time ran out before it was built.
+            InfeasibleError: the pins leave an op without signature.
+        """
+        boxings = {} if boxings is None else boxings
+        placements = placements_of(config)[:2]
+        between = Converter(request.cost, placements, boxings) if len(placements) > 1 else None
+        return _template(request, short, on_one_stage(config), budget, boxings, following=False, between=between)
+
+    @staticmethod
+    def of_tensor_axis(
+        request: Request, short: Model, config: PlanConfig, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
+        """The same without data axis, where what follows samples along that counts alone: all data axes have it alike.
+
+        Gradients are added up over micro-batches, two of them: what is exchanged once these are over does not count.
+
+        Raises:
+            OutOfTimeError, InfeasibleError: as `of`.
+        """
+        alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=2)
+        training = replace(request.training, global_batch=2 * config.micro_batch)
+        boxings = {} if boxings is None else boxings
+        return _template(replace(request, training=training), short, alone, budget, boxings, following=True)
+
+    def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
+        """The short model under signatures, on one stage."""
+        layout = lay_out(self.space.graph, self.space.stages, signatures, self.space.converter)
+        return layout, arrange(self.space.graph, layout, self.space.pipeline)
+
+
+def _template(
+    request: Request,
+    short: Model,
+    config: PlanConfig,
+    budget: Budget,
+    boxings: Boxings,
+    *,
+    following: bool,
+    between: Converter | None = None,
+) -> LayerTemplate:
+    space = space_of(replace(request, model=short), config, free_rules(config))
+    graph = space.graph
+    counted = _following(request, short, config) if following else frozenset(graph.by_name)
+    homes, kept = _held(graph, counted, everything=not following)
+    space = replace(
+        space,
+        converter=Converter(request.cost, space.stages.placements, boxings),
+        wanted=sums_alone(space.wanted),
+        weigh=_weigher(graph, counted),
+        home_weights=homes,
+        kept=kept,
+        handed={} if between is None else _handed(graph, between),
+    )
+    return LayerTemplate(space, linear_layout_problem(space, SIZE, budget=budget))
+
+
+def _following(request: Request, short: Model, config: PlanConfig) -> frozenset[str]:
+    """The ops that follow samples along a data axis: as a micro-batch of two ranks tells, with a sample for each."""
+    two = replace(config, dp=2, tp=1, micro_batch=1)
+    training = replace(request.training, global_batch=2 * config.num_micro_batches)
+    graph = planned_graph(short, replace(request, training=training).training_with(two), two)
+    return frozenset(following_samples(graph, 2))
+
+
+def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFilter]:
+    """What is wanted, but for what reads terms of a maximum or a minimum: they are combined where they arise."""
+
+    def of(op: Op) -> SbpFilter:
+        before = None if wanted is None else wanted(op)
+
+        def alone(axis: int, position: int, sbp: Sbp) -> bool:
+            if position < len(op.inputs) and isinstance(sbp, Partial) and sbp.reduce is not Reduce.SUM:
+                return False
+            return before is None or before(axis, position, sbp)
+
+        return alone
+
+    return of
+
+
+def on_one_stage(config: PlanConfig) -> PlanConfig:
+    """The configuration with the same mesh and micro-batches, without a pipeline."""
+    return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weigher:
+    """Says at which coordinate an act counts: by its pass, and the part that its op belongs to."""
+
+    part_of: Mapping[str, int]
+    counted: frozenset[str]
+    apart: frozenset[str]
+    """Gradients of weights: a pass of their own under some schedules."""
+
+    def __call__(self, op: Op, account: Account) -> Weight:
+        name, _ = account
+        if op.name not in self.counted or name not in PASSES:
+            return NOTHING
+        if name == "backward_ns" and op.name in self.apart:
+            name = "weight_ns"
+        return UNITS[time_at(name, self.part_of[op.name])]
+
+
+def _weigher(graph: Graph, counted: frozenset[str]) -> _Weigher:
+    return _Weigher(places_of(graph), counted, _apart(graph))
+
+
+def _apart(graph: Graph) -> frozenset[str]:
+    """Gradients of weights, which are a pass of their own under some schedules."""
+    return _known_apart(Identity(graph))
+
+
+@lru_cache(maxsize=8)
+def _known_apart(known: Identity) -> frozenset[str]:
+    graph = cast(Graph, known.held)
+    return frozenset(op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT)
+
+
+def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
+    """What the middle layer reads of the first one, handed on from stage to stage, and of the last one, handed back.
+
+    Args:
+        graph: of the short model.
+        between: of the first two stages of a pipeline.
+    """
+    found: dict[str, Handed] = {}
+    for name, value in graph.values.items():
+        producer = graph.producer.get(name)
+        if producer is None or value.rate is not Rate.MICRO_BATCH or producer.layer not in (0, LAYERS - 1):
+            continue
+        readers = tuple(op.name for op in graph.consumers[name] if op.layer == MIDDLE)
+        if readers:
+            onward = producer.layer == 0
+            weight = unit(MESSAGES.start + (not onward))
+            found[name] = Handed(weight, readers, int(not onward), int(onward), between)
+    return found
+
+
+def _held(
+    graph: Graph, counted: frozenset[str], *, everything: bool
+) -> tuple[Mapping[str, Weight], Mapping[str, Kept]]:
+    """What bytes count: (value -> where it lives, value -> for whom it is kept).
+
+    Only what is held for certain, until the last backward pass: variables and sums where they live; what is made once
+    per step, in every layout in which backward passes read it; and what these read of their micro-batch. Where a
+    layer reads a value in both passes, its copies are made in the first one, so that every layout which the second one
+    wants is kept; what is read in the backward pass alone is kept where it lives or, at the end of a stage, as it is
+    wanted.
+
+    Args:
+        graph: of the short model.
+        counted: the ops whose values count, and what they read.
+        everything: whether all that is held for the step counts.
+    """
+    homes: dict[str, Weight] = {}
+    kept: dict[str, Kept] = {}
+    apart = _apart(graph)
+    part_of = places_of(graph)
+    for name, value in graph.values.items():
+        decider = deciding_op(graph, name)
+        if decider is None or value.space is not Space.DEVICE:
+            continue
+        part, readers = part_of[decider.name], graph.consumers[name]
+        if value.rate is Rate.MICRO_BATCH:
+            if decider.name not in counted:
+                continue
+            later = [op for op in readers if op.phase is not Phase.FORWARD]
+            if not later or any(op.name not in counted for op in later):
+                continue
+            there = part_of[later[0].name]
+            if decider.phase is not Phase.FORWARD:
+                waiting = [op.name for op in later if op.name in apart and part_of[op.name] == there]
+                if waiting and decider.name not in apart:
+                    kept[name] = Kept(unit(DEFERRED.start + there), (waiting[0],), or_home=True)
+                continue
+            later = [op for op in later if part_of[op.name] == there]
+            weight = unit((WAITING if all(op.name in apart for op in later) else SAVED).start + there)
+            if any(op.phase is Phase.FORWARD and part_of[op.name] == there for op in readers):
+                kept[name] = Kept(weight, tuple(op.name for op in later))
+            elif part == there:
+                homes[name] = weight
+            else:
+                kept[name] = Kept(weight, (later[0].name,), or_home=True)
+        elif value.role is Role.VARIABLE:
+            homes |= {name: unit(HELD.start + part)} if everything else {}
+        elif decider.phase is Phase.FORWARD:
+            often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
+            often = [op for op in often if op.name in counted and op.phase is not Phase.FORWARD]
+            places = [part_of[op.name] for op in often]
+            if places:
+                part = part if part in places else places[0]
+                here = tuple(op.name for op in often if part_of[op.name] == part)
+                kept[name] = Kept(unit(HELD.start + part), here)
+        elif decider.phase is not Phase.UPDATE and everything:
+            homes[name] = unit(SUMS.start + part)
+    return homes, kept

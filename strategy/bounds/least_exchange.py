@@ -1,0 +1,231 @@
+"""Least exchange: what a layer's parameters and gradients take at least on their way where the data axis shares them.
+
+Under stage 3 of ZeRO every parameter that samples are multiplied with is gathered along the data axis for each pass of
+each micro-batch, and under stages 2 and 3 the gradients of every micro-batch are reduced to their parts. However the
+other axes cut a tensor, that takes no less than the cheapest of these ways.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from strategy.bounds.least_work import LeastWork
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
+from strategy.layout.config import PlanConfig
+from strategy.layout.convert import Converter
+from strategy.layout.layout import Home
+from strategy.passes.zero_layouts import is_shared
+from strategy.program.program import ActKind
+from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
+from strategy.sbp.tensor import Rate, Shape, TensorSpec
+from strategy.space.candidates import Request, placements_of
+from strategy.space.rules import beside_experts
+from strategy.space.short_model import MIDDLE
+
+
+@dataclass(frozen=True, slots=True)
+class LayerExchange:
+    """What a layer exchanges in a micro-batch: parameters, once for every pass that reads them, and gradients.
+
+    `added` are the sums over micro-batches of what is `reduced`, by the ops that `adding` names.
+    """
+
+    gathered: tuple[TensorSpec, ...]
+    reduced: tuple[TensorSpec, ...]
+    added: tuple[TensorSpec, ...]
+    adding: tuple[tuple[str, ...], ...]
+
+
+def exchanged(graph: Graph) -> LayerExchange:
+    """Of the middle layer of a short model that is not parallel yet."""
+    beside = beside_experts(graph)
+    gathered, reduced, added, adding = [], [], [], []
+    for name, value in graph.values.items():
+        producer = graph.producer.get(name)
+        if value.rate is Rate.STEP and not (producer is not None and producer.phase is Phase.UPDATE):
+            readers = [
+                op
+                for op in graph.consumers[name]
+                if op.layer == MIDDLE
+                and op.name not in beside
+                and any(graph.values[other].rate is Rate.MICRO_BATCH for other in op.inputs)
+            ]
+            gathered += [_smallest(graph, name)] * len({op.phase is Phase.FORWARD for op in readers})
+        if producer is None or producer.layer != MIDDLE or value.rate is not Rate.MICRO_BATCH:
+            continue
+        sums = [
+            (op, out)
+            for op in graph.consumers[name]
+            for out in op.outputs
+            if act_rate(graph, op) is Rate.MICRO_BATCH and graph.values[out].rate is Rate.STEP
+        ]
+        if sums and producer.name not in beside:
+            (op, out), *_ = sums
+            reduced.append(_smallest(graph, name))
+            added.append(_smallest_later(graph, out))
+            adding.append((*(cast.name for cast in _casts(graph, name)), op.name))
+    return LayerExchange(tuple(gathered), tuple(reduced), tuple(added), tuple(adding))
+
+
+def _smallest(graph: Graph, name: str) -> TensorSpec:
+    """The spec of fewest bytes in which a value may travel: its own, or that of what it is cast from."""
+    sources = (graph.values[cast.inputs[0]].spec for cast in _casts(graph, name))
+    return min((graph.values[name].spec, *sources), key=lambda spec: spec.nbytes)
+
+
+def _casts(graph: Graph, name: str) -> Iterator[Op]:
+    """What a value was made by, one after another, of something of the same shape."""
+    shape, producer = graph.values[name].spec.shape, graph.producer.get(name)
+    while producer is not None and len(producer.inputs) == 1:
+        if graph.values[producer.inputs[0]].spec.shape != shape:
+            return
+        yield producer
+        producer = graph.producer.get(producer.inputs[0])
+
+
+def _smallest_later(graph: Graph, name: str) -> TensorSpec:
+    """The spec of fewest bytes in which a sum may travel: its own, or that of what it is cast to."""
+    shape = graph.values[name].spec.shape
+    casts = (op.outputs[0] for op in graph.consumers[name] if len(op.inputs) == len(op.outputs) == 1)
+    alike = (graph.values[out].spec for out in casts if graph.values[out].spec.shape == shape)
+    return min((graph.values[name].spec, *alike), key=lambda spec: spec.nbytes)
+
+
+def _exchanged(work: LeastWork, config: PlanConfig) -> LayerExchange:
+    if config.recompute not in work.exchanges:
+        work.exchanges[config.recompute] = exchanged(work.graph(config.recompute))
+    found: LayerExchange = work.exchanges[config.recompute]
+    return found
+
+
+def _converter(work: LeastWork, config: PlanConfig) -> Converter:
+    """Of the first stage's mesh; prices are remembered."""
+    placements = placements_of(config)[:1]
+    if placements not in work.converters:
+        work.converters[placements] = Converter(work.cost, placements)
+    return work.converters[placements]
+
+
+def least_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+    """Of all layers, in a micro-batch."""
+    if config.dp == 1 or config.zero_stage < 2 or work.unusual:
+        return 0
+    known, converter = _exchanged(work, config), _converter(work, config)
+    gathers = known.gathered if config.zero_stage == 3 else ()
+    total = sum(_least_ns(converter, config, spec, shared_first=True) for spec in gathers)
+    total += sum(_least_ns(converter, config, spec, shared_first=False) for spec in known.reduced)
+    return request.model.layers * int(total * (1 - 1e-9))
+
+
+def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+    """Of a layer's parameters, once per step, where they are whole along the data axis while samples pass.
+
+    Gradients are terms then: they are added up on every rank, or to parts, and the parts of what is updated by them
+    are gathered.
+    """
+    if config.dp == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
+        return 0
+    known, converter = _exchanged(work, config), _converter(work, config)
+    smallest: dict[Shape, TensorSpec] = {}
+    for spec in known.gathered:
+        smallest[spec.shape] = min(smallest.get(spec.shape, spec), spec, key=lambda one: one.nbytes)
+    total = 0.0
+    for once, several in zip(known.reduced, known.added, strict=True):
+        spec = several if config.num_micro_batches * once.nbytes >= several.nbytes else once
+        whole = _least_ns(converter, config, spec, shared_first=False, to_all=True)
+        parts = _least_ns(converter, config, spec, shared_first=False)
+        gathered = smallest.get(spec.shape)
+        back = 0.0 if gathered is None else _least_ns(converter, config, gathered, shared_first=True)
+        total += min(whole, parts + back)
+    return int(total * (1 - 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastAdding:
+    """What it takes to add up a layer's gradients over micro-batches.
+
+    A rank adds up all that it has made, and holds as much; or what is left to it once these are reduced to parts along
+    the data axis, in every micro-batch.
+
+    Attributes:
+        ns: of a micro-batch at least, beside what is done to parts.
+        nbytes: of all sums.
+        ns_per_byte: that a micro-batch takes more at least for each byte less that is held.
+    """
+
+    ns: float
+    nbytes: float
+    ns_per_byte: float
+
+
+def least_adding(request: Request, work: LeastWork, config: PlanConfig) -> LeastAdding | None:
+    """Of a layer; None where nothing is added up, or is reduced first in any case."""
+    if config.dp == 1 or config.num_micro_batches == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
+        return None
+    graph, parts = work.graph(config.recompute), config.tp * config.cp
+    known, converter = _exchanged(work, config), _converter(work, config)
+    total, nbytes, rates = 0.0, 0.0, [math.inf]
+    for reduced, added, names in zip(known.reduced, known.added, known.adding, strict=True):
+        ops = [graph.by_name[name] for name in names]
+        whole_s, part_s = (sum(work.evenly_s(graph, op, among) for op in ops) for among in (parts, parts * config.dp))
+        more_ns = max(whole_s - part_s, 0.0) * 1e9
+        reduced_ns = _least_ns(converter, config, reduced, shared_first=False)
+        total += min(more_ns, reduced_ns)
+        nbytes += added.nbytes / parts
+        if reduced_ns > more_ns:
+            rates.append((reduced_ns - more_ns) / (added.nbytes / parts * (1 - 1 / config.dp)))
+        else:
+            rates.append(0.0)
+    rate = min(rates)
+    return LeastAdding(total * (1 - 1e-9), nbytes, rate if math.isfinite(rate) else 0.0)
+
+
+def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+    """Of what a layer hands on to the next, from stage to stage: an even part, in one message."""
+    if config.pp == 1 or work.unusual:
+        return 0
+    graph, size = work.graph(config.recompute), math.prod(config.mesh)
+    nbytes = max(
+        (
+            value.spec.nbytes
+            for name, value in graph.values.items()
+            if value.rate is Rate.MICRO_BATCH
+            and value.role is Role.COMPUTED
+            and graph.producer[name].layer == MIDDLE
+            and graph.producer[name].phase is Phase.FORWARD
+            and any(op.layer == MIDDLE + 1 and op.phase is Phase.FORWARD for op in graph.consumers[name])
+        ),
+        default=0,
+    )
+    each = nbytes * config.micro_batch // (config.tp * config.cp)
+    level = request.cost.cluster.level((0, size))
+    return int(1e9 * request.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level)))
+
+
+def _least_ns(
+    converter: Converter, config: PlanConfig, spec: TensorSpec, *, shared_first: bool, to_all: bool = False
+) -> float:
+    """Nanoseconds from parts to the whole or, of terms, to parts, or to all; the least over layouts on other axes."""
+    if not is_shared(spec.shape, config) and config.zero_stage:
+        return 0.0
+    whole: Sbp = B if shared_first else P
+    found = math.inf
+    along: list[Sbp] = [B] if to_all else [Split(dim) for dim in range(len(spec.shape))]
+    for one, beside in itertools.product(along, _layouts(spec, config.mesh[1:])):
+        parts: NdSbp = (one, *beside)
+        if not is_legal_layout(spec.shape, parts, config.mesh):
+            continue
+        ends: tuple[NdSbp, NdSbp] = (parts, (whole, *beside)) if shared_first else ((whole, *beside), parts)
+        found = min(found, sum(converter.prices_ns(spec, Home(0, ends[0]), 0, ends[1])))
+    return found if math.isfinite(found) or config.zero_stage == 0 else 0.0
+
+
+def _layouts(spec: TensorSpec, mesh: Shape) -> Iterator[tuple[Sbp, ...]]:
+    """Whole or split, along every other axis."""
+    splits = [Split(dim) for dim in range(len(spec.shape))]
+    each: list[list[Sbp]] = [[B, *splits] if parts > 1 else [B] for parts in mesh]
+    return itertools.product(*each)

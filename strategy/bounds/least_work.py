@@ -1,0 +1,390 @@
+"""Least work: seconds that no choice of layouts can save, for every micro-batch and number of ranks that share it.
+
+Every op has a part on every rank. Along the data axis samples are shared out; the other axes cut it by rows, columns,
+depth or into whole products, or not at all: the cheapest way counts. What moves bytes or computes without being one
+product of matrices is spread evenly. Conversions, and what has to be reduced, count nothing.
+
+Sizes are read off the model with one and with two samples: what grows, grows with the samples.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.base.units import to_ns
+from strategy.cost.cost import CostModel, op_features
+from strategy.cost.measurement import Features
+from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
+from strategy.graph.signature import op_signatures
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.convert import Converter
+from strategy.layout.makespan_bound import makespan_bound_ns
+from strategy.layout.schedule import Schedule
+from strategy.models import Model
+from strategy.passes.planned import planned_graph
+from strategy.passes.training import Training
+from strategy.passes.weight_gradients import defer_weight_gradients
+from strategy.sbp.placement import Placement, Space
+from strategy.sbp.tensor import Rate
+from strategy.space.rules import beside_experts, following_samples
+from strategy.space.short_model import LAYERS, MIDDLE, multiplicities, places_of, shortened
+
+LOOKED_AT = 2**14
+"""Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
+LARGEST = 2**60
+"""Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
+NEGLIGIBLE = 1e-9
+"""By this part every sum is lowered: far more than its floats err by."""
+
+
+Three = tuple[float, float, float]
+_Kind = tuple[Recompute, bool]
+"""What is computed again, and whether gradients of several micro-batches are added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastSeconds:
+    """Of a micro-batch, by pass, and of a step: ahead of all layers, in them, behind them."""
+
+    forward_s: Three
+    backward_s: Three
+    weight_s: Three
+    step_s: Three
+    free_s: tuple[Three, Three, Three]
+    """Forward, backward, gradients of weights: what of them does not follow samples along the data axis."""
+
+    @property
+    def following_s(self) -> float:
+        """Of a micro-batch, what follows samples along the data axis."""
+        return self.micro_batch_s - sum(map(sum, self.free_s))
+
+    @property
+    def micro_batch_s(self) -> float:
+        """Of a micro-batch."""
+        return sum(map(sum, (self.forward_s, self.backward_s, self.weight_s)))
+
+    @property
+    def outside_s(self) -> float:
+        """Of a micro-batch, what is no layer's: it is on the first and on the last stage alone."""
+        return sum(each[0] + each[2] for each in (self.forward_s, self.backward_s, self.weight_s))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastBytes:
+    """Of one layer on its fullest rank.
+
+    Attributes:
+        held: for the whole step.
+        used: of that, what samples are multiplied with, in parts along the tensor and context axes alone.
+        sums: of gradients, from the first backward pass on.
+        saved: by a micro-batch, from its forward pass to its backward pass.
+    """
+
+    held: float
+    used: float
+    sums: float
+    saved: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Bytes of one layer, unsplit: held, those of it that samples are multiplied with, sums; saved per sample."""
+
+    held: int
+    used: int
+    sums: int
+    saved: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    """Alike ops: what one does with one sample and with two, of which pass, where, and how many there are.
+
+    They are ahead of all layers (0), in them (1) or behind them (2).
+
+    What samples do not say is free to be cut in any way along the data axis, too.
+    """
+
+    one: Features
+    two: Features
+    part: str
+    place: int
+    free: bool
+    count: int
+
+    def among(self, config: PlanConfig) -> int:
+        """Ranks of the data axis that share out what there is of it, of all their samples."""
+        return config.dp if self.free or self.part == "step" else 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Even:
+    """An op, and the seconds of a part of it: some whatever its size, the others shared out."""
+
+    whole: Features
+    each_s: float
+    shared_s: float
+
+    def seconds(self, parts: int) -> float:
+        """Of one of so many even parts."""
+        return self.each_s + self.shared_s / parts
+
+
+@dataclass(slots=True)
+class LeastWork:
+    """What a training takes at least; what was asked for is remembered.
+
+    Where layouts or tiles are pinned, data may lie as it never does without pins: then all is `unusual`, and free.
+    """
+
+    model: Model
+    training: Training
+    cost: CostModel
+    unusual: bool = False
+    known: dict[tuple[_Kind, int, int, int], LeastSeconds] = field(default_factory=dict)
+    items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
+    scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
+    least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
+    parts: dict[tuple[Features, int], float] = field(default_factory=dict)
+    sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
+    converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
+    """Of meshes that were asked about."""
+    exchanges: dict[Recompute, Any] = field(default_factory=dict)
+    """What a layer exchanges, see `least_exchange`."""
+
+    def seconds(self, config: PlanConfig) -> LeastSeconds:
+        """The least seconds of the busiest rank of any stage, as if it were all stages."""
+        kind, samples, parts, _ = key = _key(config)
+        if key not in self.known:
+            sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
+            freely = {part: [0.0, 0.0, 0.0] for part in sums}
+            for i, item in enumerate(self._items_of(kind)):
+                among = item.among(config)
+                seconds = item.count * self._least(kind, i, samples * among, parts * among)
+                sums[item.part][item.place] += seconds * (1 - NEGLIGIBLE)
+                freely[item.part][item.place] += seconds * (1 - NEGLIGIBLE) * item.free
+            forward, backward, weight, step = ((ahead, within, behind) for ahead, within, behind in sums.values())
+            free = [(ahead, within, behind) for ahead, within, behind in freely.values()]
+            self.known[key] = LeastSeconds(forward, backward, weight, step, (free[0], free[1], free[2]))
+        return self.known[key]
+
+    def look_up(self, configs: Iterable[PlanConfig]) -> None:
+        """Find what the products of configurations take, all at once: asked for one by one it takes long."""
+        wanted: dict[object, dict[tuple[Features, int], None]] = {}
+        for config in {_key(config): config for config in configs}.values():
+            kind, samples, parts, _ = _key(config)
+            for i, item in enumerate(self._items_of(kind)):
+                if item.one.product is not None:
+                    among = item.among(config)
+                    whole = self._scaled(kind, i, samples * among).whole
+                    if self._is_looked_up(whole, parts * among) and (whole, parts * among) not in self.parts:
+                        alike = wanted.setdefault((whole.key, whole.kind, whole.half), {})
+                        alike[whole, parts * among] = None
+        for alike in wanted.values():
+            pieces = [-(-np.array(whole.product) // _ways(parts)) for whole, parts in alike]
+            (like, _), *_ = alike
+            seconds = self.cost.product_seconds(like, np.concatenate(pieces))
+            starts = np.cumsum([0, *map(len, pieces[:-1])])
+            self.parts.update(zip(alike, np.minimum.reduceat(seconds, starts).tolist(), strict=True))
+
+    def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
+        """What a layer leaves on its fullest rank at least."""
+        sizes, parts = self._sizes(config.recompute), config.tp * config.cp
+        whole = 0 if config.zero_stage == 3 or self.unusual else sizes.used
+        held = whole / parts + (sizes.held - whole) / (parts * config.dp)
+        return LeastBytes(
+            held,
+            whole / parts,
+            sizes.sums / (parts * config.dp),
+            sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
+        )
+
+    def graph(self, recompute: Recompute) -> Graph:
+        """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
+        return _alone(self.model, self.training, (recompute, True), 1)
+
+    def evenly_s(self, graph: Graph, op: Op, parts: int) -> float:
+        """Seconds of an even part of an op of a graph without parallelism, as if it lost nothing by its shape."""
+        return self._evenly(_whole(graph, op)).seconds(parts)
+
+    def _sizes(self, recompute: Recompute) -> _Sizes:
+        if recompute not in self.sizes:
+            short = shortened(self.model) is not None
+            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0, 0)
+        return self.sizes[recompute]
+
+    def _scaled(self, kind: _Kind, i: int, samples: int) -> _Even:
+        """What the i-th op does with so many samples."""
+        key = kind, i, samples
+        if key not in self.scaled:
+            self.scaled[key] = self._evenly(_with_samples(self.items[kind][i], samples))
+        return self.scaled[key]
+
+    def _least(self, kind: _Kind, i: int, samples: int, parts: int) -> float:
+        """Seconds of the cheapest part of the i-th op, with so many samples, that one of so many ranks can be left."""
+        key = kind, i, samples, parts
+        if key not in self.least:
+            self.least[key] = self._least_of(self._scaled(kind, i, samples), parts)
+        return self.least[key]
+
+    def _least_of(self, even: _Even, parts: int) -> float:
+        if not self._is_looked_up(even.whole, parts):
+            return even.seconds(parts)
+        key = even.whole, parts
+        if key not in self.parts:
+            pieces = -(-np.array(even.whole.product) // _ways(parts))
+            self.parts[key] = float(self.cost.product_seconds(even.whole, pieces).min())
+        return self.parts[key]
+
+    def _is_looked_up(self, whole: Features, parts: int) -> bool:
+        """Whether all ways to cut an op are looked at."""
+        few = parts <= LOOKED_AT and not self.unusual
+        return whole.product is not None and few and math.prod(whole.product) <= LARGEST
+
+    def _items_of(self, kind: _Kind) -> tuple[_Item, ...]:
+        if kind not in self.items:
+            self.items[kind] = _items(self.model, self.training, kind, unusual=self.unusual)
+        return self.items[kind]
+
+    def _evenly(self, whole: Features) -> _Even:
+        """An op whose even parts lose nothing by their shape."""
+        found = self.cost.coefficients_of(replace(whole, product=None))
+        shared_s = found.s_per_flop * whole.flop + found.s_per_byte * whole.nbytes
+        return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
+
+
+def _key(config: PlanConfig) -> tuple[_Kind, int, int, int]:
+    """What the least seconds of a configuration depend on."""
+    kind = config.recompute, config.num_micro_batches > 1
+    return kind, config.micro_batch, config.tp * config.cp, config.dp
+
+
+def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:
+    """The ops of a model, alike ones together, without parallelism."""
+    graphs = [_alone(model, training, kind, samples) for samples in (1, 2)]
+    counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
+    apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
+    follow = following_samples(graphs[1], 2)
+    places = places_of(graphs[0])
+    found: Counter[tuple[Features, Features, str, int, bool]] = Counter()
+    for op in graphs[0].ops:
+        one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
+        part = "step"
+        if act_rate(graphs[0], op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE:
+            part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
+        free = unusual or op.name not in follow
+        place = 1 if op.layer is not None else 2 * (places[op.name] == LAYERS - 1)
+        found[one, two, part, place, free] += counts.get(op.name, 1)
+    return tuple(_Item(*key, count) for key, count in found.items())
+
+
+def _sizes(graph: Graph) -> _Sizes:
+    """Of the middle layer of a short model."""
+    beside = beside_experts(graph)
+    held = used = sums = saved = 0
+    for name, value in graph.values.items():
+        op = deciding_op(graph, name)
+        if op is None or op.layer != MIDDLE or value.space is not Space.DEVICE:
+            continue
+        nbytes, readers = value.spec.expected.nbytes, graph.consumers[name]
+        if value.rate is Rate.STEP and value.role is not Role.VARIABLE and op.phase is not Phase.FORWARD:
+            sums += nbytes * (op.phase is not Phase.UPDATE)
+        elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
+            held += nbytes
+            used += nbytes * any(_is_with_samples(graph, one) and one.name not in beside for one in readers)
+        elif op.phase is Phase.FORWARD and any(one.phase is not Phase.FORWARD for one in readers):
+            saved += nbytes
+    return _Sizes(held, used, sums, saved)
+
+
+def _is_with_samples(graph: Graph, op: Op) -> bool:
+    """Whether an op of a layer reads samples, so that along the data axis all else is whole that it reads."""
+    return op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
+
+
+def _alone(model: Model, training: Training, kind: _Kind, samples: int) -> Graph:
+    """The graph of one rank that trains alone, on micro-batches of so many samples."""
+    recompute, several = kind
+    count = 2 if several else 1
+    config = PlanConfig(1, 1, 1, samples, count, Schedule.GPIPE, recompute=recompute)
+    alone = replace(training, global_batch=count * samples, num_micro_batches=count)
+    return planned_graph(shortened(model) or model, alone, config)
+
+
+def _whole(graph: Graph, op: Op) -> Features:
+    """Of an op on one rank."""
+    (signature, *_) = op_signatures(graph, op, (1, 1))
+    return op_features(graph, op, signature, (1, 1))
+
+
+def _with_samples(item: _Item, samples: int) -> Features:
+    """An op with so many samples."""
+
+    def at(one: int, two: int) -> int:
+        return one + (two - one) * (samples - 1)
+
+    one, two = item.one, item.two
+    product = None
+    if one.product is not None and two.product is not None:
+        rows, columns, depth, count = (at(a, b) for a, b in zip(one.product, two.product, strict=True))
+        product = rows, columns, depth, count
+    return replace(one, flop=at(one.flop, two.flop), nbytes=at(one.nbytes, two.nbytes), product=product)
+
+
+@cache
+def _ways(parts: int) -> npt.NDArray[np.int64]:
+    """Every way to cut rows, columns, depth, and how many there are, among ranks some of which may do the same.
+
+    (ways, 4); of those that leave all ranks something of their own, and of all others too: a larger product may be
+    cheaper than a smaller one.
+    """
+    divisors = [d for d in range(1, parts + 1) if parts % d == 0]
+    products = (ways for ways in itertools.product(divisors, repeat=4) if parts % math.prod(ways) == 0)
+    return np.array(list(products), np.int64)
+
+
+def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt.ArrayLike = 0) -> list[int]:
+    """What a step of each configuration takes at least.
+
+    Args:
+        work: of the training.
+        configs: some of it.
+        known_ns: (configs,) what a micro-batch is known to take at least in what follows samples, in all layers and
+            passes together.
+    """
+    work.look_up(configs)
+    least = [work.seconds(config) for config in configs]
+    totals = [
+        [max(to_ns(sum(each)) - 1, 0) for each in (one.forward_s, one.backward_s, one.weight_s, one.step_s)]
+        for one in least
+    ]
+    forward, backward, weight, step = np.array(totals, np.int64).reshape(-1, 4).T
+    following = [to_ns(one.following_s) for one in least]
+    more = np.maximum(np.broadcast_to(known_ns, len(configs)) - np.array(following, np.int64) - 3, 0)
+    shapes = np.array([(c.pp, c.num_micro_batches, c.virtual_stages) for c in configs], np.int64).reshape(-1, 3)
+    found = np.zeros(len(configs), np.int64)
+    schedules = np.array([c.schedule for c in configs])
+    for schedule in dict.fromkeys(c.schedule for c in configs):
+        rows = np.flatnonzero(schedules == schedule)
+        stages, count, laps = shapes[rows].T
+        found[rows] = makespan_bound_ns(
+            schedule,
+            stages,
+            count,
+            laps,
+            forward_ns=forward[rows],
+            backward_ns=backward[rows],
+            weight_ns=weight[rows],
+            step_ns=step[rows],
+            more_ns=more[rows],
+        )
+    return [int(bound) for bound in found]

@@ -1,1 +1,0 @@
-"""layouts: which signatures an op may have, and the integer problem of choosing one for each."""

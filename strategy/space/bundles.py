@@ -1,0 +1,111 @@
+"""Bundles: values of one template that the same classes write and read, whose copies are therefore decided together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from strategy.graph.graph import Graph, Op, Phase, deciding_op
+from strategy.layout.arrangement import Lifetimes
+from strategy.layout.objective import account_of, message_account
+from strategy.sbp.tensor import Rate, TensorSpec
+from strategy.space.classes import Classes, OpClass, Writer
+from strategy.space.space import SearchSpace, Weight
+
+Instance = tuple[str, int, int]
+"""(value, the stage that it lives on or -1 where it is loaded, the stage of its readers)."""
+Weights = tuple[Weight, Weight, Weight]
+"""What a nanosecond of a conversion counts: at home, on the way, and where it arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Values of one template with alike writers and readers: where each instance is and goes."""
+
+    writer: Writer | None
+    readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
+    """(class, at which of its inputs it reads the value)."""
+    spec: TensorSpec
+    instances: tuple[Instance, ...]
+    moves: Mapping[tuple[int, int], Weights]
+    """(home stage, readers' stage) -> what that conversion of all instances costs."""
+
+
+@dataclass(slots=True)
+class _BundleBuilder:
+    """A bundle whose instances are added one by one."""
+
+    writer: Writer | None
+    readers: tuple[tuple[OpClass, tuple[int, ...]], ...]
+    spec: TensorSpec
+    instances: list[Instance] = field(default_factory=list)
+    moves: dict[tuple[int, int], Weights] = field(default_factory=dict)
+
+    def add(self, value: str, home: int, stage: int, weights: Weights) -> None:
+        """Add a value whose conversion from its home to its readers has some weights."""
+        self.instances.append((value, home, stage))
+        leaving, moving, arriving = self.moves.get((home, stage), (0, 0, 0))
+        self.moves[home, stage] = leaving + weights[0], moving + weights[1], arriving + weights[2]
+
+    def freeze(self) -> Bundle:
+        """The bundle."""
+        return Bundle(self.writer, self.readers, self.spec, tuple(self.instances), MappingProxyType(self.moves))
+
+
+def bundles(classes: Classes) -> list[Bundle]:
+    """All values that are read, by the stage of their readers."""
+    found: dict[object, _BundleBuilder] = {}
+    space = classes.space
+    lifetimes = Lifetimes(space.graph, space.stages, space.pipeline)
+    for name, value in space.graph.values.items():
+        writer, home = classes.writer(name), _home_stage(classes, name)
+        for stage, readers in _readers(classes, name).items():
+            wanted = tuple((reader.index, positions) for reader, positions in readers)
+            source = None if writer is None else writer.identity
+            key = (source, wanted, home == stage, value.spec, value.role)
+            found.setdefault(key, _BundleBuilder(writer, readers, value.spec)).add(
+                name, home, stage, _weights(lifetimes, space, name, home, stage)
+            )
+    return [builder.freeze() for builder in found.values()]
+
+
+def _weights(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, stage: int) -> Weights:
+    """Of the conversion of one value; where it is loaded, of the load, which is where it arrives."""
+    rate, owner = space.graph.values[name].rate, owner_of(space.graph, name)
+    if deciding_op(space.graph, name) is None:
+        lap = lifetimes.leg(lifetimes.readers(name, stage)[0]).lap
+        return 0, 0, space.weight(owner, account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap))
+    (phase, lap), (later, other) = (lifetimes.when(name, home, stage, at=at) for at in (home, stage))
+    leaves, arrives = account_of(rate, phase, home, lap), account_of(rate, later, stage, other)
+    moves = message_account(space.pipeline, len(space.stages.placements), rate, phase, home, lap)
+    leaving, moving, arriving = (space.weight(owner, one) for one in (leaves, moves, arrives))
+    return leaving, moving, arriving
+
+
+def owner_of(graph: Graph, value: str) -> Op:
+    """Whom conversions of a value are made for: its first reader, but its writer where the update alone reads it."""
+    readers, producer = graph.consumers[value], graph.producer.get(value)
+    if producer is not None and (not readers or all(reader.phase is Phase.UPDATE for reader in readers)):
+        return producer
+    return readers[0]
+
+
+def _home_stage(classes: Classes, value: str) -> int:
+    stages = classes.space.stages
+    if value in classes.held:
+        return stages.homes[value].stage
+    decider = deciding_op(classes.space.graph, value)
+    return -1 if decider is None else stages.stage_of[decider.name]
+
+
+def _readers(classes: Classes, value: str) -> dict[int, tuple[tuple[OpClass, tuple[int, ...]], ...]]:
+    """Stage -> the classes that read a value there, each with its positions."""
+    by_stage: dict[int, dict[int, tuple[OpClass, tuple[int, ...]]]] = {}
+    for op in classes.space.graph.consumers[value]:
+        reader = classes.of_op[op.name]
+        found = by_stage.setdefault(classes.space.stages.stage_of[op.name], {})
+        known = found[reader.index][1] if reader.index in found else ()
+        positions = {i for i, read in enumerate(op.inputs) if read == value}
+        found[reader.index] = (reader, tuple(sorted(positions.union(known))))
+    return {stage: tuple(found.values()) for stage, found in by_stage.items()}

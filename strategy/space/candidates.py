@@ -1,0 +1,348 @@
+"""Candidates: what a search chooses from.
+
+A candidate is one way to cut the devices into stages x data x context x tensor and the batch into micro-batches. Its
+search space holds the signatures that the rules of its axes and the user's pins leave for every op. Sequences are split
+where the user pins a context-parallel degree, or where they are long.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from strategy.base.errors import GraphError, InputError, report
+from strategy.cost.cost import CostModel
+from strategy.graph.graph import Graph
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
+from strategy.layout.convert import Converter
+from strategy.layout.layout import Stages, assign_stages
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.models import Model
+from strategy.passes.planned import planned_graph
+from strategy.passes.recompute import dropped_values
+from strategy.passes.training import Training, training_graph
+from strategy.passes.zero_layouts import zero_filter
+from strategy.sbp.placement import Placement
+from strategy.sbp.sbp import B, NdSbp
+from strategy.sbp.tensor import Shape
+from strategy.space.deduce import Deduction
+from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
+from strategy.space.rules import AlongAxes, along_axes
+from strategy.space.short_model import shortened
+from strategy.space.space import Keep, SearchSpace, all_of
+
+FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
+"""The rules of the axes in a search: the data axis follows the samples, the others are free but for positions."""
+
+WITHOUT_ZERO = {"data": "samples split"}
+"""Rule of the data axis -> what is left of it where ZeRO says how parameters lie along it."""
+
+
+AS_PINNED = {"samples": "samples split"}
+"""Rule -> what it leaves open where layouts are pinned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern).
+
+    Where micro-batches pass the stages on several laps, `stages` are virtual stages.
+    """
+
+    dp: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+    context: Context | None = None
+    pp: int | None = None
+    micro_batch: int | None = None
+    num_micro_batches: int | None = None
+    schedule: Schedule | None = None
+    recompute: Recompute | None = None
+    recompute_values: tuple[str, ...] = ()
+    offload: Offload | None = None
+    offload_values: tuple[str, ...] = ()
+    zero_stage: int | None = None
+    zero_owner: bool = False
+    zero_min_size: int | None = None
+    tiles: int | None = None
+    tiled: tuple[str, ...] = ("*",)
+    virtual_stages: int | None = None
+    layouts: Mapping[str, NdSbp] = field(default_factory=dict)
+    stages: Mapping[str, int] = field(default_factory=dict)
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Pattern of op names -> the devices of its stage, instead of the stage's number."""
+
+    def __post_init__(self) -> None:
+        report([*placement_problems(self.placements), *self._schedule_problems()], where="pins")
+
+    def _schedule_problems(self) -> Iterator[InputError]:
+        """What no degrees can make good; micro-batches in groups only where both numbers are pinned."""
+        schedule, laps = self.schedule or Schedule.ONE_F_ONE_B, self.laps
+        stages, count = (self.pp, self.num_micro_batches) if self.pp and self.num_micro_batches else (1, 1)
+        problem = schedule_problem(schedule, stages, laps, count)
+        if problem is not None:
+            yield InputError("no such schedule", where="[config]", got=problem)
+        if self.placements and laps > 1:
+            hint = "pin virtual stages by their numbers, under [stage]"
+            yield InputError("devices do not tell virtual stages apart", where="[placement]", hint=hint)
+
+    @property
+    def laps(self) -> int:
+        """Virtual stages per device."""
+        if self.virtual_stages is not None:
+            return self.virtual_stages
+        return 1 if self.schedule is None else self.schedule.default_laps
+
+    @property
+    def devices_per_stage(self) -> int | None:
+        """As many as a stage has that is pinned by its devices."""
+        return next((len(devices) for devices in self.placements.values()), None)
+
+    @property
+    def numbered_stages(self) -> dict[str, int]:
+        """Pattern of op names -> stage, of those pinned by their devices too."""
+        return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is searched for. `training.num_micro_batches` is the search's to choose."""
+
+    model_name: str
+    model: Model
+    training: Training
+    cost: CostModel
+    memory_limit_bytes: int
+    pins: Pins = Pins()
+    deduction: Deduction | None = None
+    """Deduce signatures by this rule instead of searching for the best ones."""
+    gap: float = 0.01
+    """Part of the objective that it is not worth refining boxes of configurations for."""
+    incumbents: bool = True
+    """Whether plans that are laid out by rules stand beside those that are searched for."""
+
+    @property
+    def devices(self) -> int:
+        """All devices of the cluster are used."""
+        return self.cost.cluster.devices
+
+    def training_with(self, config: PlanConfig) -> Training:
+        """The training with the micro-batches of a candidate."""
+        return replace(self.training, num_micro_batches=config.num_micro_batches)
+
+    def pipeline_of(self, config: PlanConfig) -> Pipeline:
+        """The pipeline of a candidate."""
+        overlaps = self.cost.cluster.overlaps
+        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
+
+
+def candidates_of(request: Request) -> Iterator[PlanConfig]:
+    """Every division of devices and batch that the pins allow, with what else they fix."""
+    pins = request.pins
+    if pins.zero_owner and not pins.zero_stage:
+        raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
+    schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
+    last = max(pins.numbered_stages.values(), default=0)
+    for degrees in degrees_of(request):
+        if not last < degrees.pp * laps <= max(request.model.layers, 1):
+            continue
+        if pins.devices_per_stage not in (None, request.devices // degrees.pp) or (pins.zero_stage and degrees.dp == 1):
+            continue
+        if schedule_problem(schedule, degrees.pp, laps, degrees.num_micro_batches) is None:
+            yield replace(
+                degrees,
+                schedule=schedule,
+                virtual_stages=laps,
+                recompute=pins.recompute or Recompute.NONE,
+                recompute_values=pins.recompute_values,
+                offload=pins.offload or Offload.NONE,
+                offload_values=pins.offload_values,
+                zero_stage=pins.zero_stage or 0,
+                tiles=pins.tiles or 1,
+                tiled=pins.tiled,
+                zero_owner=pins.zero_owner,
+                zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
+            )
+
+
+def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[PlanConfig]:
+    """Every division of devices and batch that the pins allow; schedule and what saves memory are still open.
+
+    Args:
+        request: what is searched for.
+        contexts: the context-parallel degrees where none is pinned.
+    """
+    pins, devices, batch = request.pins, request.devices, request.training.global_batch
+    context, contexts = pins.context or Context.RING, contexts if pins.cp is None else (pins.cp,)
+    for pp, cp in itertools.product(divisors(devices), contexts):
+        if pins.pp not in (None, pp) or devices // pp % cp:
+            continue
+        for tp in (tp for tp in divisors(devices // pp // cp) if pins.tp in (None, tp)):
+            dp = devices // pp // cp // tp
+            if pins.dp not in (None, dp) or batch % dp:
+                continue
+            for micro in divisors(batch // dp):
+                count = batch // dp // micro
+                if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
+                    yield PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B, cp=cp, context=context)
+
+
+def free_rules(config: PlanConfig) -> tuple[str, ...]:
+    """The rules of a candidate's axes in a search."""
+    return tuple(FREE[axis] for axis in config.axes)
+
+
+def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory.
+
+    Parameters gathered per use (stage 3 of ZeRO; layouts like stages 1 and 2 are in the candidate's own space),
+    activations computed again, and both.
+    """
+    shares = request.pins.zero_stage is None and config.dp > 1
+    again = (Recompute.NONE, *recomputable(request.model)) if request.pins.recompute is None else (config.recompute,)
+    for kind in again:
+        for stage in (0, 3) if shares else (config.zero_stage,):
+            smaller = replace(config, recompute=kind, zero_stage=stage)
+            cuts = kind is not Recompute.NONE and request.pins.numbered_stages
+            if smaller != config and (not cuts or _keeps_layers_whole(request, smaller)):
+                yield smaller
+
+
+def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A candidate with some of its memory on the host, where there is one.
+
+    Activations travel where all of them are kept; the optimiser goes where all else has been done that saves memory.
+    """
+    if request.pins.offload is not None or config.offload is not Offload.NONE or request.cost.cluster.host is None:
+        return
+    if config.recompute is Recompute.NONE and config.zero_stage == (request.pins.zero_stage or 0):
+        yield replace(config, offload=Offload.ACTIVATIONS)
+    if _saves_most(request, config):
+        yield from (replace(config, offload=what) for what in (Offload.OPTIMIZER, Offload.ALL))
+
+
+def _saves_most(request: Request, config: PlanConfig) -> bool:
+    """Whether nothing that saves memory on the device itself is left to try."""
+    recomputes = request.pins.recompute or (Recompute.NONE, *recomputable(request.model))[-1]
+    shares = 3 if request.pins.zero_stage is None and config.dp > 1 else config.zero_stage
+    return (config.recompute, config.zero_stage) == (recomputes, shares)
+
+
+def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
+    """Whether no pinned stage cuts a layer through what is computed again."""
+    try:
+        space_of(request, config, free_rules(config))
+    except GraphError:
+        return False
+    return True
+
+
+CHEAPEST_FIRST = (Recompute.MEMORY_BOUND, Recompute.SELECTIVE, Recompute.FULL)
+
+
+@lru_cache(maxsize=8)
+def recomputable(model: Model) -> tuple[Recompute, ...]:
+    """The kinds of recomputing that find something to drop in a model, cheapest first."""
+    graph = training_graph(shortened(model) or model, Training(global_batch=1))
+    return tuple(kind for kind in CHEAPEST_FIRST if dropped_values(graph, kind))
+
+
+def state_bytes(request: Request) -> int:
+    """About what parameters, gradients and both moments take on one device, in single precision."""
+    return 16 * request.model.parameters
+
+
+@lru_cache(maxsize=4096)
+def divisors(number: int) -> tuple[int, ...]:
+    """The divisors of a number, ascending."""
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return (*small, *(number // d for d in reversed(small) if d * d != number))
+
+
+def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, folded: bool = True) -> SearchSpace:
+    """The layouts of one candidate under one rule per axis; every stage's time counts once.
+
+    Unless `folded`, repeated layers may be laid out each in its own way.
+
+    Raises:
+        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline, or what is to be
+            offloaded has nowhere to go.
+        InfeasibleError: the mesh does not allow the pinned layouts; names every op.
+    """
+    if config.offload is not Offload.NONE and request.cost.cluster.host is None:
+        hint = "write a [host] section into its file: memory, memory_bandwidth, compute, bandwidth, latency"
+        where = f"cluster {request.cost.cluster.name}"
+        raise InputError("there is no host to offload to", where=where, got=str(config.offload), hint=hint)
+    graph = planned_graph(request.model, request.training_with(config), config)
+    placements, mesh, pins = placements_of(config), config.mesh, request.pins
+    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
+    stages = assign_stages(
+        graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+    )
+    return SearchSpace(
+        graph=graph,
+        stages=stages,
+        pipeline=request.pipeline_of(config),
+        cost=request.cost,
+        converter=Converter(request.cost, placements),
+        keep=_keep(graph, stages, config, pins),
+        wanted=_rules(graph, config, rules, pins).wanted,
+        owned=config.zero_owner,
+        folded=folded,
+        rule_based=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
+    )
+
+
+def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
+    """One mesh per stage, in pipeline order."""
+    size = math.prod(config.mesh)
+    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in range(config.pp))
+
+
+def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:
+    """The rules of the axes; where ZeRO says how parameters lie along the data axis, they do not."""
+    if pins.layouts:  # they may ask for what no samples would lead to
+        rules = [AS_PINNED.get(rule, rule) for rule in rules]
+    return along_axes(graph, config.mesh, _but_for_zero(config, rules))
+
+
+def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
+    """What ZeRO and pins leave."""
+    mesh = stages.placements[0].mesh
+    kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
+    if pins.layouts:
+        layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
+        kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)
+    return all_of(kept)
+
+
+def _but_for_zero(config: PlanConfig, rules: Sequence[str]) -> Sequence[str]:
+    """Rules without what ZeRO decides, where there is any."""
+    return [WITHOUT_ZERO.get(rule, rule) for rule in rules] if config.zero_stage else rules
+
+
+def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:
+    """The layout as signatures write it: along an axis of one rank there is nothing to lay out."""
+    return tuple(B if parts == 1 else sbp for sbp, parts in zip(nd_sbp, mesh, strict=True))
+
+
+def space_log10(request: Request) -> float:
+    """Decimal logarithm of the number of plans that a search chooses from: candidates times signatures of ops.
+
+    Repeated layers are alike and count once.
+    """
+    sizes = []
+    for config in candidates_of(request):
+        space = space_of(request, config, free_rules(config))
+        options: dict[str, int] = {}
+        for op in space.graph.ops:
+            name = space.graph.template_of(op)
+            if name not in options:
+                options[name] = len(space.options(op))
+        sizes.append(sum(math.log10(count) for count in options.values() if count))
+    largest = max(sizes, default=0.0)
+    return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0

@@ -1,0 +1,119 @@
+"""Layer templates: three layers, counted as many, cost and hold what many do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from strategy.base.budget import UNLIMITED
+from strategy.bounds.layer_template import LayerTemplate, on_one_stage
+from strategy.bounds.point import PASSES, FloatArray
+from strategy.layout.config import PlanConfig
+from strategy.layout.objective import ONCE, Priced
+from strategy.layout.schedule import Schedule
+from strategy.lowering.lower import lower_priced
+from strategy.lowering.memory import memory_nbytes
+from strategy.models import Model
+from strategy.models.gpt import GptConfig
+from strategy.models.llama import LlamaConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.search.candidate.candidate_solve import Solved, evaluated
+from strategy.search.template.parts import parts_of
+from strategy.search.template.stages import pipelined
+from strategy.search.template.template_solve import CLOSE_ENOUGH, solve_template
+from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.short_model import expanded, shortened
+from strategy.space.space import SearchSpace
+from tests.support.small_plans import request
+
+GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
+LLAMA = LlamaConfig(
+    layers=6, width=64, heads=4, key_heads=2, hidden=96, sequence=16, vocabulary=96, rotary_base=10000.0
+)
+TRAINING = Training(global_batch=8, precision=Precision.BF16)
+
+
+def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
+    """Everything alike, wherever it is."""
+    often = [step if name in ONCE else micro for name in PASSES]
+    times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 5))
+    return np.concatenate([times, [0.0, 0.0], nbytes])
+
+
+def template(asked: Request, config: PlanConfig) -> LayerTemplate:
+    short = shortened(asked.model)
+    assert short is not None
+    return LayerTemplate.of(asked, short, config, UNLIMITED)
+
+
+def allocated_bytes(asked: Request, deep: SearchSpace, solved: Solved) -> list[int]:
+    """What the fullest rank of every stage holds as it is laid out."""
+    program = lower_priced(Priced(deep.graph, solved.layout, asked.pipeline_of(solved.config), asked.cost))
+    allocated = memory_nbytes(program)
+    return [max(allocated[rank] for rank in placement.devices) for placement in deep.stages.placements]
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize(("dp", "tp"), [(2, 2), (4, 1), (1, 4)])
+def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: int) -> None:
+    asked = request(4, TRAINING, model=model, backend="cuda")
+    config = PlanConfig(dp, tp, 1, 2, 8 // dp // 2, schedule=Schedule.ONE_F_ONE_B)
+    found = template(asked, config)
+    weights = even(config.num_micro_batches, 1, model.layers)
+    least, signatures, point = solve_template(found, weights, UNLIMITED)
+    deep = space_of(asked, config, free_rules(config))
+    everywhere = expanded(found.space.graph, deep.graph, signatures)
+    assert everywhere is not None
+    solved = evaluated(config, deep, everywhere, 0)
+    cost = float(weights @ point)
+    assert solved.objective_ns == pytest.approx(cost, rel=1e-6), "norms of all layers are added up in one op"
+    assert (1 - 2 * CLOSE_ENOUGH) * cost <= least <= cost
+    layout, arrangement = found.arranged(signatures)
+    parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
+    one = pipelined(parts, config, model.layers, (0, 0), overlaps=True)
+    assert one.step_ns == cost
+    assert max(one.peak_bytes) == pytest.approx(max(allocated_bytes(asked, deep, solved)), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "laps"),
+    [(Schedule.ONE_F_ONE_B, 1), (Schedule.GPIPE, 1), (Schedule.INTERLEAVED, 2), (Schedule.ZB_H1, 1), (Schedule.ZBV, 2)],
+)
+def test_stages_made_up_of_parts_take_what_stages_take(schedule: Schedule, laps: int) -> None:
+    asked = request(4, Training(global_batch=16), model=GPT, backend="cuda")
+    config = PlanConfig(1, 2, 2, 2, 8, schedule=schedule, virtual_stages=laps)
+    found = template(asked, config)
+    _, signatures, _ = solve_template(found, even(8, 1, GPT.layers), UNLIMITED)
+    layout, arrangement = found.arranged(signatures)
+    parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
+    one = pipelined(parts, config, GPT.layers, (0, 0), overlaps=True)
+    deep = space_of(asked, config, free_rules(config))
+    everywhere = expanded(found.space.graph, deep.graph, signatures)
+    assert everywhere is not None
+    solved = evaluated(config, deep, everywhere, 0)
+    assert one.step_ns == pytest.approx(solved.objective_ns, rel=0.1), "but for messages, which are left out here"
+    for held, counted in zip(allocated_bytes(asked, deep, solved), one.peak_bytes, strict=True):
+        assert counted == pytest.approx(held, rel=0.2)
+
+
+def test_bytes_that_count_make_less_of_them() -> None:
+    """Where a byte counts, no layout is found that holds more."""
+    asked = request(4, Training(global_batch=8), model=GPT, backend="cuda")
+    config = PlanConfig(2, 2, 1, 2, 2, schedule=Schedule.ONE_F_ONE_B)
+    held, found = [], template(asked, config)
+    for byte in (0.0, 1.0, 100.0, 1e13):
+        weights = even(2, 1, GPT.layers, byte)
+        least, signatures, point = solve_template(found, weights, UNLIMITED)
+        cost = float(weights @ point)
+        assert (1 - 2 * CLOSE_ENOUGH) * cost <= least <= cost, "however large costs are, they are added exactly"
+        layout, arrangement = found.arranged(signatures)
+        parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
+        held.append(max(pipelined(parts, config, GPT.layers, (0, 0), overlaps=True).peak_bytes))
+    assert held == sorted(held, reverse=True)
+    assert held[2] < held[0]
+
+
+def test_one_stage_keeps_mesh_and_batch() -> None:
+    config = PlanConfig(2, 2, 4, 2, 8, schedule=Schedule.ZBV, virtual_stages=2)
+    assert on_one_stage(config) == PlanConfig(2, 2, 1, 2, 8, schedule=Schedule.ONE_F_ONE_B)

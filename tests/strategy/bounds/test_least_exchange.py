@@ -1,0 +1,65 @@
+"""Least exchange: no layout gathers parameters and reduces gradients for less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strategy.base.budget import UNLIMITED
+from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.least_exchange import exchanged, least_exchange_ns
+from strategy.bounds.point import MICRO, SIZE
+from strategy.bounds.quick_bound import least_work
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule
+from strategy.models import Model
+from strategy.models.gpt import GptConfig
+from strategy.models.mixtral import MixtralConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.search.template.template_solve import solve_template
+from strategy.space.short_model import shortened
+from tests.support.small_plans import request
+
+GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
+EXPERTS = MixtralConfig(
+    layers=5, width=64, heads=2, key_heads=1, hidden=96, experts=4, choices=2, sequence=32, vocabulary=64,
+    rotary_base=10000.0,
+)  # fmt: skip
+TRAINING = Training(global_batch=16, precision=Precision.BF16)
+
+
+@pytest.mark.parametrize("model", [GPT, EXPERTS], ids=["gpt", "experts"])
+@pytest.mark.parametrize(("dp", "tp"), [(4, 1), (2, 2), (8, 1)])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, stage: int) -> None:
+    asked = request(dp * tp, TRAINING, model=model, backend="cuda")
+    config = PlanConfig(dp, tp, 1, 1, 16 // dp, Schedule.ONE_F_ONE_B, zero_stage=stage, zero_min_size=1)
+    short = shortened(model)
+    assert short is not None
+    weights = np.zeros(SIZE)
+    weights[MICRO] = np.tile([1.0, model.layers - 2, 1.0], 3)
+    least, *_ = solve_template(LayerTemplate.of(asked, short, config, UNLIMITED), weights, UNLIMITED)
+    work = least_work(asked)
+    exchange_ns = least_exchange_ns(asked, work, config)
+    assert exchange_ns > 0 or model is EXPERTS
+    assert int(work.seconds(config).micro_batch_s * 1e9) + exchange_ns <= least
+
+
+def test_every_parameter_is_gathered_for_both_passes() -> None:
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    found = exchanged(least_work(asked).graph(CONFIG.recompute))
+    matrices = [spec.shape for spec in found.gathered if len(spec.shape) == 2]
+    assert len(matrices) == 2 * len([spec for spec in found.reduced if len(spec.shape) == 2]) > 0
+
+
+def test_nothing_is_exchanged_where_nothing_is_shared() -> None:
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    work = least_work(asked)
+    for config in (replace(CONFIG, zero_stage=0), replace(CONFIG, zero_stage=1), replace(CONFIG, zero_min_size=10**9)):
+        assert least_exchange_ns(asked, work, config) == 0
+
+
+CONFIG = PlanConfig(4, 1, 1, 1, 4, Schedule.ONE_F_ONE_B, zero_stage=3)

@@ -1,0 +1,70 @@
+"""Least work: below what any choice of layouts takes, in halves, with convolutions, attention and experts, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.base.budget import UNLIMITED
+from strategy.bounds.quick_bound import least_work, quick_bound_ns
+from strategy.cost.cost import CostModel
+from strategy.hardware.presets import find_cluster
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.schedule import Schedule
+from strategy.models import Model
+from strategy.models.gpt import GptConfig
+from strategy.models.mixtral import MixtralConfig
+from strategy.models.vgg import FAMILY as VGG
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.search.candidate.candidate_solve import examine
+from strategy.space.candidates import Request, free_rules
+from tests.support.small_plans import request
+
+LONG = GptConfig(layers=2, width=64, heads=2, sequence=512, vocabulary=101)
+EXPERTS = MixtralConfig(
+    layers=2, width=64, heads=2, key_heads=1, hidden=96, experts=4, choices=2, sequence=32, vocabulary=64,
+    rotary_base=10000.0,
+)  # fmt: skip
+
+
+def on_gpus(model: Model, precision: Precision, cluster: str, devices: int) -> Request:
+    cost = CostModel(replace(find_cluster(cluster), devices_per_node=devices), {})
+    return replace(request(devices, Training(global_batch=4, precision=precision), model=model), cost=cost)
+
+
+@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize("model", [LONG, EXPERTS], ids=["long", "experts"])
+@pytest.mark.parametrize(("dp", "tp", "micro"), [(2, 2, 1), (1, 4, 2), (4, 1, 1)])
+def test_no_layout_takes_less(model: Model, precision: Precision, dp: int, tp: int, micro: int) -> None:
+    asked = on_gpus(model, precision, "dgx-a100", 4)
+    config = PlanConfig(dp, tp, 1, micro, 4 // dp // micro, schedule=Schedule.ONE_F_ONE_B)
+    free = examine(asked, config, free_rules(config), UNLIMITED, None)
+    assert free.solved is not None
+    assert 0 < quick_bound_ns(asked, config) <= free.free_bound_ns <= free.solved.objective_ns
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+def test_convolutions_in_halves_are_as_fast_as_they_are(precision: Precision) -> None:
+    """They were once priced at the rate of single precision, which is no bound."""
+    vgg = VGG.presets["vgg16"].model
+    asked = on_gpus(vgg, precision, "dgx-1", 2)
+    config = PlanConfig(2, 1, 1, 2, 1, schedule=Schedule.ONE_F_ONE_B)
+    whole = examine(asked, config, config.axes, UNLIMITED, None)
+    assert quick_bound_ns(asked, config) <= whole.free_bound_ns
+
+
+def test_recomputing_takes_more_and_saves_memory() -> None:
+    asked = on_gpus(LONG, Precision.BF16, "dgx-a100", 4)
+    work = least_work(asked)
+    config = PlanConfig(1, 1, 4, 1, 4, schedule=Schedule.ONE_F_ONE_B)
+    plain, full = (work.seconds(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
+    assert full.backward_s > plain.backward_s
+    assert full.forward_s == plain.forward_s
+    assert 0 < plain.outside_s < plain.micro_batch_s - plain.outside_s
+    deep = least_work(replace(asked, model=replace(LONG, layers=5)))
+    held, less = (deep.bytes_of_layer(replace(config, recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL))
+    assert 0 < less.saved < held.saved
+    assert less.held == held.held > 0
+    assert deep.bytes_of_layer(replace(config, dp=2, zero_stage=3)).held == pytest.approx(held.held / 2)

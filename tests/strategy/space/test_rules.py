@@ -1,0 +1,86 @@
+"""Rules and pins: what they keep, and what they say where nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from strategy.base.errors import InfeasibleError, InputError
+from strategy.graph.graph import Role
+from strategy.graph.ops import op_definition
+from strategy.graph.signature import op_signatures
+from strategy.models.mixtral import MixtralConfig
+from strategy.passes.training import Training, training_graph
+from strategy.sbp.sbp import B, Split
+from strategy.space.pins import pinned
+from strategy.space.rules import RULES, along_axes, beside_experts
+from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
+
+TRAINING = Training(global_batch=4)
+GRAPH = training_graph(MODEL, TRAINING)
+EXPERTS = MixtralConfig(
+    layers=2, width=64, heads=2, key_heads=1, hidden=96, experts=4, choices=2, sequence=32, vocabulary=64,
+    rotary_base=10000.0,
+)  # fmt: skip
+
+
+def test_every_rule_leaves_every_op_a_signature() -> None:
+    for name in RULES:
+        keep = along_axes(GRAPH, (2,), [name])
+        for op in GRAPH.ops:
+            assert any(keep(op, signature) for signature in op_signatures(GRAPH, op, (2,))), (name, op.name)
+
+
+def test_data_parallel_replicates_parameters_and_splits_samples() -> None:
+    plan = plan_by_rules(request(2, TRAINING), config_of(TRAINING, dp=2), ("data", "tensor"))
+    for op in GRAPH.ops:
+        signature = plan.layout.signatures[op.name]
+        assert all(nd == (B, B) for nd in signature.updates)
+        for name, nd in zip(op.inputs, signature.inputs, strict=True):
+            if GRAPH.values[name].role is Role.INPUT:
+                assert nd == (Split(0), B)
+
+
+def test_megatron_splits_columns_then_rows() -> None:
+    plan = plan_by_rules(request(2, TRAINING), config_of(TRAINING, tp=2), ("data", "tensor"))
+    home = {
+        name: plan.layout.signatures[f"{name}:adamw"].updates[0][1] for name in ("token", "layers.0.attn.qkv.weight")
+    }
+    assert home == {"token": B, "layers.0.attn.qkv.weight": Split(1)}
+    for name, sbp in (("fc1.weight", Split(1)), ("fc1.bias", Split(0)), ("fc2.weight", Split(0)), ("fc2.bias", B)):
+        assert plan.layout.signatures[f"layers.1.mlp.{name}:adamw"].updates == ((B, sbp),) * 3
+
+
+def test_experts_are_split_by_sample_or_by_expert() -> None:
+    graph = training_graph(EXPERTS, TRAINING)
+    keep = along_axes(graph, (2,), ["samples"])
+    weights = set()
+    for op in graph.ops:
+        kept = [signature for signature in op_signatures(graph, op, (2,)) if keep(op, signature)]
+        assert kept, op.name
+        if op.name in beside_experts(graph) and op.layer is not None:
+            assert len(kept) <= 4
+        place = op_definition(op.kind).expert_weights
+        weights |= set() if place is None else {signature.inputs[place][0] for signature in kept}
+    assert weights == {B, Split(0)}
+
+
+def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:
+    keep = along_axes(GRAPH, (1, 2), ["data", "samples shared"])
+    assert all(any(keep(op, s) for s in op_signatures(GRAPH, op, (1, 2))) for op in GRAPH.ops)
+
+
+def test_pins_name_values_wherever_they_are() -> None:
+    keep = pinned(GRAPH, {"layers.*.fc1.weight": (Split(1),)}, (2,))
+    for op in GRAPH.ops:
+        for signature in op_signatures(GRAPH, op, (2,)):
+            named = zip((*op.inputs, *op.outputs, *op.updates), signature.layouts, strict=True)
+            wrong = any(name.endswith("mlp.fc1.weight") and nd != (Split(1),) for name, nd in named)
+            assert keep(op, signature) != wrong
+    with pytest.raises(InputError, match=r"fc9.*did you mean"):
+        pinned(GRAPH, {"layers.0.mlp.fc9.weight": (B,)}, (2,))
+
+
+def test_rules_without_a_plan_say_so() -> None:
+    three = Training(global_batch=1)
+    with pytest.raises(InfeasibleError, match="no legal signature of op"):
+        plan_by_rules(request(2, three), config_of(three, dp=2), ("data", "tensor"))
