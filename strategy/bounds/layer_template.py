@@ -30,6 +30,7 @@ from strategy.bounds.point import (
     time_at,
     unit,
 )
+from strategy.bounds.template_cut import TemplateName
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import SbpFilter, Signature
 from strategy.layout.arrangement import Arrangement, arrange
@@ -61,6 +62,18 @@ class LayerTemplate:
 
     space: SearchSpace
     problem: LinearLayoutProblem
+
+    @staticmethod
+    def named(
+        name: TemplateName, request: Request, short: Model, budget: Budget, boxings: Boxings | None = None
+    ) -> LayerTemplate:
+        """The template of a name.
+
+        Raises:
+            OutOfTimeError, InfeasibleError: as `of`.
+        """
+        make = LayerTemplate.of_tensor_axis if name.tensor_axis else LayerTemplate.of
+        return make(request, short, name.config, budget, boxings)
 
     @staticmethod
     def of(

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from strategy.bounds.point import FloatArray
+from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.search.template.answers import on_axes
 from strategy.search.template.outer_approximation import Bound, OuterApproximation
 
 EXHAUSTED = 12
@@ -22,12 +22,12 @@ class Box:
     Attributes:
         configs: of the group; they differ in schedule alone.
         bounds_ns: of each; infinite where nothing fits.
+        nothing_legal: the cut that says that no layout of it is legal, if there is one.
         level: that of the module's table, in `refinement`.
         within: the linear program's cuts, from level 2 on.
         prices: the dual prices of the last bound of each.
         solved: configuration -> how many cuts there were when it was last bounded, and whether by all paths.
-        shared: how many it has of those that boxes share, by whom they are shared.
-        adding_ns: what it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts.
+        seen: by what they have in common, how many cuts of templates it has looked at.
         points: that its own answers were found at.
         stalled: how many of the latest cuts have gained nothing.
         is_proposed: whether there are proposals from it.
@@ -38,12 +38,12 @@ class Box:
 
     configs: tuple[PlanConfig, ...]
     bounds_ns: list[float]
+    nothing_legal: TemplateCut | None = None
     level: int = 0
     within: OuterApproximation | None = None
     prices: dict[PlanConfig, Bound] = field(default_factory=dict)
     solved: dict[PlanConfig, tuple[int, bool]] = field(default_factory=dict)
-    shared: dict[object, int] = field(default_factory=dict)
-    adding_ns: float = 0.0
+    seen: dict[object, int] = field(default_factory=dict)
     points: list[FloatArray] = field(default_factory=list)
     stalled: int = 0
     is_proposed: bool = False
@@ -71,9 +71,9 @@ class Box:
         """Whether the least bound is by all cuts that there are and, from level 3 on, by all paths."""
         return self.within is not None and self.solved.get(self.config) == (len(self.within.cuts), self.level >= 3)
 
-    def close(self) -> None:
-        """Nothing fits."""
-        self.bounds_ns = [math.inf] * len(self.configs)
+    def close(self, why: TemplateCut) -> None:
+        """Nothing is legal."""
+        self.bounds_ns, self.nothing_legal = [math.inf] * len(self.configs), why
 
     def raise_bounds(self, most_ns: float) -> None:
         """Bound by all cuts what may still be the least, up to what is of interest."""
@@ -86,17 +86,3 @@ class Box:
             self.solved[config] = len(within.cuts), self.level >= 3
             i = self.configs.index(config)
             self.bounds_ns[i] = math.inf if bound.step_ns is None else max(self.bounds_ns[i], float(bound.step_ns))
-
-
-def of_tensor_axis(config: PlanConfig) -> object:
-    """What a template of the tensor axis depends on."""
-    return *on_axes(config), config.recompute
-
-
-def of_work(config: PlanConfig) -> object:
-    """What a template of everything that takes time depends on, and what computes some of it again takes no less than.
-
-    What computes again is laid out like what it computes: without it, all else could be as it is. What gathers
-    parameters in every micro-batch takes no less than what gathers them once.
-    """
-    return config.dp, *on_axes(config), config.num_micro_batches, config.zero_stage

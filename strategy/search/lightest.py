@@ -11,10 +11,12 @@ import numpy as np
 
 from strategy.base.budget import UNLIMITED
 from strategy.base.errors import InfeasibleError
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
+from strategy.bounds.linear_step import blocks
+from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import HELD, SIZE, SUMS, TIMES, FloatArray
-from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
@@ -24,21 +26,13 @@ from strategy.search.candidate.infeasibility import Tightest, nothing_fits
 from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
-from strategy.search.template.outer_approximation import blocks, chunks_in_flight
-from strategy.search.template.stages import parts_at, pipelined
+from strategy.search.template.stages import pipelined
 from strategy.space.candidates import Request
 
 LOOKED_AT = 3
 """So many groups are looked at, those whose layers hold least."""
 NS_PER_BYTE = 10.0
 """What a byte counts beside a nanosecond where little shall be held."""
-
-
-def least_bytes(work: LeastWork, layers: int, config: PlanConfig) -> float:
-    """What the first stage of a configuration holds at least, by its layers alone."""
-    least, here, run = work.bytes_of_layer(config), layers // config.pp, layers // (config.pp * config.virtual_stages)
-    found = ((sums, chunks_in_flight(config, 0, Phase.FORWARD, Phase.BACKWARD, sums=sums)) for sums in (False, True))
-    return max(here * (least.held + sums * least.sums) + run * sum(chunks) * least.saved for sums, chunks in found)
 
 
 def nothing_fits_deep(
@@ -66,16 +60,10 @@ def nothing_fits_deep(
 def _light_proposals(
     request: Request, short: Model, work: LeastWork, groups: Sequence[MeshGroup]
 ) -> Iterator[LayoutProposal]:
-    layers, templates = request.model.layers, Templates(request, short)
-
-    def lightest(group: MeshGroup) -> PlanConfig:
-        return min(group.configs, key=lambda config: least_bytes(work, layers, config))
-
-    for config in sorted(map(lightest, groups), key=lambda config: least_bytes(work, layers, config))[:LOOKED_AT]:
-        try:
-            answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
-        except InfeasibleError:
-            continue
+    layers, templates, forms = request.model.layers, Templates(request, short), ClosedForms(request, work)
+    light = sorted((min(group.configs, key=forms.least_bytes) for group in groups), key=forms.least_bytes)
+    for config in light[:LOOKED_AT]:
+        answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
         if answer.proposed is not None:
             overlaps, between_ns = request.cost.cluster.overlaps, answer.proposed.between_ns
             found = pipelined(answer.proposed.parts, config, layers, between_ns, overlaps=overlaps)

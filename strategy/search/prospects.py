@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from strategy.bounds.least_work import LeastWork
+from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
@@ -18,7 +19,7 @@ from strategy.search.box import Box
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound
-from strategy.search.template.stages import parts_at, pipelined
+from strategy.search.template.stages import pipelined
 from strategy.space.candidates import Request
 
 TIE = 0.01

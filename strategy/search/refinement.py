@@ -21,8 +21,8 @@ from types import TracebackType
 import numpy as np
 
 from strategy.base.beside import spare_processors
-from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InfeasibleError
+from strategy.base.budget import Budget
+from strategy.bounds.closed_forms import all_of_micro_batch, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
@@ -38,13 +38,13 @@ from strategy.bounds.point import (
     WAITING,
     FloatArray,
 )
+from strategy.bounds.template_cut import TemplateName, on_tensor_axis, restricted
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
-from strategy.search.box import EXHAUSTED, Box, of_tensor_axis
-from strategy.search.lightest import least_bytes
+from strategy.search.box import EXHAUSTED, Box
 from strategy.search.prospects import TIE, Prospects
 from strategy.search.search_result import Watch
-from strategy.search.shared_cuts import SharedCuts, all_of_micro_batch, on_tensor_axis, plain, restricted
+from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
 from strategy.space.candidates import Request
@@ -97,10 +97,9 @@ class Refinement:
 
     def _box(self, group: MeshGroup) -> Box:
         """Of a group, without what cannot fit."""
-        bounds, limit, layers = [], self.request.memory_limit_bytes, self.request.model.layers
+        bounds = []
         for config, bound_ns in zip(group.configs, group.bounds_ns, strict=True):
-            fits = least_bytes(self.work, layers, config) <= limit
-            bounds.append(float(bound_ns) if fits else math.inf)
+            bounds.append(float(bound_ns) if self.cuts.forms.fits(config) else math.inf)
         return Box(group.configs, bounds)
 
     @property
@@ -143,8 +142,6 @@ class Refinement:
         for (box, question), outcome in zip(questions, outcomes, strict=True):
             if isinstance(outcome, Answer):
                 self._take(box, question, outcome, most_ns)
-            elif isinstance(outcome, InfeasibleError):
-                box.close()
             elif not self.budget.is_over():
                 box.level, box.is_proposed = EXHAUSTED, True
 
@@ -200,7 +197,7 @@ class Refinement:
         left_to_raise = MOST_RAISED if first else len(left)
         while sum(question.effort for _, question in found) < enough and left_to_raise and not self.budget.is_over():
             left_to_raise -= 1
-            asked = {question.template for _, question in (*first, *found)}
+            asked = {question.template.key for _, question in (*first, *found)}
             taken = [self.promising, *(box for box, _ in found)]
             others = [box for box in left if box not in taken and box.level < EXHAUSTED and box.bound_ns < most_ns]
             others = [box for box in others if box.level or _first_template(box) not in asked]
@@ -273,11 +270,14 @@ class Refinement:
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""
-        if box.level == 0:
-            self.cuts.points.setdefault(of_tensor_axis(question.config), []).append(answer.point)
-            self.cuts.bound_layers(self.boxes, box, int(answer.least))
+        if answer.point is None:
+            box.close(answer.cut)
             return
-        before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, question, answer)
+        if box.level == 0:
+            self.cuts.points.setdefault(question.template.key, []).append(answer.point)
+            self.cuts.bound_layers(self.boxes, box, answer.cut)
+            return
+        before_ns, nearer_ns = box.bound_ns, self.cuts.take(box, answer.cut, answer.point)
         box.raise_bounds(most_ns)
         gained_ns = max(box.bound_ns - before_ns, nearer_ns)
         if question.tensor_axis:
@@ -308,4 +308,4 @@ class Refinement:
 
 def _first_template(box: Box) -> object:
     """What its first question is about."""
-    return Question(plain(box.configs[0]), np.zeros(SIZE), tensor_axis=True, most_s=0.0, budget=UNLIMITED).template
+    return TemplateName(plain(box.configs[0]), tensor_axis=True).key

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 
-from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.errors import OutOfTimeError
 from strategy.search.template.answers import Answer, Question, Templates
 
-Outcome = Answer | InfeasibleError | OutOfTimeError
+Outcome = Answer | OutOfTimeError
 
 
 @dataclass(slots=True)
@@ -94,10 +94,10 @@ class Workers:
         dealt = []
         for i in sorted(range(len(questions)), key=lambda i: -questions[i].effort):
             least = min(load)
-            built = self.builder.get(questions[i].template)
+            built = self.builder.get(questions[i].template.key)
             who = built if built is not None and load[built] == least else _last(load, least)
             load[who] += questions[i].effort
-            self.builder[questions[i].template] = who
+            self.builder[questions[i].template.key] = who
             dealt.append((i, who))
         return dealt
 
@@ -125,7 +125,7 @@ def _last(numbers: list[float], value: float) -> int:
 def _outcome(templates: Templates, question: Question) -> Outcome:
     try:
         return templates.answer(question)
-    except (OutOfTimeError, InfeasibleError) as error:
+    except OutOfTimeError as error:
         return error
 
 

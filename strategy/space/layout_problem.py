@@ -33,7 +33,7 @@ from strategy.sbp.tensor import TensorSpec
 from strategy.space.bundles import Bundle, Weights, bundles
 from strategy.space.classes import Classes, OpClass, Writer, classify
 from strategy.space.layout_memory import LayoutMemory
-from strategy.space.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table
+from strategy.space.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table, Weighing
 from strategy.space.restriction import complete
 from strategy.space.space import Keep, SearchSpace, Weight
 
@@ -85,9 +85,9 @@ class LinearLayoutProblem:
     linear: LinearProblem
     classes: tuple[tuple[tuple[str, ...], tuple[Signature, ...]], ...]
 
-    def at(self, weights: npt.NDArray[np.float64]) -> LayoutProblem:
+    def at(self, weighing: Weighing) -> LayoutProblem:
         """The problem under weights."""
-        return LayoutProblem(self.linear.at(weights), self.classes)
+        return LayoutProblem(self.linear.at(weighing), self.classes)
 
 
 def layout_problem(space: SearchSpace, *, limit: int | None = None, budget: Budget = UNLIMITED) -> LayoutProblem:

@@ -9,6 +9,7 @@ costs have an axis more then, (..., weights).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,43 @@ class Table:
     """Numbers that nobody writes to any more; two tables of the same numbers are two tables."""
 
     numbers: npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighing:
+    """Weights as whole numbers, so that costs are the same on every machine: floor(counts @ `units` / 2^`shift`).
+
+    Attributes:
+        units: (weights,) >= 0, in units of 2^-`bits`.
+        bits: of those, may be negative.
+        shift: by so many bits costs are coarser, >= 0.
+    """
+
+    units: IntArray
+    bits: int
+    shift: int
+
+    @staticmethod
+    def of(weights: npt.NDArray[np.float64], bits: int, shift: int) -> Weighing:
+        """The next weights below."""
+        return Weighing(np.floor(np.ldexp(weights, bits)).astype(np.int64), bits, shift)
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """What they weigh."""
+        found: npt.NDArray[np.float64] = np.ldexp(self.units.astype(np.float64), -self.bits)
+        return found
+
+    def total(self, cost: int) -> float:
+        """What a cost of the problem stands for, in the unit of weights times counts."""
+        return math.ldexp(cost, self.shift - self.bits)
+
+    def costs(self, counts: IntArray) -> IntArray:
+        """(cells,) of counts, (cells, weights); what is forbidden stays so."""
+        forbidden = counts[:, 0] >= FORBIDDEN
+        costs: IntArray = np.where(forbidden[:, None], 0, counts) @ self.units >> self.shift
+        costs[forbidden] = FORBIDDEN
+        return costs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,9 +88,9 @@ class LinearProblem:
     cells: IntArray
     table_sizes: IntArray
 
-    def at(self, weights: npt.NDArray[np.float64]) -> Problem:
-        """The problem under weights, (weights,) >= 0; costs are rounded down."""
-        own, cells = _weighed(self.costs, weights), _weighed(self.cells, weights)
+    def at(self, weighing: Weighing) -> Problem:
+        """The problem under weights; costs are rounded down."""
+        own, cells = weighing.costs(self.costs).tolist(), weighing.costs(self.cells).tolist()
         tables = list(_split(cells, self.table_sizes))
         nodes = tuple(Node(*pair) for pair in zip(self.nodes, _split(own, self.sizes), strict=True))
         return Problem(self.name, nodes, tuple(Edge(tail, head, tables[k]) for tail, head, k in self.ends), None)
@@ -81,13 +119,6 @@ def _largest(counts: IntArray, sizes: IntArray, weights: npt.NDArray[np.float64]
     costs = np.where(counts[:, 0] < FORBIDDEN, counts @ weights, 0.0)
     found: npt.NDArray[np.float64] = np.maximum.reduceat(costs, np.cumsum(sizes) - sizes)
     return found
-
-
-def _weighed(counts: IntArray, weights: npt.NDArray[np.float64]) -> list[int]:
-    costs = np.floor(counts @ weights)
-    costs[counts[:, 0] >= FORBIDDEN] = FORBIDDEN
-    weighed: list[int] = costs.astype(np.int64).tolist()
-    return weighed
 
 
 def _split(values: Sequence[int], sizes: IntArray) -> Iterator[tuple[int, ...]]:

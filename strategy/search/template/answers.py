@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from strategy.base.budget import Budget
+from strategy.base.errors import InfeasibleError
 from strategy.bounds.layer_template import LayerTemplate
-from strategy.bounds.point import FloatArray
+from strategy.bounds.point import SIZE, FloatArray
+from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings, Converter
@@ -18,6 +22,7 @@ from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
 from strategy.search.template.template_solve import solve_template
 from strategy.space.candidates import Request, placements_of
+from strategy.space.problem_builder import Weighing
 from strategy.space.short_model import multiplicities
 
 MOST_TEMPLATES = 16
@@ -50,11 +55,9 @@ class Question:
         return 1.0 if self.tensor_axis else 3.0
 
     @property
-    def template(self) -> object:
-        """What the template depends on."""
-        config = self.config
-        alike = (*on_axes(config), config.recompute)
-        return alike if self.tensor_axis else (*alike, config.dp, config.num_micro_batches, config.zero_stage)
+    def template(self) -> TemplateName:
+        """Which it is about."""
+        return TemplateName(self.config, self.tensor_axis)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,10 +79,13 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The least cost, the point that it was found at, and, but for a tensor axis alone, the layouts that are there."""
+    """The least cost, the point that was found, and, but for a tensor axis alone, the layouts that are there.
 
-    least: float
-    point: FloatArray
+    Where no choice is legal there is no point.
+    """
+
+    cut: TemplateCut
+    point: FloatArray | None
     proposed: Proposed | None
 
 
@@ -97,39 +103,38 @@ class Templates:
         """Solve a template.
 
         Raises:
-            InfeasibleError: no choice is legal.
-            OutOfTimeError: there was no time to find any.
+            OutOfTimeError: there was no time to find any choice.
         """
-        make = LayerTemplate.of_tensor_axis if question.tensor_axis else LayerTemplate.of
-        template = self._once(question, make, question.budget)
+        name = question.template
+        try:
+            template = self.of(name, question.budget)
+        except InfeasibleError:
+            return Answer(TemplateCut(name, Weighing.of(np.zeros(SIZE), 0, 0), None, None), None, None)
         deadline_s = min(question.budget.deadline_s, time.monotonic() + question.most_s)
         budget = Budget(deadline_s, question.budget.max_entries)
-        least, signatures, point = solve_template(template, question.weights, budget)
+        found = solve_template(name, template, question.weights, budget)
+        if isinstance(found, TemplateCut):
+            return Answer(found, None, None)
         if question.tensor_axis:
-            return Answer(least, point, None)
+            return Answer(found.cut, found.point, None)
         graph = template.space.graph
-        parts = parts_of(graph, *template.arranged(signatures), self.request.cost)
+        parts = parts_of(graph, *template.arranged(found.signatures), self.request.cost)
         converter = Converter(self.request.cost, placements_of(question.config)[:2])
-        between_ns = messages_ns(template.space, signatures, converter)
+        between_ns = messages_ns(template.space, found.signatures, converter)
         counts = multiplicities(graph, self.request.model.layers)
         deep_ops = sum(counts.get(op.name, 1) for op in graph.ops)
-        return Answer(least, point, Proposed(signatures, parts, between_ns, deep_ops))
+        return Answer(found.cut, found.point, Proposed(found.signatures, parts, between_ns, deep_ops))
 
-    def _once(
-        self,
-        question: Question,
-        make: Callable[[Request, Model, PlanConfig, Budget, Boxings], LayerTemplate],
-        budget: Budget,
-    ) -> LayerTemplate:
-        key = question.template
-        if key not in self.known:
-            self.known[key] = make(self.request, self.short, question.config, budget, self.boxings)
+    def of(self, name: TemplateName, budget: Budget) -> LayerTemplate:
+        """The template of a name.
+
+        Raises:
+            OutOfTimeError: there was no time to build it.
+            InfeasibleError: the pins leave an op without signature.
+        """
+        if name.key not in self.known:
+            self.known[name.key] = LayerTemplate.named(name, self.request, self.short, budget, self.boxings)
             if len(self.known) > MOST_TEMPLATES:
                 self.known.popitem(last=False)
-        self.known.move_to_end(key)
-        return self.known[key]
-
-
-def on_axes(config: PlanConfig) -> tuple[object, ...]:
-    """What a template without data axis depends on, recomputing aside."""
-    return config.tp, config.cp, config.context, config.micro_batch
+        self.known.move_to_end(name.key)
+        return self.known[name.key]

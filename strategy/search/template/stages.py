@@ -1,9 +1,4 @@
-"""Stages of parts: the times and the memory of a pipeline whose stages are runs of alike layers.
-
-    place 0    first, its middle layers        place i    its middle layers        last place    its middle layers, last
-
-Places are the virtual stages along the pipeline, with layers in runs (`layer_runs`).
-"""
+"""Stages of parts: the step and the memory of a pipeline whose stages are made up of parts that are laid out."""
 
 from __future__ import annotations
 
@@ -13,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from strategy.bounds.pipeline_parts import parts_at, stage_times
 from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
-from strategy.layout.layout import Home, home_of, layer_runs
-from strategy.layout.makespan import PipelineTimes, makespan_ns
-from strategy.layout.schedule import at_position
+from strategy.layout.layout import Home, home_of
+from strategy.layout.makespan import makespan_ns
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.template.chunks_held import chunks_held
@@ -28,8 +23,6 @@ from strategy.space.short_model import LAYERS, MIDDLE
 from strategy.space.space import SearchSpace
 
 IntArray = npt.NDArray[np.int64]
-FIRST, LAST = 0, 2
-"""Indices of the parts at both ends; `MIDDLE` is that between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,39 +33,6 @@ class Pipelined:
     step_ns: int
     peak_bytes: tuple[int, ...]
     host_bytes: tuple[int, ...]
-
-
-def parts_at(config: PlanConfig, layers: int) -> IntArray:
-    """(stages, laps, 3): how many of the first, the middle and the last part are where."""
-    places = config.pp * config.virtual_stages
-    runs = layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
-    found = np.zeros((config.pp, config.virtual_stages, 3), np.int64)
-    at = [at_position(config.schedule, config.pp, place) for place in range(places)]
-    for (stage, lap), run in zip(at, runs, strict=True):
-        found[stage, lap, MIDDLE] = run
-    for part, (stage, lap) in ((FIRST, at[0]), (LAST, at[-1])):
-        found[stage, lap, part] = 1
-        found[stage, lap, MIDDLE] -= 1
-    return found
-
-
-def stage_times(
-    config: PlanConfig, layers: int, times: Mapping[str, IntArray], between_ns: tuple[int, int], *, overlaps: bool
-) -> PipelineTimes:
-    """What the stages do whose parts take so long.
-
-    Args:
-        config: degrees and schedule.
-        layers: of the model.
-        times: pass -> (3,), nanoseconds of the first, the middle and the last part.
-        between_ns: what is handed on between two stages, forward and backward.
-        overlaps: whether messages travel beside computation.
-    """
-    where, places = parts_at(config, layers), config.pp * config.virtual_stages
-    forward, backward, weight = (where @ times[name] for name in ("forward_ns", "backward_ns", "weight_ns"))
-    before, after = (where.sum(1) @ times[name] for name in ("before_ns", "after_ns"))
-    ahead, back = (np.full(places - 1, each, np.int64) for each in between_ns)
-    return PipelineTimes(forward, backward, weight, ahead, back, before, after, overlaps)
 
 
 def pipelined(

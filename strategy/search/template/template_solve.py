@@ -1,54 +1,75 @@
-"""Template solve: what the layouts of a template cost at least under weights, and the layouts that were found."""
+"""Template solve: what the layouts of a template cost at least under weights, with its proof, and what was found."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.errors import OutOfTimeError
 from strategy.base.status import Status
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.point import TIMES, FloatArray
+from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.graph.signature import Signature
 from strategy.ilp.solve import MAX_TOTAL_COST, solve
 from strategy.space.layout_problem import LayoutProblem
+from strategy.space.problem_builder import LinearProblem, Weighing
 from strategy.space.restriction import complete
 
 CLOSE_ENOUGH = 2e-4
 """By this part a template's bound may be below the cost that is found."""
-FINENESS = 2.0**12
-"""What the largest weight of a time is made at most: costs are whole numbers."""
+FINENESS_BITS, MORE_BITS = 12, 18
+"""Costs are such that the largest weight of a time has about so many bits, and its own so many more."""
+LARGEST_BITS = 61
+"""Of sums before they are made coarser."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A bound on the cost of a template's layouts, and the layouts found: their point and signatures."""
+
+    cut: TemplateCut
+    point: FloatArray
+    signatures: Mapping[str, Signature]
 
 
 def solve_template(
-    template: LayerTemplate, weights: FloatArray, budget: Budget
-) -> tuple[float, Mapping[str, Signature], FloatArray]:
-    """(bound on the cost, the signatures found, the point that they are).
+    name: TemplateName, template: LayerTemplate, weights: FloatArray, budget: Budget
+) -> Chosen | TemplateCut:
+    """What costs least; if no choice is legal, the cut that says so.
 
     Args:
-        template: whose.
+        name: of the template.
+        template: whose layouts.
         weights: (SIZE,), >= 0.
         budget: for it.
 
     Raises:
-        InfeasibleError: no choice is legal.
         OutOfTimeError: there was no time to find any.
     """
-    scale = FINENESS / max(float(weights[TIMES].max()), 1e-300)
-    # Where bytes weigh much more than time, costs are coarser: they have to be added exactly.
-    linear = template.problem.linear
-    scale = min(scale, MAX_TOTAL_COST / 2 / max(linear.most(weights), 1e-300))
-    problem: LayoutProblem = template.problem.at(weights * scale)
+    weighing = _weighing(template.problem.linear, weights)
+    problem: LayoutProblem = template.problem.at(weighing)
     solution = solve(problem.problem, budget=budget, gap=CLOSE_ENOUGH)
     if solution.status is Status.INTERRUPTED:
         raise KeyboardInterrupt
     if solution.status is Status.INFEASIBLE:
-        raise InfeasibleError("no conversions lead between the layouts that the pins leave", hint="relax a pin")
+        return TemplateCut(name, weighing, None, solution.proof)
     if solution.choice is None:
         raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
     # What has no price may be held for nobody, in the choice that was found.
     choice = complete(problem.problem, solution.choice[: len(problem.classes)])
-    point = linear.counted(choice).astype(np.float64)
-    return solution.lower_bound / scale, problem.signatures(choice), point
+    point = template.problem.linear.counted(choice).astype(np.float64)
+    return Chosen(TemplateCut(name, weighing, solution.lower_bound, solution.proof), point, problem.signatures(choice))
+
+
+def _weighing(linear: LinearProblem, weights: FloatArray) -> Weighing:
+    """Weights so fine that sums are exact; where bytes weigh much more than time, costs are coarser."""
+    largest, most = (max(float(one), 1e-300) for one in (weights[TIMES].max(), linear.most(weights)))
+    bits = min(FINENESS_BITS + MORE_BITS - math.frexp(largest)[1], LARGEST_BITS - math.frexp(most)[1])
+    coarse = max(FINENESS_BITS - math.frexp(largest)[1], -(2**10))
+    coarse = min(coarse, math.frexp(MAX_TOTAL_COST / 2)[1] - 1 - math.frexp(most)[1])
+    return Weighing.of(weights, bits, max(0, bits - coarse))

@@ -19,9 +19,9 @@ from strategy.models.gpt import GptConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.search.template.template_solve import solve_template
 from strategy.space.short_model import shortened
 from tests.support.small_plans import request
+from tests.support.solved_templates import solved_template
 
 GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
 EXPERTS = MixtralConfig(
@@ -41,11 +41,11 @@ def test_it_is_taken_beside_the_work(model: Model, dp: int, tp: int, stage: int)
     assert short is not None
     weights = np.zeros(SIZE)
     weights[MICRO] = np.tile([1.0, model.layers - 2, 1.0], 3)
-    least, *_ = solve_template(LayerTemplate.of(asked, short, config, UNLIMITED), weights, UNLIMITED)
+    chosen = solved_template(LayerTemplate.of(asked, short, config, UNLIMITED), config, weights)
     work = least_work(asked)
     exchange_ns = least_exchange_ns(asked, work, config)
     assert exchange_ns > 0 or model is EXPERTS
-    assert int(work.seconds(config).micro_batch_s * 1e9) + exchange_ns <= least
+    assert int(work.seconds(config).micro_batch_s * 1e9) + exchange_ns <= chosen.cut.inequality.least
 
 
 def test_every_parameter_is_gathered_for_both_passes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
-from strategy.space.problem_builder import IntArray, ProblemBuilder, Table
+from strategy.space.problem_builder import IntArray, ProblemBuilder, Table, Weighing
 
 
 def test_edges_of_a_pair_are_added_up() -> None:
@@ -66,8 +66,10 @@ def test_costs_that_are_linear_in_weights() -> None:
     builder.add_edge(0, 1, Table(wants))
     linear = builder.linear("three", 3)
     legal = np.minimum(tables[0] + wants[..., None], FORBIDDEN)
-    for weights in (np.array([1.0, 2.0, 0.5]), np.array([0.0, 0.25, 3.0])):
-        problem = linear.at(weights)
+    for weights, shift in ((np.array([1.0, 2.0, 0.5]), 3), (np.array([0.0, 0.25, 3.0]), 20)):
+        weighing = Weighing.of(weights, shift, shift)
+        problem = linear.at(weighing)
+        assert weighing.weights.tolist() == weights.tolist()
         for node, each in zip(problem.nodes, costs, strict=True):
             assert list(node.costs) == np.floor(each @ weights).tolist()
         expected = np.where(legal[..., 0] >= FORBIDDEN, FORBIDDEN, np.floor(legal @ weights))
@@ -78,3 +80,15 @@ def test_costs_that_are_linear_in_weights() -> None:
     choice = (0, 1, 3)
     counted = sum(each[pick] for each, pick in zip(costs, choice, strict=True)) + legal[0, 1] + tables[1][1, 3]
     assert linear.counted(choice).tolist() == counted.tolist()
+
+
+def test_weights_are_rounded_down_to_whole_units() -> None:
+    """Costs in coarser units; what they stand for is no more than what was counted."""
+    weighing = Weighing.of(np.array([1 / 3, 2.5]), 10, 6)
+    assert weighing.units.tolist() == [341, 2560]
+    counts = np.array([[300, 7], [1, 1], [FORBIDDEN, FORBIDDEN]])
+    costs = weighing.costs(counts)
+    assert costs.tolist() == [(300 * 341 + 7 * 2560) >> 6, (341 + 2560) >> 6, FORBIDDEN]
+    assert all(
+        weighing.total(int(cost)) <= each @ weighing.weights for cost, each in zip(costs[:2], counts, strict=False)
+    )

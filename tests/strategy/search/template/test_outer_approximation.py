@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from strategy.base.budget import UNLIMITED
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.linear_step import blocks, chunks_in_flight
+from strategy.bounds.pipeline_parts import parts_at
 from strategy.bounds.point import DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.bounds.quick_bound import least_work
 from strategy.graph.graph import Phase
@@ -25,13 +28,13 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated, examine
-from strategy.search.template.outer_approximation import OuterApproximation, blocks, chunks_in_flight
+from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.search.template.parts import parts_of
-from strategy.search.template.stages import parts_at, pipelined
-from strategy.search.template.template_solve import solve_template
+from strategy.search.template.stages import pipelined
 from strategy.space.candidates import Request, free_rules, space_of
 from strategy.space.short_model import expanded, shortened
 from tests.support.small_plans import request
+from tests.support.solved_templates import solved_template
 
 GPT = GptConfig(layers=8, width=64, heads=4, sequence=16, vocabulary=96)
 TRAINING = Training(global_batch=16, precision=Precision.BF16)
@@ -50,25 +53,19 @@ CONFIGS = [
 
 
 def within(asked: Request, config: PlanConfig) -> OuterApproximation:
-    work = least_work(asked)
-    return OuterApproximation.of(
-        asked.model.layers,
-        asked.memory_limit_bytes,
-        work.seconds(config),
-        work.bytes_of_layer(config),
-        overlaps=True,
-    )
+    forms = ClosedForms(asked, least_work(asked))
+    least, known = forms.least(config), forms.inequalities(config)
+    return OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, least, known, overlaps=True)
 
 
 def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
     """Add the cut by the prices of the bound; returns what a step takes under the layouts of that template."""
     short = shortened(asked.model)
     assert short is not None
-    weights = found.bound(config).weights
     template = LayerTemplate.of(asked, short, config, UNLIMITED)
-    least, signatures, _ = solve_template(template, weights, UNLIMITED)
-    found.add_cut(weights, least)
-    parts = parts_of(template.space.graph, *template.arranged(signatures), asked.cost)
+    chosen = solved_template(template, config, found.bound(config).weights)
+    found.add_cut(chosen.cut.inequality, chosen.cut)
+    parts = parts_of(template.space.graph, *template.arranged(chosen.signatures), asked.cost)
     return pipelined(parts, config, asked.model.layers, (0, 0), overlaps=True).step_ns
 
 
@@ -98,15 +95,15 @@ def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
     template, found, points = LayerTemplate.of(asked, short, config, UNLIMITED), within(asked, config), []
     weights = found.bound(config).weights
     for _ in range(8):
-        least, _, point = solve_template(template, weights, UNLIMITED)
-        found.add_cut(weights, least)
-        points.append(point)
+        chosen = solved_template(template, config, weights)
+        found.add_cut(chosen.cut.inequality, chosen.cut)
+        points.append(chosen.point)
         bound, mixed = found.bound(config), found.mixed(config, points)
         assert bound.step_ns is not None
         assert mixed.step_ns is not None
         assert bound.step_ns <= mixed.step_ns * (1 + 1e-4)
         if len(points) == 1:
-            assert mixed.step_ns == pytest.approx(found.step_ns(config, point), rel=1e-3)
+            assert mixed.step_ns == pytest.approx(found.step_ns(config, chosen.point), rel=1e-3)
         weights = (bound.weights + mixed.weights) / 2
     assert bound.step_ns >= 0.995 * mixed.step_ns
 
@@ -116,9 +113,8 @@ def test_what_mixes_hold_beyond_the_memory_has_its_price() -> None:
     asked = request(4, TRAINING, model=GPT, backend="cuda")
     short, found = shortened(GPT), within(asked, config)
     assert short is not None
-    _, _, point = solve_template(
-        LayerTemplate.of(asked, short, config, UNLIMITED), found.bound(config).weights, UNLIMITED
-    )
+    template = LayerTemplate.of(asked, short, config, UNLIMITED)
+    point = solved_template(template, config, found.bound(config).weights).point
     held = int(found.held_bytes(config, point))
     plenty, scarce = (replace(found, limit_bytes=limit, programs={}) for limit in (2 * held, held // 2))
     enough, little = plenty.mixed(config, [point]), scarce.mixed(config, [point])
@@ -178,17 +174,17 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
         weights = within(asked, config).bound(config).weights
         weights[HELD] = weights[SUMS] = weights[SAVED] = byte * np.array([1.0, GPT.layers - 2, 1.0])
         found = LayerTemplate.of(asked, short, config, UNLIMITED)
-        _, signatures, point = solve_template(found, weights, UNLIMITED)
-        everywhere = expanded(found.space.graph, deep.graph, signatures)
+        chosen = solved_template(found, config, weights)
+        everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
         assert everywhere is not None
-        solved = evaluated(config, deep, everywhere, 0)
-        program = lower_priced(Priced(deep.graph, solved.layout, asked.pipeline_of(config), asked.cost))
+        laid_out = evaluated(config, deep, everywhere, 0)
+        program = lower_priced(Priced(deep.graph, laid_out.layout, asked.pipeline_of(config), asked.cost))
         allocated = memory_nbytes(program)
         for stage, sums in itertools.product(range(config.pp), (False, True)):
-            counted = rows_of(config, point, stage, sums=sums)
-            assert 0 < counted <= solved.peaks[stage]
+            counted = rows_of(config, chosen.point, stage, sums=sums)
+            assert 0 < counted <= laid_out.peaks[stage]
             assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
-            assert counted >= 0.1 * solved.peaks[stage] or not sums
+            assert counted >= 0.1 * laid_out.peaks[stage] or not sums
 
 
 def rows_of(config: PlanConfig, point: FloatArray, stage: int, *, sums: bool) -> float:

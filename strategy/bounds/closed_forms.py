@@ -1,0 +1,198 @@
+"""Closed forms: inequalities that hold for a configuration by the work of its ops and what its layers exchange."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from strategy.bounds.inequality import Inequality
+from strategy.bounds.least_exchange import (
+    LeastAdding,
+    least_adding,
+    least_exchange_ns,
+    least_message_ns,
+    least_step_exchange_ns,
+)
+from strategy.bounds.least_work import LeastBytes, LeastSeconds, LeastWork, least_steps_ns
+from strategy.bounds.linear_step import chunks_in_flight
+from strategy.bounds.pipeline_parts import FIRST, LAST
+from strategy.bounds.point import (
+    HELD,
+    MESSAGES,
+    MICRO,
+    PARTS,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    WAITING,
+    FloatArray,
+    time_at,
+)
+from strategy.graph.graph import Phase
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.schedule import Schedule
+from strategy.space.candidates import Request
+
+FEW = 4
+"""Gradients of more micro-batches are added up and exchanged like those of so many."""
+
+
+@dataclass(slots=True)
+class ClosedForms:
+    """What is known of configurations without choosing layouts; what was asked for is remembered.
+
+    Attributes:
+        request: what is searched for.
+        work: what its training takes at least.
+        layers_ns: axes (`on_axes`) -> what the layers take of a micro-batch on the tensor and context axes alone, where
+            a template has told.
+    """
+
+    request: Request
+    work: LeastWork
+    layers_ns: dict[object, int] = field(default_factory=dict)
+    _exchange_ns: dict[object, int] = field(default_factory=dict)
+    _gradients: dict[object, tuple[int, LeastAdding | None]] = field(default_factory=dict)
+
+    def first_bounds_ns(self, configs: Sequence[PlanConfig]) -> list[int]:
+        """Of a step of each, by the least work and what is known of its layers; memory aside."""
+        return least_steps_ns(self.work, configs, [self.following_ns(config) for config in configs])
+
+    def least_bytes(self, config: PlanConfig) -> float:
+        """What the first stage holds at least, by its layers alone."""
+        least, layers = self.work.bytes_of_layer(config), self.request.model.layers
+        here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
+        found = ((s, chunks_in_flight(config, 0, Phase.FORWARD, Phase.BACKWARD, sums=s)) for s in (False, True))
+        return max(here * (least.held + sums * least.sums) + run * sum(chunks) * least.saved for sums, chunks in found)
+
+    def fits(self, config: PlanConfig) -> bool:
+        """Whether the layers of the first stage may fit at all."""
+        return self.least_bytes(config) <= self.request.memory_limit_bytes
+
+    def following_ns(self, config: PlanConfig) -> int:
+        """What follows samples takes at least; computing again what is laid out alike adds its own work."""
+        once = plain(config)
+        least_ns = self.layers_ns.get(on_axes(config), 0)
+        more_s = self.work.seconds(config).following_s - self.work.seconds(once).following_s
+        return least_ns + max(int(more_s * 1e9) - 1, 0) + self.exchange_ns(config)
+
+    def exchange_ns(self, config: PlanConfig) -> int:
+        """Of all layers, in a micro-batch."""
+        key = config.dp, config.cp, config.tp, config.zero_stage, config.recompute
+        if key not in self._exchange_ns:
+            self._exchange_ns[key] = least_exchange_ns(self.request, self.work, config)
+        return self._exchange_ns[key]
+
+    def least(self, config: PlanConfig) -> FloatArray:
+        """(SIZE,): of every coordinate alone."""
+        held = self.work.bytes_of_layer(config)
+        least = least_times(self.work.seconds(config), self.request.model.layers)
+        least[MESSAGES] = least_message_ns(self.request, self.work, config)
+        least[HELD], least[SUMS] = held.held, held.sums
+        return least
+
+    def inequalities(self, config: PlanConfig) -> list[Inequality]:
+        """Of several coordinates together."""
+        layers, work, least = self.request.model.layers, self.work.seconds(config), self.least(config)
+        exchange_ns, adding = self.gradients(config)
+        rest_ns = (work.micro_batch_s - work.following_s) * 1e9 + layers * self.adding_ns(config)
+        return [
+            *_of_saved(self.work.bytes_of_layer(config)),
+            *_of_exchange(least, exchange_ns, micro=config.num_micro_batches == 1),
+            *_of_adding(least, adding),
+            Inequality(all_of_micro_batch(layers), self.following_ns(config) + rest_ns),
+        ]
+
+    def adding_ns(self, config: PlanConfig) -> float:
+        """What it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts."""
+        _, adding = self.gradients(config)
+        return 0.0 if adding is None else adding.ns
+
+    def gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
+        """What it takes to exchange and to add up a layer's gradients, at least."""
+        often = min(config.num_micro_batches, FEW)
+        key = config.dp, config.cp, config.tp, config.zero_stage, config.recompute, often
+        if key not in self._gradients:
+            like = replace(config, num_micro_batches=often)
+            self._gradients[key] = (
+                least_step_exchange_ns(self.request, self.work, like),
+                least_adding(self.request, self.work, like),
+            )
+        return self._gradients[key]
+
+    def beside(self, config: PlanConfig) -> FloatArray:
+        """(SIZE,): what a configuration takes at least beside what follows samples."""
+        beside = least_times(self.work.seconds(config), self.request.model.layers, free=True)
+        least = self.work.bytes_of_layer(config)
+        beside[HELD] = least.held - least.used
+        return beside
+
+
+def least_times(work: LeastSeconds, layers: int, *, free: bool = False) -> FloatArray:
+    """(SIZE,): the least nanoseconds of every coordinate alone; `free`: of what does not follow samples."""
+    least = np.zeros(SIZE)
+    seconds = [work.forward_s, work.backward_s, work.weight_s, (0.0,) * 3, work.step_s]
+    if free:
+        seconds[:3], seconds[4] = work.free_s, (0.0,) * 3
+    for i, (ahead, within, behind) in enumerate(seconds):
+        least[3 * i : 3 * i + 3] = within / layers
+        least[3 * i + FIRST] += ahead
+        least[3 * i + LAST] += behind
+    return least * 1e9
+
+
+def all_of_micro_batch(layers: int) -> FloatArray:
+    """(SIZE,): the weights of all that a micro-batch takes."""
+    weights = np.zeros(SIZE)
+    weights[MICRO] = np.tile([1.0, layers - 2, 1.0], 3)
+    return weights
+
+
+def plain(config: PlanConfig) -> PlanConfig:
+    """A single micro-batch of which everything is kept: what others take more time than."""
+    return replace(
+        config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B
+    )
+
+
+def on_axes(config: PlanConfig) -> tuple[object, ...]:
+    """What a template without data axis depends on, recomputing aside."""
+    return config.tp, config.cp, config.context, config.micro_batch
+
+
+def _of_saved(held: LeastBytes) -> list[Inequality]:
+    found = []
+    for part in range(PARTS if held.saved else 0):
+        weights = np.zeros(SIZE)
+        weights[[SAVED.start + part, WAITING.start + part]] = 1.0
+        found.append(Inequality(weights, held.saved))
+    return found
+
+
+def _of_exchange(least: FloatArray, layer_ns: int, *, micro: bool) -> list[Inequality]:
+    """Of every layer, beside what its update takes; `micro`: its gradients are exchanged as they arise."""
+    passes = [PASSES.index(name) for name in ("backward_ns", "weight_ns", "before_ns", "after_ns")]
+    found = []
+    for part in range(PARTS if layer_ns else 0):
+        weights = np.zeros(SIZE)
+        weights[[PARTS * i + part for i in passes[0 if micro else 2 :]]] = 1.0
+        found.append(Inequality(weights, layer_ns + float(weights @ least)))
+    return found
+
+
+def _of_adding(least: FloatArray, layer: LeastAdding | None) -> list[Inequality]:
+    """Of the gradients of every layer, beside what its passes take."""
+    found = []
+    for part, rate in itertools.product(range(PARTS), () if layer is None else (0.0, layer.ns_per_byte)):
+        weights = np.zeros(SIZE)
+        weights[[time_at(name, part) for name in ("backward_ns", "weight_ns")]] = 1.0
+        value = float(weights @ least)
+        if layer is not None:
+            value += layer.ns + rate * layer.nbytes
+        weights[SUMS.start + part] = rate
+        found.append(Inequality(weights, value))
+    return found

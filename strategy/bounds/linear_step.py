@@ -1,0 +1,129 @@
+"""Linear step: a configuration's step and memory as linear functions of a point.
+
+The step is at least as long as any path through its schedule, and a stage holds at least what its rows count.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.bounds.pipeline_parts import parts_at, stage_times
+from strategy.bounds.point import (
+    DEFERRED,
+    HELD,
+    MESSAGES,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+)
+from strategy.graph.graph import Phase
+from strategy.layout.config import PlanConfig
+from strategy.layout.critical_path import critical_path, straight_path
+from strategy.layout.schedule import Schedule, chunk_order
+
+IntArray = npt.NDArray[np.int64]
+
+
+def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlaps: bool, exact: bool) -> IntArray:
+    """(SIZE,): how often the longest path passes every coordinate; or, not `exact`, the longest straight one.
+
+    Args:
+        config: whose schedule.
+        layers: of the model.
+        times_ns: (MESSAGES.stop,) a point's nanoseconds, under which it is the longest.
+        overlaps: whether messages travel beside computation.
+        exact: whether all paths count, or those that are found at once.
+    """
+    ns, (ahead, back) = times_ns[TIMES].reshape(len(PASSES), -1), times_ns[MESSAGES].tolist()
+    stages = stage_times(config, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlaps=overlaps)
+    find = critical_path if exact else straight_path
+    counts = find(config.schedule, config.num_micro_batches, stages).counts
+    where, row = parts_at(config, layers), np.zeros(SIZE, np.int64)
+    for i, name in enumerate(PASSES):
+        passed = getattr(counts, name)
+        at = where if passed.ndim == 2 else where.sum(1)
+        row[3 * i : 3 * i + 3] = np.tensordot(passed, at, passed.ndim)
+    row[MESSAGES] = counts.forward_message_ns.sum(), counts.backward_message_ns.sum()
+    return row
+
+
+def memory_rows(config: PlanConfig, layers: int) -> IntArray:
+    """(rows, SIZE): what the first and the last stage hold, without and with sums of gradients."""
+    where = parts_at(config, layers)
+    found = []
+    for stage, sums in itertools.product(dict.fromkeys((0, config.pp - 1)), (False, True)):
+        row = np.zeros(SIZE, np.int64)
+        row[HELD] = where[stage].sum(0)
+        row[SUMS] = row[HELD] * sums
+        for part, in_flight in blocks(config, stage, sums=sums):
+            row[part] = np.array(in_flight) @ where[stage]
+        found.append(row)
+    return np.array(found)
+
+
+def blocks(config: PlanConfig, stage: int, *, sums: bool) -> tuple[tuple[slice, tuple[int, ...]], ...]:
+    """What a stage holds of micro-batches: (coordinates of a point, (laps,) how many of them are held at once).
+
+    So many blocks there are of every such tensor, by the order of the stage's chunks; `sums`: while gradients are added
+    up.
+    """
+    last = _last(config)
+    spans = (
+        (SAVED, Phase.FORWARD, Phase.BACKWARD),
+        (WAITING, Phase.FORWARD, last),
+        (DEFERRED, Phase.BACKWARD, last),
+    )
+    return tuple((part, chunks_in_flight(config, stage, written, read, sums=sums)) for part, written, read in spans)
+
+
+def chunks_in_flight(config: PlanConfig, stage: int, written: Phase, read: Phase, *, sums: bool) -> tuple[int, ...]:
+    """(laps,): micro-batches that are held at once from one pass to another; `sums`: while gradients are added up.
+
+    What the backward pass leaves to the gradients of weights counts where several micro-batches wait at once: then it
+    has a place of its own, beside what others have saved.
+    """
+    if written is read:
+        return (0,) * config.virtual_stages
+    count = config.num_micro_batches
+    most = _in_flight(config.schedule, config.pp, stage, count, config.virtual_stages, written, read)
+    if written is Phase.BACKWARD:
+        enough = 4 * config.pp * config.virtual_stages <= count
+        return tuple(blocks if enough and blocks > 1 else 0 for blocks in most)
+    return tuple(blocks - (sums and blocks >= count) for blocks in most)
+
+
+def _last(config: PlanConfig) -> Phase:
+    """The pass after which nothing is held of a micro-batch."""
+    return Phase.WEIGHT if config.schedule.splits_backward else Phase.BACKWARD
+
+
+def _in_flight(
+    schedule: Schedule, stages: int, stage: int, m: int, laps: int, written: Phase, read: Phase
+) -> tuple[int, ...]:
+    few = 3 * stages if schedule is Schedule.INTERLEAVED else 2 * stages + 2
+    if schedule is Schedule.GPIPE or m <= few:
+        return _most_in_flight(schedule, stages, stage, m, laps, written, read)
+    return _most_in_flight(schedule, stages, stage, few, laps, written, read)
+
+
+@lru_cache(maxsize=1 << 12)
+def _most_in_flight(
+    schedule: Schedule, stages: int, stage: int, m: int, laps: int, written: Phase, read: Phase
+) -> tuple[int, ...]:
+    if schedule is Schedule.GPIPE:
+        return (m if stages > 1 else 1,)
+    now, most = [0] * laps, [0] * laps
+    for chunk in chunk_order(schedule, stages, stage, m, laps):
+        if chunk.phase is written:
+            now[chunk.lap] += 1
+            most[chunk.lap] = max(most[chunk.lap], now[chunk.lap])
+        elif chunk.phase is read:
+            now[chunk.lap] -= 1
+    return tuple(most)

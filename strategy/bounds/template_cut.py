@@ -1,0 +1,150 @@
+"""Template cut: what the layouts of a template cost at least under weights, and which configurations that bounds.
+
+A template of the tensor axis bounds every configuration with that axis, micro-batch and recomputing, whatever its data
+axis and stages. One of a mesh, weighed by times alone, bounds all that compute the same and more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from strategy.bounds.closed_forms import ClosedForms, on_axes
+from strategy.bounds.inequality import Inequality
+from strategy.bounds.point import (
+    DEFERRED,
+    HELD,
+    MICRO,
+    OF_MICRO_BATCH,
+    PARTS,
+    PASSES,
+    SAVED,
+    SIZE,
+    WAITING,
+    FloatArray,
+)
+from strategy.ilp.certificate.proof import Proof
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.space.problem_builder import Weighing
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateName:
+    """Which template: that of a configuration's mesh, or of what every data axis has alike, without that axis."""
+
+    config: PlanConfig
+    tensor_axis: bool
+
+    @property
+    def key(self) -> object:
+        """What the template depends on."""
+        config = self.config
+        if self.tensor_axis:
+            return of_tensor_axis(config)
+        return *of_tensor_axis(config), config.dp, config.num_micro_batches, config.zero_stage, config.pp > 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TemplateCut:
+    """No choice of a template's layouts costs less.
+
+    Attributes:
+        template: whose.
+        weighing: what its coordinates weigh.
+        least: of the problem so weighed, in its own whole units; None where no choice is legal.
+        proof: of that, None where not even signatures are left.
+    """
+
+    template: TemplateName
+    weighing: Weighing
+    least: int | None
+    proof: Proof | None
+
+    @property
+    def inequality(self) -> Inequality:
+        """Of the template's points; rounded down."""
+        least = self.weighing.total(self.least or 0)
+        return Inequality(self.weighing.weights, math.nextafter(least, 0.0))
+
+    @property
+    def alike(self) -> object:
+        """One of `boxes_alike` of every configuration that it bounds."""
+        config, is_shared = self.template.config, self._is_of_work
+        return of_work(config) if is_shared and not self.template.tensor_axis else self.template.key
+
+    @property
+    def _is_of_work(self) -> bool:
+        """Whether it holds for all that compute as much and more."""
+        computes_once = self.template.config.recompute is Recompute.NONE
+        return computes_once and self.least is not None and not self.weighing.weights[OF_MICRO_BATCH].any()
+
+    def bounds(self, config: PlanConfig) -> bool:
+        """Whether what it says holds for a configuration."""
+        ours, weights = self.template.config, self.weighing.weights
+        if self.template.tensor_axis:
+            return of_tensor_axis(ours) == of_tensor_axis(config) and not (
+                config.zero_stage == 3 and weights[HELD].any()
+            )
+        if self.template.key == TemplateName(config, tensor_axis=False).key:
+            return True
+        if not self._is_of_work or (config.zero_stage == 3 and weights[HELD].any()):
+            return False  # under stage 3 parameters are not held as they are used
+        if of_work(ours) == of_work(config):
+            return True
+        # What gathers parameters in every micro-batch takes no less than what gathers them once.
+        return of_work(ours) == of_work(replace(config, zero_stage=0)) and (
+            config.zero_stage != 3 or _gathers_first(weights)
+        )
+
+    def said_of(self, config: PlanConfig, forms: ClosedForms) -> Inequality:
+        """What it says of a configuration that it bounds; what is beside what the template counts is added."""
+        found = self.inequality
+        if not self.template.tensor_axis:
+            return found
+        of_layer_ns = forms.exchange_ns(config) / forms.request.model.layers + forms.adding_ns(config)
+        exchanged = found.weights[MICRO].reshape(-1, PARTS).min(0).sum() * of_layer_ns
+        more = float(found.weights @ forms.beside(config)) + exchanged
+        return Inequality(found.weights, math.nextafter(found.least + more, 0.0))
+
+
+def of_tensor_axis(config: PlanConfig) -> tuple[object, ...]:
+    """What a template of the tensor axis depends on."""
+    return *on_axes(config), config.recompute
+
+
+def of_work(config: PlanConfig) -> tuple[object, ...]:
+    """What a template of everything that takes time depends on, and what computes some of it again takes no less than.
+
+    What computes again is laid out like what it computes: without it, all else could be as it is.
+    """
+    return config.dp, *on_axes(config), config.num_micro_batches, config.zero_stage
+
+
+def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
+    """What a configuration has in common with those whose templates may bound it, each once."""
+    own = TemplateName(config, tensor_axis=False).key
+    plain = of_work(replace(config, zero_stage=0))
+    return tuple(dict.fromkeys((of_tensor_axis(config), own, of_work(config), plain)))
+
+
+def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
+    """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
+    following = MICRO, SAVED, WAITING, DEFERRED
+    return following if config.zero_stage == 3 else (*following, HELD)
+
+
+def restricted(numbers: FloatArray, coordinates: Sequence[slice]) -> FloatArray:
+    """(SIZE,): some coordinates alone."""
+    found = np.zeros(SIZE)
+    for part in coordinates:
+        found[part] = numbers[part]
+    return found
+
+
+def _gathers_first(weights: FloatArray) -> bool:
+    """Whether it costs no more to gather parameters once, ahead of all micro-batches, than in each of them."""
+    forward, before = (weights[PARTS * PASSES.index(name) :][:PARTS] for name in ("forward_ns", "before_ns"))
+    return bool((forward >= before).all())
