@@ -15,6 +15,7 @@ from experiments.console import emit, say
 from strategy.base.errors import CertificateError, PlanError
 
 if TYPE_CHECKING:
+    from strategy.bounds.replay import Replayed
     from strategy.plan.plan import Plan
 
 
@@ -31,17 +32,32 @@ def run(args: argparse.Namespace) -> int:
         return verify_certificate(args.certificate, args.plan, json=args.json)
     from simulator import engine
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import Admitted, admitted
+    from strategy.plan.verify import Admitted, admitted, replayed_bound
 
     plan = read_plan(args.plan)
     found = admitted(plan, lambda program: engine.run(program, 1))
     problems = [] if isinstance(found, Admitted) else found
+    proved = None
+    if not problems:
+        try:
+            proved = replayed_bound(plan)
+        except CertificateError as error:
+            problems = [f"lower_bound_s: {error}"]
     if args.json:
-        emit(document(plan, problems))
+        emit(document(plan, problems, proved))
     if problems:
         raise refusal(args.plan, problems)
-    say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; the bound is claimed, not re-proved")
+    say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; {bound_text(proved)}")
     return 0
+
+
+def bound_text(proved: Replayed | None) -> str:
+    """What is known of the bound."""
+    if proved is None:
+        return "the bound is claimed, not re-proved"
+    several = f"{proved.by_multipliers} by multipliers over {proved.cuts} cuts of templates"
+    levels = f"{proved.by_work} by their work, {proved.by_layers} by their layers, {several}"
+    return f"the bound is proved for all configurations: {levels}"
 
 
 def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
@@ -76,7 +92,7 @@ def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
     return 0
 
 
-def document(plan: Plan, problems: list[str]) -> dict[str, object]:
+def document(plan: Plan, problems: list[str], proved: Replayed | None) -> dict[str, object]:
     """The JSON document of a verification."""
     return {
         "accepted": not problems,
@@ -84,7 +100,8 @@ def document(plan: Plan, problems: list[str]) -> dict[str, object]:
         "plan_hash": plan.plan_hash,
         "status": plan.claims.status,
         "lower_bound_s": plan.claims.lower_bound_s,
-        "bound": "claimed, not re-proved",
+        "bound": "claimed, not re-proved" if proved is None else "proved",
+        "configurations": None if proved is None else proved.by_work + proved.by_layers + proved.by_multipliers,
     }
 
 

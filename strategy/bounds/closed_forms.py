@@ -75,9 +75,10 @@ class ClosedForms:
 
     def following_ns(self, config: PlanConfig) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work."""
-        once = plain(config)
-        least_ns = self.layers_ns.get(on_axes(config), 0)
-        more_s = self.work.seconds(config).following_s - self.work.seconds(once).following_s
+        once_s = self.work.seconds(plain(config)).following_s
+        alone_ns = int(once_s * 1e9) if config.tp * config.cp == 1 else 0
+        least_ns = self.layers_ns.get(on_axes(config), alone_ns)
+        more_s = self.work.seconds(config).following_s - once_s
         return least_ns + max(int(more_s * 1e9) - 1, 0) + self.exchange_ns(config)
 
     def exchange_ns(self, config: PlanConfig) -> int:

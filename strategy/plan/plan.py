@@ -76,6 +76,8 @@ class Plan:
     config: PlanConfig
     layout: Layout
     claims: Claims
+    certificate: Mapping[str, Any] | None = None
+    """Why nothing takes less than the bound (`bounds.certificate`), as JSON values."""
 
     @cached_property
     def graph(self) -> Graph:
@@ -150,6 +152,8 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         },
         "boxing": [_conversion_document(conversion) for conversion in plan.layout.conversions],
     }
+    if plan.certificate is not None:
+        found["certificate"] = plan.certificate
     found["inputs_hash"] = digest({key: found[key] for key in INPUTS})
     if with_hash:
         found["plan_hash"] = plan.plan_hash
@@ -379,6 +383,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
             peak_host_memory_bytes=reader.integers(claims["peak_host_memory_bytes"], "peak_host_memory_bytes"),
             sent_bytes_per_step=reader.integers(claims["sent_bytes_per_step"], "sent_bytes_per_step"),
         ),
+        certificate=None if "certificate" not in found else reader.mapping(found["certificate"], "certificate"),
     )
 
 

@@ -8,12 +8,15 @@ converted there by legal steps; memory, traffic and objective are those claimed;
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from strategy.base.errors import EnvironmentLacks, SbplanError
 from strategy.base.units import format_bytes
+from strategy.bounds.certificate import certificate_of
+from strategy.bounds.replay import Replayed, replay
 from strategy.comm.boxing import BoxingStep, step_between
 from strategy.graph.signature import op_signatures
 from strategy.hardware.cluster import host_memory_bytes
@@ -28,6 +31,7 @@ from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
+from strategy.space.candidates import Request
 
 RELATIVE_TOLERANCE = 1e-9
 ALIKE = ("ep",)
@@ -72,6 +76,26 @@ def admitted(plan: Plan, run: Callable[[Program], T], *, program: Program | None
     except SbplanError as error:
         return [str(error)]
     return [*_memory(plan, program), *_traffic(plan, program)] or Admitted(program, result)
+
+
+def replayed_bound(plan: Plan) -> Replayed | None:
+    """What the plan's certificate proves of its bound; None where it has none: the bound is claimed then.
+
+    Raises:
+        CertificateError: the bound does not follow from it.
+    """
+    if plan.certificate is None:
+        return None
+    certificate = certificate_of(plan.certificate)
+    request = Request(
+        model_name=plan.model_name,
+        model=plan.model,
+        training=replace(plan.training, num_micro_batches=1),
+        cost=plan.cost,
+        memory_limit_bytes=plan.claims.memory_limit_bytes,
+        pins=certificate.pins,
+    )
+    return replay(request, certificate, math.floor(plan.claims.lower_bound_s * 1e9), plan.config)
 
 
 def _stages(plan: Plan) -> Iterator[str]:

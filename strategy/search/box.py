@@ -9,7 +9,7 @@ from strategy.bounds.point import FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.search.template.outer_approximation import Bound, OuterApproximation
+from strategy.search.template.outer_approximation import Bound, OuterApproximation, Prices
 
 EXHAUSTED = 12
 """Level of a box that no further cut is looked for."""
@@ -74,6 +74,13 @@ class Box:
     def close(self, why: TemplateCut) -> None:
         """Nothing is legal."""
         self.bounds_ns, self.nothing_legal = [math.inf] * len(self.configs), why
+
+    def prices_of(self, config: PlanConfig) -> Prices | None:
+        """What says of a configuration that it takes no less than its bound; None where that is by closed forms."""
+        bound = self.prices.get(config)
+        if bound is None or self.within is None:
+            return None
+        return self.within.why_nothing_fits(config) if bound.step_ns is None else bound.prices
 
     def raise_bounds(self, most_ns: float) -> None:
         """Bound by all cuts what may still be the least, up to what is of interest."""

@@ -16,12 +16,14 @@ from strategy.base.beside import beside
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
 from strategy.base.status import Status
+from strategy.bounds.certificate import document
 from strategy.bounds.configurations import listed, mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
+from strategy.search.certify import certified
 from strategy.search.contradiction import contradictory
 from strategy.search.full_layout import priced_in_full
 from strategy.search.lightest import nothing_fits_deep
@@ -89,7 +91,12 @@ def deep_search(
         raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
-    chosen = with_bound(best, refinement.bound_ns / 1e9, status)
+    configs = (config for group in listed(request) for config in group)
+    bound_ns = min(refinement.bound_ns, round(best.claims.objective_s * 1e9))
+    certificate, bound_ns = certified(refinement.cuts, refinement.boxes, configs, bound_ns)
+    chosen = with_bound(best, bound_ns / 1e9, status)
+    if certificate is not None:
+        chosen = replace(chosen, certificate=document(certificate))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in others)
     count = sum(len(group.configs) for group in groups)
     return SearchResult(chosen, status, runners_up, count, time.monotonic() - start, interrupted)

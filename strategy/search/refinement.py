@@ -222,7 +222,7 @@ class Refinement:
             if box.level == 0:
                 if config.tp * config.cp > 1:
                     return self._first_question(box)
-                self.cuts.bound_layers(self.boxes, box, int(self.work.seconds(plain(config)).following_s * 1e9))
+                self.cuts.bound_layers(self.boxes, box, None)
                 continue
             if box.within is None:
                 box.within = self.cuts.within_of(box)

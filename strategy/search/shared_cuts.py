@@ -35,12 +35,14 @@ class SharedCuts:
         self.share(box)
         return nearer_ns
 
-    def bound_layers(self, boxes: Sequence[Box], box: Box, told: TemplateCut | int) -> None:
-        """What the layers take of a micro-batch on the tensor and context axes alone, for all boxes with these."""
+    def bound_layers(self, boxes: Sequence[Box], box: Box, told: TemplateCut | None) -> None:
+        """What layers take of a micro-batch on the tensor and context axes alone, for all boxes with these.
+
+        Where they are on one rank, that is their work: nothing is told.
+        """
         key = on_axes(box.configs[0])
-        if isinstance(told, TemplateCut):
-            self.of_layers[key] = told
-        self.forms.layers_ns[key] = int(told.inequality.least) if isinstance(told, TemplateCut) else told
+        if told is not None:
+            self.of_layers[key], self.forms.layers_ns[key] = told, int(told.inequality.least)
         alike = [other for other in boxes if other.level == 0 and on_axes(other.configs[0]) == key]
         alike = [other for other in alike if math.isfinite(other.bound_ns)]
         bounds = iter(self.forms.first_bounds_ns([config for other in alike for config in other.configs]))

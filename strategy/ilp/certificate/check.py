@@ -52,10 +52,19 @@ def check(problem: Problem, certificate: Certificate) -> CheckedCertificate:
     if certificate.problem != digest:
         raise CertificateError("it is about another problem", got=certificate.problem, expected=digest)
     _check_choice(problem, certificate)
+    walk = prove(problem, certificate.proof, certificate.lower_bound)
+    return CheckedCertificate(certificate.cost, certificate.lower_bound, walk.least, walk.leaves, walk.steps)
+
+
+def prove(problem: Problem, proof: Proof, claimed: int | None) -> Walk:
+    """Replays a proof that nothing legal costs less than `claimed`; None: that nothing is legal.
+
+    Raises:
+        CertificateError: it does not follow, with the step or leaf.
+    """
     work = begin(problem)
-    walk = _Walk(_most(work))
-    walk.run(work, certificate.proof)
-    claimed = certificate.lower_bound
+    walk = Walk(_most(work))
+    walk.run(work, proof)
     if claimed is None and walk.least is not None:
         raise CertificateError(
             "it says that nothing is legal, which does not follow",
@@ -69,7 +78,7 @@ def check(problem: Problem, certificate: Certificate) -> CheckedCertificate:
             got=f"a proof of {walk.least}",
             expected=f"at least {claimed}",
         )
-    return CheckedCertificate(certificate.cost, claimed, walk.least, walk.leaves, walk.steps)
+    return walk
 
 
 def _check_choice(problem: Problem, certificate: Certificate) -> None:
@@ -100,7 +109,7 @@ def _most(work: Working) -> int:
     return sum(int(entries[legal(entries)].max(initial=0)) for entries in (*work.costs.values(), *tables))
 
 
-class _Walk:
+class Walk:
     """One replay of a tree, and the least that anything in it proves: None is more than any number.
 
     So is more than `most`, which is more than any legal choice costs.

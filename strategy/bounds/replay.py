@@ -1,0 +1,189 @@
+"""Replay: whether a certificate proves that no configuration of a space takes less than a bound.
+
+The space is listed anew, closed forms are computed anew, every proof of a template's cut is replayed on the template's
+problem as it is built from the model, and multipliers are summed up in whole numbers. Nothing is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from strategy.base.budget import UNLIMITED
+from strategy.base.errors import CertificateError, InfeasibleError
+from strategy.bounds.certificate import BoundCertificate
+from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
+from strategy.bounds.configurations import listed
+from strategy.bounds.layer_template import LayerTemplate
+from strategy.bounds.least_work import least_steps_ns
+from strategy.bounds.multipliers import Multipliers, proved_ns
+from strategy.bounds.quick_bound import least_work
+from strategy.bounds.template_cut import TemplateCut
+from strategy.ilp.certificate.check import prove
+from strategy.layout.config import PlanConfig
+from strategy.layout.convert import Boxings
+from strategy.space.candidates import Request
+from strategy.space.short_model import shortened
+
+MOST_TEMPLATES = 8
+"""So many are kept: cuts of the same one follow each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was proved: a bound of every configuration, in nanoseconds, and how many there are on which level."""
+
+    bound_ns: int
+    by_work: int
+    by_layers: int
+    by_multipliers: int
+    cuts: int
+
+
+def replay(request: Request, certificate: BoundCertificate, bound_ns: int, config: PlanConfig) -> Replayed:
+    """What a certificate proves of a bound.
+
+    Args:
+        request: model, training, prices and memory; its pins are those of the certificate.
+        certificate: what is to be replayed.
+        bound_ns: that no configuration shall take less than.
+        config: of the plan that claims it, one of the space.
+
+    Raises:
+        CertificateError: anything that does not follow, with the configuration or the cut.
+    """
+    request = replace(request, pins=certificate.pins)
+    configs = [one for group in listed(request) for one in group]
+    if len(configs) != certificate.configurations:
+        got, expected = f"{certificate.configurations} configurations", f"{len(configs)}"
+        raise CertificateError("another space", got=got, expected=expected)
+    if config not in configs:
+        raise CertificateError("the plan's configuration is not in the space", got=str(config))
+    forms, templates = ClosedForms(request, least_work(request)), _Templates(request)
+    by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
+    for at, cut in enumerate(certificate.layers):
+        where = f"certificate, cut {at} of layers"
+        templates.check(cut, where)
+        _take_layers(forms, cut, where)
+    by_layers = unsettled(forms, configs, by_work, bound_ns, layers=True)
+    for at, cut in enumerate(certificate.cuts):
+        templates.check(cut, f"certificate, cut {at}")
+    for place in by_layers:
+        _check_configuration(forms, certificate, configs[place], place, bound_ns)
+    counts = len(configs) - len(by_work), len(by_work) - len(by_layers), len(by_layers)
+    return Replayed(bound_ns, *counts, len(certificate.layers) + len(certificate.cuts))
+
+
+def unsettled(
+    forms: ClosedForms, configs: Sequence[PlanConfig], places: Sequence[int], bound_ns: int, *, layers: bool
+) -> list[int]:
+    """The places of configurations that closed forms alone leave below a bound.
+
+    Args:
+        forms: of the request.
+        configs: all of the space.
+        places: those that are in question.
+        bound_ns: the bound.
+        layers: whether what is known of layers counts; else least work and memory alone.
+    """
+    few = [configs[place] for place in places]
+    bounds = forms.first_bounds_ns(few) if layers else least_steps_ns(forms.work, few)
+    low = [place for place, least_ns in zip(places, bounds, strict=True) if least_ns < bound_ns]
+    return low if layers else [place for place in low if forms.fits(configs[place])]
+
+
+@dataclass(slots=True)
+class _Templates:
+    """Templates of a request, each built where it is asked for."""
+
+    request: Request
+    boxings: Boxings = field(default_factory=dict)
+    known: dict[object, LayerTemplate | None] = field(default_factory=dict)
+
+    def check(self, cut: TemplateCut, where: str) -> None:
+        """Replay the proof of a cut.
+
+        Raises:
+            CertificateError: it does not follow.
+        """
+        template = self._of(cut)
+        if template is None:
+            return
+        if cut.proof is None:
+            raise CertificateError("it has no proof", where=where)
+        try:
+            problem = template.problem.at(cut.weighing).problem
+            prove(problem, cut.proof, cut.least)
+        except (CertificateError, OverflowError) as error:
+            raise CertificateError(str(error), where=where) from None
+
+    def _of(self, cut: TemplateCut) -> LayerTemplate | None:
+        """None where not even signatures are left."""
+        name = cut.template
+        if name.key not in self.known:
+            short = shortened(self.request.model)
+            if short is None:
+                raise CertificateError("templates of a model that has no layers alike")
+            if len(self.known) >= MOST_TEMPLATES:
+                self.known.clear()
+            try:
+                self.known[name.key] = LayerTemplate.named(name, self.request, short, UNLIMITED, self.boxings)
+            except InfeasibleError:
+                self.known[name.key] = None
+        return self.known[name.key]
+
+
+def _take_layers(forms: ClosedForms, cut: TemplateCut, where: str) -> None:
+    """Let closed forms know what layers take on the axes of a cut."""
+    config, layers = cut.template.config, forms.request.model.layers
+    whole = np.array_equal(cut.weighing.weights, all_of_micro_batch(layers))
+    if not (cut.template.tensor_axis and whole and config == plain(config)) or cut.least is None:
+        raise CertificateError("not of all that a micro-batch takes", where=where)
+    forms.layers_ns[on_axes(config)] = int(cut.inequality.least)
+
+
+def _check_configuration(
+    forms: ClosedForms, certificate: BoundCertificate, config: PlanConfig, place: int, bound_ns: int
+) -> None:
+    where = f"configuration {place} ({config})"
+    if place in certificate.illegal:
+        cut = _cut(certificate.cuts, certificate.illegal[place], config, where)
+        if cut.least is not None:
+            raise CertificateError("said to have no legal layout, which does not follow", where=where)
+        return
+    if place not in certificate.multipliers:
+        raise CertificateError("nothing says why it takes no less", where=where, expected=f"{bound_ns} ns at least")
+    found = proved_of(forms, certificate.multipliers[place], certificate.cuts, config, where)
+    if found < bound_ns:
+        raise CertificateError("it may take less", where=where, got=f"{found} ns proved", expected=f"{bound_ns} ns")
+
+
+def proved_of(
+    forms: ClosedForms, multipliers: Multipliers, cuts: Sequence[TemplateCut], config: PlanConfig, where: str
+) -> int:
+    """What multipliers prove of a configuration, in nanoseconds.
+
+    Raises:
+        CertificateError: they speak of what does not bound it.
+    """
+    known, layers = forms.inequalities(config), forms.request.model.layers
+    priced = []
+    for at, price in multipliers.forms:
+        if not 0 <= at < len(known):
+            raise CertificateError("no such closed form", where=where, got=at)
+        priced.append((known[at], price))
+    for at, price in multipliers.cuts:
+        cut = _cut(cuts, at, config, where)
+        if cut.least is None:
+            raise CertificateError("a cut without a least cost", where=where, got=at)
+        priced.append((cut.said_of(config, forms), price))
+    limit_bytes, overlaps = forms.request.memory_limit_bytes, forms.request.cost.cluster.overlaps
+    return proved_ns(multipliers, config, layers, limit_bytes, forms.least(config), priced, overlaps=overlaps)
+
+
+def _cut(cuts: Sequence[TemplateCut], at: int, config: PlanConfig, where: str) -> TemplateCut:
+    if not 0 <= at < len(cuts) or not cuts[at].bounds(config):
+        raise CertificateError("a cut that does not bound it", where=where, got=at)
+    return cuts[at]
