@@ -18,7 +18,7 @@ from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axe
 from strategy.bounds.configurations import listed
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.least_work import least_steps_ns
-from strategy.bounds.multipliers import Multipliers, proved_ns
+from strategy.bounds.multipliers import MOST_NS, Multipliers, proved_ns
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
@@ -61,19 +61,18 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
         raise CertificateError("another space", got=got, expected=expected)
     if config not in configs:
         raise CertificateError("the plan's configuration is not in the space", got=str(config))
-    forms, templates = ClosedForms(request, least_work(request)), _Templates(request)
+    forms, every = ClosedForms(request, least_work(request)), (*certificate.layers, *certificate.cuts)
     by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
     for at, cut in enumerate(certificate.layers):
-        where = f"certificate, cut {at} of layers"
-        templates.check(cut, where)
-        _take_layers(forms, cut, where)
+        _take_layers(forms, cut, f"certificate, cut {at}")
     by_layers = unsettled(forms, configs, by_work, bound_ns, layers=True)
-    for at, cut in enumerate(certificate.cuts):
-        templates.check(cut, f"certificate, cut {at}")
     for place in by_layers:
         _check_configuration(forms, certificate, configs[place], place, bound_ns)
+    templates = _Templates(request)  # last: it takes longest
+    for at, cut in enumerate(every):
+        templates.check(cut, f"certificate, cut {at}")
     counts = len(configs) - len(by_work), len(by_work) - len(by_layers), len(by_layers)
-    return Replayed(bound_ns, *counts, len(certificate.layers) + len(certificate.cuts))
+    return Replayed(bound_ns, *counts, len(every))
 
 
 def unsettled(
@@ -113,10 +112,12 @@ class _Templates:
             return
         if cut.proof is None:
             raise CertificateError("it has no proof", where=where)
+        linear = template.problem.linear
+        if not linear.is_exact(cut.weighing):
+            raise CertificateError("weights under which sums are not exact", where=where)
         try:
-            problem = template.problem.at(cut.weighing).problem
-            prove(problem, cut.proof, cut.least)
-        except (CertificateError, OverflowError) as error:
+            prove(linear.at(cut.weighing), cut.proof, cut.least)
+        except CertificateError as error:
             raise CertificateError(str(error), where=where) from None
 
     def _of(self, cut: TemplateCut) -> LayerTemplate | None:
@@ -169,6 +170,8 @@ def proved_of(
         CertificateError: they speak of what does not bound it.
     """
     known, layers = forms.inequalities(config), forms.request.model.layers
+    if not all(0 <= ns <= MOST_NS for path, _ in multipliers.paths for ns in path.times_ns):
+        raise CertificateError("a path of no point", where=where, expected=f"times of 0 to {MOST_NS} ns")
     priced = []
     for at, price in multipliers.forms:
         if not 0 <= at < len(known):

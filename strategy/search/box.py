@@ -9,7 +9,7 @@ from strategy.bounds.point import FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.search.template.outer_approximation import Bound, OuterApproximation, Prices
+from strategy.search.template.outer_approximation import Bound, DualPrices, OuterApproximation
 
 EXHAUSTED = 12
 """Level of a box that no further cut is looked for."""
@@ -75,7 +75,7 @@ class Box:
         """Nothing is legal."""
         self.bounds_ns, self.nothing_legal = [math.inf] * len(self.configs), why
 
-    def prices_of(self, config: PlanConfig) -> Prices | None:
+    def prices_of(self, config: PlanConfig) -> DualPrices | None:
         """What says of a configuration that it takes no less than its bound; None where that is by closed forms."""
         bound = self.prices.get(config)
         if bound is None or self.within is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from strategy.bounds.certificate import BoundCertificate, pinned
 from strategy.bounds.closed_forms import on_axes
@@ -12,7 +12,7 @@ from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
 from strategy.search.box import Box
 from strategy.search.shared_cuts import SharedCuts
-from strategy.search.template.outer_approximation import Prices
+from strategy.search.template.outer_approximation import DualPrices
 
 
 def certified(
@@ -37,23 +37,23 @@ def certified(
     axes = dict.fromkeys(on_axes(configs[place]) for place in low)
     layers = tuple(cuts.of_layers[key] for key in axes if key in cuts.of_layers)
     box_of = {config: box for box in boxes for config in box.configs}
-    used: dict[int, TemplateCut] = {}
-    found, illegal, proved = dict[int, tuple[PlanConfig, Prices]](), dict[int, int](), bound_ns
+    used: dict[TemplateCut, None] = {}
+    found, illegal, proved = dict[int, tuple[PlanConfig, DualPrices]](), dict[int, TemplateCut](), bound_ns
     for place in unsettled(forms, configs, low, bound_ns, layers=True):
         config = configs[place]
         box = box_of[config]
         if box.nothing_legal is not None:
-            used[id(box.nothing_legal)] = box.nothing_legal
-            illegal[place] = id(box.nothing_legal)
+            used[box.nothing_legal] = None
+            illegal[place] = box.nothing_legal
             continue
         prices = box.prices_of(config)
         if prices is None:
             (proved,) = (min(proved, one) for one in forms.first_bounds_ns([config]))
             continue
         found[place] = config, prices
-        used |= {id(why): why for why, _ in prices.known if isinstance(why, TemplateCut)}
-    every = sorted(used.values(), key=lambda cut: repr(cut.template.key))
-    at = {id(cut): i for i, cut in enumerate(every)}
+        used |= {why: None for why, _ in prices.known if isinstance(why, TemplateCut)}
+    every = sorted(used, key=lambda cut: repr(cut.template.key))
+    at = {cut: i for i, cut in enumerate(every)}
     multipliers = {place: _numbered(prices, at) for place, (_, prices) in found.items()}
     for place, (config, _) in found.items():
         proved = min(proved, proved_of(forms, multipliers[place], every, config, ""))
@@ -61,8 +61,8 @@ def certified(
     return BoundCertificate(pins, len(configs), layers, tuple(every), multipliers, closed), proved
 
 
-def _numbered(prices: Prices, at: dict[int, int]) -> Multipliers:
-    """Prices, cuts by their places."""
+def _numbered(prices: DualPrices, at: Mapping[TemplateCut, int]) -> Multipliers:
+    """DualPrices, cuts by their places."""
     forms = tuple((why, price) for why, price in prices.known if isinstance(why, int))
-    cuts = tuple((at[id(why)], price) for why, price in prices.known if isinstance(why, TemplateCut))
+    cuts = tuple((at[why], price) for why, price in prices.known if isinstance(why, TemplateCut))
     return Multipliers(prices.paths, prices.memory, forms, cuts)

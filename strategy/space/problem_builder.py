@@ -20,6 +20,8 @@ import numpy.typing as npt
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 
 IntArray = npt.NDArray[np.int64]
+LARGEST_BITS, MOST_BITS = 62, 1000
+"""Of sums of whole numbers, and of scales."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +96,12 @@ class LinearProblem:
         tables = list(_split(cells, self.table_sizes))
         nodes = tuple(Node(*pair) for pair in zip(self.nodes, _split(own, self.sizes), strict=True))
         return Problem(self.name, nodes, tuple(Edge(tail, head, tables[k]) for tail, head, k in self.ends), None)
+
+    def is_exact(self, weighing: Weighing) -> bool:
+        """Whether costs under weights are added in 64 bits, and are no more than what was counted."""
+        if weighing.units.min() < 0 or not 0 <= weighing.shift < LARGEST_BITS or abs(weighing.bits) > MOST_BITS:
+            return False
+        return self.most(weighing.units.astype(np.float64)) < 2.0**LARGEST_BITS
 
     def most(self, weights: npt.NDArray[np.float64]) -> float:
         """What the dearest legal choices of all nodes and pairs cost together."""

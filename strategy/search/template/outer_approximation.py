@@ -38,7 +38,7 @@ BEYOND, FORBIDDING = 10.0, 1e6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prices:
+class DualPrices:
     """The dual prices of a linear program: of paths (their shares), of rows of memory, and of what is known."""
 
     paths: tuple[tuple[Path, float], ...]
@@ -55,7 +55,7 @@ class Bound:
 
     step_ns: int | None
     weights: FloatArray
-    prices: Prices | None = None
+    prices: DualPrices | None = None
 
 
 Known = int | TemplateCut
@@ -239,8 +239,8 @@ class OuterApproximation:
         least_ms = program.solver.Objective().Value() if program.has_prices else step_ms
         return Bound(int(least_ms * UNITS[0] * (1 - CLOSE)), weights, self._prices(program))
 
-    def why_nothing_fits(self, config: PlanConfig) -> Prices | None:
-        """Prices at which what a configuration holds beyond the memory makes its step longer than any."""
+    def why_nothing_fits(self, config: PlanConfig) -> DualPrices | None:
+        """DualPrices at which what a configuration holds beyond the memory makes its step longer than any."""
         rows, limits = self._memory(config)
         program = _Program.of(self.least, rows, limits)
         path, counts = self._longest(config, self.least, exact=False)
@@ -250,13 +250,13 @@ class OuterApproximation:
         program.solve()
         return self._prices(program)
 
-    def _prices(self, program: _Program) -> Prices | None:
+    def _prices(self, program: _Program) -> DualPrices | None:
         """Per nanosecond and byte; those that are zero are left out."""
         if not program.has_prices:
             return None
         paths = [(path, -row.dual_value()) for row, _, path in program.paths]
         cuts = [(row.dual_value(), *each) for row, each in zip(program.cuts, self.known, strict=False)]
-        return Prices(
+        return DualPrices(
             tuple((path, share) for path, share in paths if share > 0),
             tuple(max(-row.dual_value(), 0.0) * UNITS[0] / UNITS[-1] for row, _ in program.memory),
             tuple((why, price * UNITS[0] / size) for price, why, size in cuts if price > 0),

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from strategy.base.errors import CertificateError
-from strategy.ilp.certificate import file as file_module
 from strategy.ilp.certificate.check import check
 from strategy.ilp.certificate.digest import problem_digest
 from strategy.ilp.certificate.file import read_certificate, write_certificate
@@ -33,6 +32,7 @@ from strategy.ilp.certificate.proof import (
     Step,
 )
 from strategy.ilp.certificate.replay import replay
+from strategy.ilp.certificate.words import proof_of, proof_words
 from strategy.ilp.certificate.working import begin
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 from strategy.ilp.solve import brute_force
@@ -88,12 +88,10 @@ def test_a_changed_proof_is_refused_or_still_true() -> None:
         problem = random_problem(rng)
         oracle = brute_force(problem)
         certificate = random_certificate(problem, rng, optimum=oracle)
-        words = np.concatenate([np.asarray(part, np.int64) for part in file_module._proof_words(certificate.proof, 0)])
+        words = proof_words(certificate.proof)
         for _ in range(10):
             try:
-                stream = file_module._Words(_mutated(words, rng))
-                proof = stream.proof(0)
-                stream.finish()
+                proof = proof_of(_mutated(words, rng))
                 verdict = check(problem, replace(certificate, proof=proof))
             except CertificateError:
                 seen["refused"] += 1

@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from strategy.base.errors import CertificateError, InputError
-from strategy.ilp.certificate.file import MAX_DEPTH, read_certificate, write_certificate
+from strategy.ilp.certificate.file import read_certificate, write_certificate
 from strategy.ilp.certificate.proof import Branch, Certificate, Empty, Proof
+from strategy.ilp.certificate.words import MAX_DEPTH
 from strategy.ilp.solve import brute_force
 from tests.strategy.ilp.certificate.proofs import random_certificate
 from tests.strategy.ilp.problems import random_problem

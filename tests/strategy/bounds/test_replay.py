@@ -1,0 +1,318 @@
+"""Certificates of bounds: what a search wrote is replayed, and what was forged is refused by what does not follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from strategy.base.budget import Budget
+from strategy.base.errors import CertificateError
+from strategy.bounds.certificate import BoundCertificate, certificate_of, document
+from strategy.bounds.closed_forms import ClosedForms, on_axes
+from strategy.bounds.configurations import listed
+from strategy.bounds.multipliers import Multipliers
+from strategy.bounds.quick_bound import least_work
+from strategy.bounds.replay import proved_of, replay
+from strategy.bounds.template_cut import TemplateCut
+from strategy.cost.cost import CostModel
+from strategy.hardware.presets import find_cluster
+from strategy.layout.config import PlanConfig, Recompute
+from strategy.models.gpt import GptConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.plan.plan import Plan
+from strategy.plan.verify import replayed_bound, verify
+from strategy.search.search import search
+from strategy.space.candidates import Pins, Request
+from tests.support.small_plans import simulated
+
+MODEL = GptConfig(layers=8, width=2048, heads=8, sequence=1024, vocabulary=4096)
+FORGERIES, QUOTA = 120, 12
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was searched for, the plan that was found, and its certificate."""
+
+    request: Request
+    plan: Plan
+    certificate: BoundCertificate
+
+    @property
+    def bound_ns(self) -> int:
+        return int(self.plan.claims.lower_bound_s * 1e9)
+
+    def refused(
+        self, certificate: BoundCertificate, bound_ns: int | None = None, config: PlanConfig | None = None
+    ) -> str:
+        """Why a certificate is refused; a file of it is made and read first."""
+        with pytest.raises(CertificateError) as caught:
+            replay(
+                self.request,
+                certificate_of(document(certificate)),
+                self.bound_ns if bound_ns is None else bound_ns,
+                config or self.plan.config,
+            )
+        return str(caught.value)
+
+
+def case_of(limit: float, pins: Pins) -> Case:
+    """A search in a part of the memory of 16 devices."""
+    cluster = replace(find_cluster("dgx-a100"), nodes=2)
+    training = Training(global_batch=64, precision=Precision.BF16)
+    nbytes = int(limit * cluster.device.memory_bytes)
+    request = Request("model", MODEL, training, CostModel(cluster, {}), nbytes, pins, gap=0.03)
+    plan = search(request, simulate=simulated, budget=Budget.of(120), simulated=1).plan
+    assert plan.certificate is not None
+    return Case(request, plan, certificate_of(plan.certificate))
+
+
+@pytest.fixture(scope="module", params=[0.9, 0.05], ids=["plenty", "scarce"])
+def case(request: pytest.FixtureRequest) -> Case:
+    return case_of(request.param, Pins(recompute=Recompute.NONE, zero_stage=0))
+
+
+def test_what_a_search_wrote_is_replayed(case: Case) -> None:
+    assert verify(case.plan) == []
+    found = replayed_bound(case.plan)
+    assert found is not None
+    assert found.by_work + found.by_layers + found.by_multipliers == case.certificate.configurations
+    assert found.by_multipliers == len(case.certificate.multipliers) + len(case.certificate.illegal) > 0
+    assert found.cuts == len(case.certificate.layers) + len(case.certificate.cuts) > 0
+
+
+def test_the_file_is_read_back(case: Case) -> None:
+    again = document(certificate_of(document(case.certificate)))
+    assert again == document(case.certificate) == case.plan.certificate
+
+
+def test_the_space_is_counted_apart(case: Case) -> None:
+    """By loops of its own, over what the pins leave: see `test_every_configuration_is_listed_once` for all of it."""
+    count, batch, devices = 0, 64, 16
+    for pp in (1, 2, 4, 8):
+        for tp in (tp for tp in (1, 2, 4, 8) if devices // pp % tp == 0):
+            dp = devices // pp // tp
+            for micro in (micro for micro in range(1, batch // dp + 1) if batch // dp % micro == 0):
+                count += _schedules(pp, batch // dp // micro)
+    assert count == case.certificate.configurations
+
+
+def _schedules(pp: int, m: int) -> int:
+    """1F1B and GPipe; interleaved with laps that divide the layers, whole groups; ZB-H1, ZBV with two laps."""
+    if pp == 1:
+        return 1
+    laps = [laps for laps in range(2, 8 // pp + 1) if 8 % (pp * laps) == 0]
+    return 3 + (len(laps) if m % pp == 0 else 0) + (8 // pp >= 2)
+
+
+def test_a_raised_bound_is_refused(case: Case) -> None:
+    """By a thousandth, and above the plan itself."""
+    for above_ns in (int(case.bound_ns * 1.001), int(case.plan.claims.objective_s * 1e9) + 1):
+        why = case.refused(case.certificate, above_ns)
+        assert "it may take less" in why or "nothing says why" in why
+
+
+def test_a_dropped_configuration_is_refused(case: Case) -> None:
+    for place in [*case.certificate.multipliers][:3]:
+        fewer = {at: each for at, each in case.certificate.multipliers.items() if at != place}
+        assert "nothing says why" in case.refused(replace(case.certificate, multipliers=fewer))
+
+
+def test_a_changed_multiplier_is_refused(case: Case) -> None:
+    """Of a configuration that is bounded least, so that there is nothing to spare."""
+    by_cuts = [place for place, one in case.certificate.multipliers.items() if one.cuts]
+    tight = min(by_cuts, key=lambda place: _proved(case, place))
+    for change in (_less_of_cuts, _less_of_paths):
+        forged = {**case.certificate.multipliers, tight: change(case.certificate.multipliers[tight])}
+        assert "it may take less" in case.refused(replace(case.certificate, multipliers=forged))
+
+
+def _proved(case: Case, place: int) -> float:
+    """What the multipliers of one configuration prove."""
+    forms = ClosedForms(case.request, least_work(case.request))
+    for cut in case.certificate.layers:
+        forms.layers_ns[on_axes(cut.template.config)] = int(cut.inequality.least)
+    configs = [one for group in listed(case.request) for one in group]
+    return proved_of(forms, case.certificate.multipliers[place], case.certificate.cuts, configs[place], "")
+
+
+def _less_of_cuts(one: Multipliers) -> Multipliers:
+    def halved(some: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+        return tuple((at, price / 2) for at, price in some)
+
+    return replace(one, cuts=halved(one.cuts), forms=halved(one.forms))
+
+
+def _less_of_paths(one: Multipliers) -> Multipliers:
+    return replace(one, paths=tuple((path, share / 2) for path, share in one.paths))
+
+
+def test_a_cheaper_cut_is_refused(case: Case) -> None:
+    """A template that is said to cost more than it does; one that is said to have no legal layout."""
+    cut, *others = case.certificate.cuts
+    assert cut.least is not None
+    where = f"certificate, cut {len(case.certificate.layers)}"
+    dearer = replace(cut, least=cut.least + max(1, cut.least // 1000))
+    assert where in case.refused(replace(case.certificate, cuts=(dearer, *others)))
+    multipliers, nothing = case.certificate.multipliers, (replace(cut, least=None), *others)
+    illegal = {place: 0 for place, one in multipliers.items() if 0 in dict(one.cuts)}
+    forged = replace(case.certificate, cuts=nothing, illegal=illegal)
+    assert where in case.refused(forged) or "does not bound it" in case.refused(forged)
+
+
+def test_a_proof_of_something_else_is_refused(case: Case) -> None:
+    """Weights of its own that are heavier than those that were proved."""
+    cut, *others = case.certificate.cuts
+    lighter = replace(cut.weighing, units=cut.weighing.units // 2)
+    case.refused(replace(case.certificate, cuts=(replace(cut, weighing=lighter), *others)))
+
+
+def test_another_space_is_refused(case: Case) -> None:
+    """An axis is left out of the boxes; or it is said to be pinned, where the plan is not."""
+    few = replace(case.certificate, configurations=case.certificate.configurations - 1)
+    assert "another space" in case.refused(few)
+    away = replace(case.certificate.pins, tp=16)
+    assert "another space" in case.refused(replace(case.certificate, pins=away))
+
+
+def test_a_plan_outside_of_the_space_is_refused(case: Case) -> None:
+    other = replace(case.plan.config, micro_batch=3)
+    assert "not in the space" in case.refused(case.certificate, config=other)
+
+
+def test_cheaper_devices_are_another_question(case: Case) -> None:
+    """The same certificate for devices that compute twice as fast."""
+    device = replace(case.plan.cluster.device, flop_per_s=2 * case.plan.cluster.device.flop_per_s)
+    faster = replace(case.request, cost=CostModel(replace(case.plan.cluster, device=device), {}))
+    with pytest.raises(CertificateError):
+        replay(faster, case.certificate, case.bound_ns, case.plan.config)
+
+
+def test_no_forgery_proves_what_is_false() -> None:
+    """Random changes of the file's numbers, under a bound above a plan that is known: none is accepted."""
+    case = case_of(0.9, Pins(recompute=Recompute.NONE, zero_stage=0, dp=2))
+    false_ns = int(case.plan.claims.objective_s * 1e9) + 1
+    rng, refused, kinds = random.Random(5), 0, dict.fromkeys(FORGED, 0)
+    for _ in range(FORGERIES):
+        kind = rng.choice(list(FORGED))
+        forged = FORGED[kind](case.certificate, rng)
+        kinds[kind] += 1
+        refused += bool(case.refused(forged, false_ns))
+    print(f"forgeries by kind: {kinds}")
+    assert refused == FORGERIES
+    assert min(kinds.values()) >= QUOTA
+
+
+def _changed(
+    certificate: BoundCertificate, rng: random.Random, change: Callable[[Multipliers], Multipliers]
+) -> BoundCertificate:
+    """Some configurations at once."""
+    some = {place: change(each) if rng.random() < 0.7 else each for place, each in certificate.multipliers.items()}
+    return replace(certificate, multipliers=some)
+
+
+def _prices(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    by = rng.choice([-1.0, 0.0, 1.01, 2.0, 1e6, 1e300])
+
+    def change(one: Multipliers) -> Multipliers:
+        return replace(one, cuts=tuple((at, by * price) for at, price in one.cuts))
+
+    return _changed(certificate, rng, change)
+
+
+def _shares(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    by = rng.choice([-1.0, 0.0, 1.01, 2.0, 1e6])
+
+    def change(one: Multipliers) -> Multipliers:
+        return replace(one, paths=tuple((path, by * share) for path, share in one.paths))
+
+    return _changed(certificate, rng, change)
+
+
+def _memory(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    by = rng.choice([-1.0, -1e3, 1e3])
+
+    def change(one: Multipliers) -> Multipliers:
+        return replace(one, memory=tuple(by * (price + 1e-3) for price in one.memory))
+
+    return _changed(certificate, rng, change)
+
+
+def _times(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    """Paths at other points; these are paths too."""
+    by = rng.choice([-1, 0, 3])
+
+    def change(one: Multipliers) -> Multipliers:
+        paths = ((replace(path, times_ns=tuple(by * ns for ns in path.times_ns)), share) for path, share in one.paths)
+        return replace(one, paths=tuple(paths))
+
+    return _changed(certificate, rng, change)
+
+
+def _weights(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    def change(cut: TemplateCut) -> TemplateCut:
+        units = cut.weighing.units * rng.choice([0, 2, -1, 2**40])
+        return replace(cut, weighing=replace(cut.weighing, units=units))
+
+    return replace(certificate, cuts=tuple(map(change, certificate.cuts)))
+
+
+def _scales(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    def change(cut: TemplateCut) -> TemplateCut:
+        shift, bits = cut.weighing.shift + rng.choice([-3, 0, 2, 70]), cut.weighing.bits + rng.choice([-2, 1, 40])
+        return replace(cut, weighing=replace(cut.weighing, shift=shift, bits=bits))
+
+    return replace(certificate, cuts=tuple(map(change, certificate.cuts)))
+
+
+def _templates(certificate: BoundCertificate, rng: random.Random) -> BoundCertificate:
+    """Proofs said to be of other templates."""
+    cuts = list(certificate.cuts)
+    names = [cut.template for cut in cuts]
+    rng.shuffle(names)
+    return replace(certificate, cuts=tuple(replace(cut, template=name) for cut, name in zip(cuts, names, strict=True)))
+
+
+FORGED: dict[str, Callable[[BoundCertificate, random.Random], BoundCertificate]] = {
+    "prices": _prices,
+    "shares": _shares,
+    "memory": _memory,
+    "times": _times,
+    "weights": _weights,
+    "scales": _scales,
+    "templates": _templates,
+}
+
+
+def test_wrong_files_are_refused_in_words(case: Case) -> None:
+    good = document(case.certificate)
+    arrays = good["arrays"]
+    assert isinstance(arrays, str)
+    wrong: list[dict[str, object]] = [
+        {**good, "version": 9},
+        {**good, "pinned": {"layouts": 1}},
+        {**good, "pinned": {"dp": "many"}},
+        {**good, "arrays": arrays[: len(arrays) // 2]},
+        {**good, "arrays": "!"},
+        {**good, "arrays": 7},
+        {**good, "templates": []},
+        {key: value for key, value in good.items() if key != "templates"},
+    ]
+    for one in wrong:
+        with pytest.raises(CertificateError):
+            certificate_of(one)
+
+
+def test_all_of_a_multiplier_is_kept(case: Case) -> None:
+    again = certificate_of(document(case.certificate))
+    assert [dataclasses.astuple(one) for one in again.multipliers.values()] == [
+        dataclasses.astuple(one) for one in case.certificate.multipliers.values()
+    ]
+    for one, other in zip(again.cuts, case.certificate.cuts, strict=True):
+        assert (one.template, one.least) == (other.template, other.least)
+        assert np.array_equal(one.weighing.units, other.weighing.units)
