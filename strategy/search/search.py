@@ -10,8 +10,8 @@ takes less than the best one, memory aside, of the candidate that does neither. 
 solved exactly and fits, the others need not be. If nothing fits, candidates with some or all of their state on the host
 are tried; the space that bounds speak of is what has been listed so.
 
-A single candidate, all degrees and the schedule pinned, has nothing to be compared with: it is solved for a part of the
-time.
+A single candidate, all degrees and the schedule pinned, has nothing to be compared with but what saves memory: it is
+solved for a part of the time.
 """
 
 from __future__ import annotations
@@ -105,21 +105,21 @@ def search(
     solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
     quick_ns = _quick_bounds(request, budget)
     candidates, known = list(quick_ns), _known(request, quick_ns)
-    alone = candidates[:1] if len({_plain(config) for config in candidates}) == 1 else []
-    if alone:
-        _solve_each(request, alone, known, single, watch, 0.0)
+    looked_at = known.alone
+    if looked_at:
+        _solve_each(request, looked_at, known, single, watch, 0.0)
         if known.solved:
             solving = _Time(single, single)
         elif not known.complete:
-            alone, known = [], _known(request, quick_ns)
-    if not alone:
+            looked_at, known = (), _known(request, quick_ns)
+    else:
         known.solved = _first_by_rule(request, candidates, rule_based)
     plans: list[Plan] = []
     interrupted = False
     while not plans:
         try:
-            skipped = known.refused or alone
-            _solve_all(request, [c for c in candidates if c not in skipped], known, solving, watch)
+            done = known.refused or looked_at
+            _solve_all(request, [c for c in candidates if c not in done], known, solving, watch)
             _solve_offloaded(request, candidates, known, solving, watch)
             if not known.solved:
                 known.solved = [_last_resort(request, candidates, known, solving.all, time_limit_s)]
@@ -194,6 +194,11 @@ class _Known:
         self.quick_ns.update(quick_ns)
         for config in quick_ns:
             self.least_saving.setdefault(_plain(config), config)
+
+    @property
+    def alone(self) -> tuple[PlanConfig, ...]:
+        """The candidate that all others save more memory than and are alike otherwise, if there is one."""
+        return tuple(self.least_saving.values()) if len(self.least_saving) == 1 else ()
 
     @property
     def best_ns(self) -> int | None:
@@ -274,11 +279,8 @@ def _quick_bounds(request: Request, budget: Budget) -> dict[PlanConfig, int]:
 
 
 def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: Budget) -> list[Solved]:
-    """One candidate laid out by a rule, where the state of the training does not fit on one device; else none.
-
-    A single candidate is laid out as freely as the pins allow right away.
-    """
-    if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1 or not request.incumbents:
+    """One candidate laid out by a rule, where the state of the training does not fit on one device; else none."""
+    if state_bytes(request) <= request.memory_limit_bytes or not request.incumbents:
         return []
     return solved_by_rule(request, likely_first(request, candidates), 1, budget)
 
@@ -360,8 +362,7 @@ def _last_resort(
         InfeasibleError: the pins contradict each other, or there is too little memory.
     """
     if not known.complete:
-        by_rule = request.incumbents and len(candidates) == 1
-        rule_based = solved_by_rule(request, candidates, 1, UNLIMITED) if by_rule else []
+        rule_based = solved_by_rule(request, known.alone, 1, UNLIMITED) if request.incumbents else []
         if rule_based:
             return rule_based[0]
         raise OutOfTimeError(f"no plan was found within {time_limit_s:.3g} s; raise the time limit")

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from strategy.base.errors import GraphError, InputError, report
+from strategy.base.errors import InputError, report
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph
 from strategy.layout.arrangement import Pipeline
@@ -165,7 +165,7 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     pins = request.pins
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
-    heads, layers = _heads(request), max(request.model.layers, 1)
+    heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     for plain in degrees_of(request, context_degrees(request)):
         if plain.pp > layers or (pins.tp is None and heads % plain.tp):
             continue
@@ -173,7 +173,9 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
             continue
         for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
             schedules = tuple(_scheduled(request, replace(plain, recompute=recompute, zero_stage=zero)))
-            if schedules and (recompute is pins.recompute or _keeps_layers_whole(request, schedules[0])):
+            if schedules and (plain.pp, recompute) not in whole:
+                whole[plain.pp, recompute] = _keeps_layers_whole(request, schedules[0])
+            if schedules and whole[plain.pp, recompute]:
                 yield schedules
 
 
@@ -241,13 +243,13 @@ def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
 def _laps(request: Request, schedule: Schedule, stages: int) -> Iterator[int]:
     """How often a micro-batch may pass all stages: where these get equally many layers, or nearly.
 
-    Once where ops are pinned to stages: with more laps these would be others.
+    Never on several laps where ops are pinned to stages, and no schedule is: these would be others.
     """
     layers, pins = request.model.layers, request.pins
     if pins.virtual_stages is not None:
         yield pins.virtual_stages
-    elif pins.numbered_stages and pins.schedule is None:
-        yield 1
+    elif pins.numbered_stages and pins.schedule is None and schedule.default_laps > 1:
+        return
     elif schedule is not Schedule.INTERLEAVED:
         yield schedule.default_laps
     else:
@@ -303,12 +305,12 @@ def saves_most(request: Request, config: PlanConfig) -> bool:
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
-    """Whether no pinned stage cuts a layer through what is computed again."""
-    if config.recompute is Recompute.NONE or not request.pins.numbered_stages:
+    """Whether no pinned stage cuts a layer through what is computed again, unless that is pinned too."""
+    if config.recompute in (Recompute.NONE, request.pins.recompute) or not request.pins.numbered_stages:
         return True
     try:
         space_of(request, config, free_rules(config))
-    except GraphError:
+    except InputError:
         return False
     return True
 

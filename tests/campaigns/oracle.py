@@ -1,8 +1,9 @@
 """The whole search against every plan listed and priced: tiny models on at most four devices.
 
 Each case opens some knobs and pins the others; layouts of random values are pinned until few enough points are left.
-All points (device mesh x micro-batch x schedule x what saves memory x signatures) are listed and priced by `tests.support`
-(`listed_plans`, `priced_points`), which share no enumeration, bound or pruning with the search. Held against that:
+All points (device mesh x micro-batch x schedule x what saves memory x signatures) are listed and priced by
+`tests.support` (`listed_plans`, `priced_points`), which share no enumeration, bound or pruning with the search. Held
+against that:
 
     gap 0          the answer's objective is the least of all points that fit, and its layout has it; plans by rule,
                    which need not be among the points, do not stand beside it

@@ -10,7 +10,8 @@ What is listed is stated in two places and written here again, as plain as can b
     signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
                     (`strategy.space.rules`): along the tensor axis inputs are whole, all else is free; along
                     the data axis the inputs are split by sample, and in layers everything follows from that, op after
-                    op (`sample_flow`) - but where layouts are pinned, all but the inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`).
+                    op (`sample_flow`) - but where layouts are pinned, all but the
+                    inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`).
 
 Alike ops of repeated layers have one signature, and what computes an op again has that of the op. Experts, sequences
 that are split and the host are left out: tiny models have none of them, and a pin or the cluster rules them out.

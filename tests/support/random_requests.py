@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role
 from strategy.hardware.cluster import Cluster, Device, Link
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
