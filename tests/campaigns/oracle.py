@@ -9,6 +9,8 @@ against that:
                    which need not be among the points, do not stand beside it
     default gap    it is within one percent of that, or better by rule
     bound          no bound lies above the least; optimal is what has no gap
+    saving         without pinned layouts, memory aside, no point that computes again or shares out takes less than the
+                   best that is alike otherwise and does neither, as the search supposes
     simulation     the answer takes no longer than `SLOWER` times the fastest of the `BEST` points of least objective;
                    the bound of the simulated step lies above no simulated time of the plan
 
@@ -62,7 +64,7 @@ SUMMED = 3
 BUDGET_S = 300.0
 QUOTAS = {
     **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
-    **dict.fromkeys(("schedule", "recompute", "tight limit", "half precision"), 0.05),
+    **dict.fromkeys(("schedule", "recompute", "saving", "tight limit", "half precision"), 0.05),
     **dict.fromkeys(("zero", "laps"), 0.01),
     **dict.fromkeys(("overlaps", "two nodes", "followed samples"), 0.0),
     **dict.fromkeys(("better by rule", "proved, gap 0.0", "proved, gap 0.01"), 0.0),
@@ -114,6 +116,8 @@ def check(case: Case, seed: int, exercised: list[str], best: int = BEST) -> Iter
     ]
     for space in spaces:
         yield from space.check(rng, SUMMED)
+    if not case.request.pins.layouts:
+        yield from _check_saving(spaces, exercised)
     tight = rng.random() < (0.75 if {"zero", "recompute"} & case.knobs else 0.4)
     request = _limited(case.request, spaces, rng) if tight else case.request
     exercised += _kinds(request)
@@ -125,6 +129,20 @@ def check(case: Case, seed: int, exercised: list[str], best: int = BEST) -> Iter
     yield from _check_optimum(replace(request, gap=0.0, incumbents=False), spaces, least[0], exercised)
     yield from _check_optimum(replace(request, gap=DEFAULT_GAP), spaces, least[0], exercised)
     yield from _check_simulated(replace(request, gap=DEFAULT_GAP), spaces, best)
+
+
+def _check_saving(spaces: Sequence[Points], exercised: list[str]) -> Iterator[str]:
+    """Whether what saves least memory has the least objective of what is alike otherwise."""
+    alike: dict[PlanConfig, list[Found]] = {}
+    for space in spaces:
+        key = replace(space.listed.config, recompute=Recompute.NONE, zero_stage=0)
+        alike.setdefault(key, []).extend(_best([space], ROOMY, 1))
+    for one, *others in alike.values():
+        if others:
+            exercised.append("saving")
+        for other in others:
+            if other.objective_ns < one.objective_ns:
+                yield f"{_told(other)}, less than {_told(one)}"
 
 
 def _limited(request: Request, spaces: Sequence[Points], rng: random.Random) -> Request:
