@@ -22,7 +22,7 @@ def findings(seed: int, best: int) -> list[str]:
 
 
 def test_without_a_gap_no_part_of_the_objective_is_negligible() -> None:
-    """Two stages that compute again: the best layout is better by less than a thousandth than that of the even paths."""
+    """Two stages that compute again: the best layout is less than a thousandth better than that of the even paths."""
     assert findings(205, 0) == []
 
 
