@@ -8,6 +8,7 @@ import math
 from strategy.base.errors import shortened
 
 LARGEST_COUNT = 2**31 - 1
+MOST_TOKENS = 1e18
 
 
 def positive_int(text: str) -> int:
@@ -42,6 +43,32 @@ def share(text: str) -> float:
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of at least 0 and below 1")
     return value
+
+
+def tokens(text: str) -> int:
+    """A number of tokens, whole and at least one: `15T`, `300B`, `1e12`."""
+    scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}.get(text[-1:].upper())
+    try:
+        value = float(text) if scale is None else scale * float(text[:-1])
+    except ValueError:
+        value = math.nan
+    if not 1 <= value <= MOST_TOKENS:
+        expected = f"a number of tokens of at least 1 and at most {MOST_TOKENS:.0e}, such as 15T, 300B or 1e12"
+        raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
+    return round(value)
+
+
+def gpu_range(text: str) -> tuple[int, int]:
+    """The least and the most of a number of GPUs: `64`, or `64..1024`."""
+    first, dots, last = text.partition("..")
+    try:
+        least, most = positive_int(first), positive_int(last if dots else first)
+    except argparse.ArgumentTypeError:
+        least, most = 1, 0
+    if least > most:
+        expected = "N or N..M, whole numbers from the least to the most, such as 64 or 64..1024"
+        raise argparse.ArgumentTypeError(f"got {shortened(text)}, expected {expected}")
+    return least, most
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -10,9 +10,10 @@ from tests.support.random_requests import random_case
 
 @pytest.mark.slow
 def test_the_search_agrees_with_every_plan_listed() -> None:
-    outcomes = [oracle.run(count, seed=seed, best=5) for count, seed in ((6, 9000), (10, 9200))]
+    outcomes = [oracle.run(count, seed=seed, best=5) for count, seed in ((6, 9000), (8, 9200), (1, 151), (1, 184))]
     assert [failure for outcome in outcomes for failure in outcome.failures] == []
-    for knob in ("dp", "tp", "pp", "micro-batch", "signatures", "recompute", "tight limit", "half precision"):
+    degrees = "dp", "tp", "pp", "micro-batch", "schedule", "laps"
+    for knob in (*degrees, "signatures", "recompute", "zero", "saving", "tight limit", "half precision"):
         assert sum(outcome.coverage[knob] for outcome in outcomes), knob
 
 
@@ -21,11 +22,11 @@ def findings(seed: int, best: int) -> list[str]:
 
 
 def test_without_a_gap_no_part_of_the_objective_is_negligible() -> None:
-    """ZBV on two stages: the best layout is better by less than a thousandth than that of the even paths."""
-    assert findings(79, 0) == []
+    """Two stages that compute again: the best layout is less than a thousandth better than that of the even paths."""
+    assert findings(205, 0) == []
 
 
-@pytest.mark.parametrize("seed", [228, 302, 400])
+@pytest.mark.parametrize("seed", [214, 400])
 def test_what_overlaps_is_simulated_in_other_layouts_too(seed: int) -> None:
     found = findings(seed, oracle.BEST)
     assert [one for one in found if not one.startswith("simulated: ")] == []

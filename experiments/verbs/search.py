@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.arguments import add_json, positive_int, seconds, share
+from experiments.arguments import add_json, gpu_range, positive_int, seconds, share, tokens
 from experiments.console import emit, say
 from experiments.outputs import check_output_path, clean_stdout, make_folder
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 
 if TYPE_CHECKING:
+    from experiments.gpu_counts import CountAnswer
     from strategy.cost.calibrate import Calibration
+    from strategy.hardware.cluster import Cluster
     from strategy.layout.config import PlanConfig
     from strategy.models import Model
     from strategy.plan.plan import Plan
@@ -37,9 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="a preset, such as gpt2-small, llama3-8b or resnet50")
     parser.add_argument(
         "--cluster",
-        required=True,
         metavar="CLUSTER",
         help="a TOML file, 'local' (or local:N, with N ranks), or a preset with a node count (dgx-a100:128)",
+    )
+    parser.add_argument(
+        "--gpus",
+        type=gpu_range,
+        metavar="N[..M]",
+        help="instead of a cluster: so many GPUs, in whole nodes; of a range its ends and the powers of two of nodes "
+        "between them, each with days and GPU-hours for --tokens, a plan where no other count is better in both "
+        "(PLAN-64.json), and an even share of the time limit",
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="of this kind: H100, A100-80, V100-16, ...")
+    parser.add_argument(
+        "--tokens", type=tokens, metavar="N", help="tell how long training on so many takes: 15T, 300B, 1e12"
     )
     parser.add_argument(
         "--global-batch", type=positive_int, metavar="N", help="samples per step (default: the model's)"
@@ -97,19 +110,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, write the plan, print; times count from here, imports included."""
     started, budget = time.perf_counter(), Budget.of(args.time_limit)
-    if args.cluster.partition(":")[0] == "local":
+    if args.cluster is not None and args.cluster.partition(":")[0] == "local":
         from executor.supervision.environment import rank_environment
 
         rank_environment()  # a rank computes with one thread, so it is measured with one
 
+    from experiments.gpu_counts import training_cost
     from experiments.prices import simulated_step
     from experiments.stopping import exit_code, stopping
     from strategy.plan.plan import write_plan
     from strategy.search.search import search
 
+    clusters = clusters_of(args)
     check_output_path(args.out, "--out")
+    if len(clusters) > 1:
+        return compare_counts(args, clusters, started, budget)
     make_folder(args.dump_passes, "--dump-passes")
-    request, calibration = request_of(args)
+    request, calibration = request_of(args, clusters[0])
+    if args.tokens is not None:
+        training_cost(request, args.tokens, 0.0)  # refuses too few of them before the search
     try:
         with progress() as watch, clean_stdout(), stopping() as stopped_by:
             result = search(request, simulate=simulated_step, budget=budget, watch=watch)
@@ -125,12 +144,91 @@ def run(args: argparse.Namespace) -> int:
     if args.dump_passes is not None:
         dump_passes(result.plan, args.dump_passes)
     found = document(result, args.out, calibration, search_time_s=time.perf_counter() - started)
+    said = summary(result, args.out)
+    if args.tokens is not None:
+        cost = training_cost(request, args.tokens, result.plan.claims.step_time_s)
+        found |= {"training": dataclasses.asdict(cost)}
+        said += f"\n{cost.tokens} tokens: {cost.steps} steps, {cost.days:.4g} days, {cost.gpu_hours:.4g} GPU-hours"
     if args.json:
         emit(found)
-    say(summary(result, args.out))
+    say(said)
     if result.interrupted:
         return exit_code(stopped_by)
     return EXIT_LIMIT if result.status == Status.LIMIT else 0
+
+
+def clusters_of(args: argparse.Namespace) -> list[Cluster]:
+    """The cluster that the arguments name, or one for every count of GPUs.
+
+    Raises:
+        InputError: they name none, or both a cluster and a number of GPUs, or a range without what it is compared by.
+    """
+    from experiments.gpu_counts import clusters_of_gpus
+    from experiments.machine import find_machine
+
+    if args.cluster is not None and (args.gpus or args.gpu):
+        raise InputError("--cluster and --gpus both say what there is", hint="leave one of them out")
+    if args.cluster is not None:
+        return [find_machine(args.cluster)]
+    if args.gpus is None or args.gpu is None:
+        needed = "--cluster CLUSTER, or --gpus N[..M] with --gpu NAME"
+        raise InputError("nothing says what to train on", expected=needed, hint="see 'sbplan search --help'")
+    clusters = clusters_of_gpus(args.gpu, *args.gpus)
+    if len(clusters) > 1 and args.tokens is None:
+        raise InputError("counts of GPUs are compared by days and GPU-hours", hint="give --tokens too")
+    if len(clusters) > 1 and args.dump_passes is not None:
+        raise InputError("--dump-passes writes the passes of one plan", hint="give one number of --gpus")
+    return clusters
+
+
+def compare_counts(args: argparse.Namespace, clusters: list[Cluster], started: float, budget: Budget) -> int:
+    """Bound every count of GPUs, search those on the front, write a plan of each, print."""
+    from experiments.gpu_counts import answered, overall, table
+    from experiments.prices import simulated_step
+    from experiments.stopping import exit_code, stopping
+    from strategy.plan.plan import write_plan
+    from strategy.search.search import search
+
+    requests, calibrations = zip(*(request_of(args, cluster) for cluster in clusters), strict=True)
+    answers: list[CountAnswer] = []
+    with progress() as watch, clean_stdout(), stopping() as stopped_by:
+
+        def solve(request: Request, part: Budget) -> SearchResult:
+            return search(request, simulate=simulated_step, budget=part, watch=watch)
+
+        for one in answered(requests, args.tokens, solve, budget):
+            answers.append(one)
+            if one.result is not None:
+                write_plan(one.result.plan, _path_of(args.out, one))
+    status = overall(answers)
+    if args.json:
+        counts = [_count_document(one, args.out, calibrations[0]) for one in answers]
+        emit({"status": status, "gpu_counts": counts, "search_time_s": time.perf_counter() - started})
+    say(table(answers))
+    if any(one.result is not None and one.result.interrupted for one in answers):
+        return exit_code(stopped_by)
+    exits = {Status.INFEASIBLE: InfeasibleError.exit_code, Status.LIMIT: EXIT_LIMIT}
+    return exits.get(status, 0)
+
+
+def _path_of(out: Path, one: CountAnswer) -> Path:
+    """`plan.json` -> `plan-64.json`."""
+    return out.with_name(f"{out.stem}-{one.request.devices}{out.suffix}")
+
+
+def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None) -> dict[str, object]:
+    """What JSON has of one count: `bound` is null where nothing fits, `search` where there was none."""
+    bound = search = None
+    if one.bound is not None and one.bound_s is not None and one.config is not None:
+        rate = one.bound.tokens / one.bound.steps / one.bound_s
+        figures = {"step_time_s": one.bound_s, "tokens_per_s": rate, "config": dataclasses.asdict(one.config)}
+        bound = figures | {"training": dataclasses.asdict(one.bound)}
+    if one.result is not None and one.cost is not None:
+        search = document(one.result, _path_of(out, one), calibration, search_time_s=one.result.search_time_s)
+        search |= {"training": dataclasses.asdict(one.cost)}
+    cluster = one.request.cost.cluster
+    status = {"status": one.status, "gpus": cluster.devices, "cluster": cluster.name}
+    return status | {"bound": bound, "search": search}
 
 
 def dump_passes(plan: Plan, folder: Path) -> None:
@@ -141,9 +239,8 @@ def dump_passes(plan: Plan, folder: Path) -> None:
     planned_graph(plan.model, plan.training, plan.config, PassDump(folder))
 
 
-def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
-    """What the arguments ask for, and the calibration that it is priced by."""
-    from experiments.machine import find_machine
+def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Calibration | None]:
+    """What the arguments ask for on a cluster, and the calibration that it is priced by."""
     from experiments.pins import read_pins
     from experiments.prices import read_calibration_of
     from experiments.settings import read_training
@@ -154,7 +251,6 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
 
     model = model_of(args.model, args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)
-    cluster = find_machine(args.cluster)
     calibration = None if args.calibration is None else read_calibration_of(cluster, args.calibration)
     request = Request(
         model_name=args.model,

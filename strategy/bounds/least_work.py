@@ -5,6 +5,9 @@ depth or into whole products, or not at all: the cheapest way counts. What moves
 product of matrices is spread evenly. Conversions, and what has to be reduced, count nothing.
 
 Sizes are read off the model with one and with two samples: what grows, grows with the samples.
+
+Layers that are unlike are known one by one, and so is where they are: the schedule's own recurrence over the least
+times of the stages is a bound, too, for no time of a stage can be less.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from strategy.graph.graph import Graph, Op, Phase, Role, act_rate, deciding_op
 from strategy.graph.signature import op_signatures
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.convert import Converter
+from strategy.layout.layout import layer_runs
+from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.makespan_bound import makespan_bound_ns
-from strategy.layout.schedule import Schedule
+from strategy.layout.schedule import Schedule, at_position
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
@@ -42,6 +47,8 @@ LOOKED_AT = 2**14
 """Ranks among which every way to cut a product is looked at; among more, its shape is taken to lose nothing."""
 LARGEST = 2**60
 """Multiply-adds of a product that is looked at so: the shape of a larger one loses next to nothing."""
+PASSES = ("forward", "backward", "weight")
+"""Parts of a micro-batch."""
 NEGLIGIBLE = 1e-9
 """By this part every sum is lowered: far more than its floats err by."""
 
@@ -109,7 +116,7 @@ class _Sizes:
 class _Item:
     """Alike ops: what one does with one sample and with two, of which pass, where, and how many there are.
 
-    They are ahead of all layers (0), in them (1) or behind them (2).
+    They are ahead of all layers (0), in them (1) or behind them (2); `layer` is theirs where layers may be unlike.
 
     What samples do not say is free to be cut in any way along the data axis, too.
     """
@@ -118,6 +125,7 @@ class _Item:
     two: Features
     part: str
     place: int
+    layer: int | None
     free: bool
     count: int
 
@@ -150,7 +158,9 @@ class LeastWork:
     training: Training
     cost: CostModel
     unusual: bool = False
+    stages_are_pinned: bool = False
     known: dict[tuple[_Kind, int, int, int], LeastSeconds] = field(default_factory=dict)
+    layers_ns: dict[tuple[_Kind, int, int, int], npt.NDArray[np.int64]] = field(default_factory=dict)
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
     scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
     least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
@@ -176,6 +186,20 @@ class LeastWork:
             free = [(ahead, within, behind) for ahead, within, behind in freely.values()]
             self.known[key] = LeastSeconds(forward, backward, weight, step, (free[0], free[1], free[2]))
         return self.known[key]
+
+    def of_layers_ns(self, config: PlanConfig) -> npt.NDArray[np.int64] | None:
+        """(3, layers): forward, backward, gradients of weights of a micro-batch; None where layers are alike."""
+        kind, samples, parts, _ = key = _key(config)
+        items = self._items_of(kind)
+        if key not in self.layers_ns and any(item.layer is not None for item in items):
+            found = np.zeros((3, 1 + max(item.layer for item in items if item.layer is not None)), np.int64)
+            for i, item in enumerate(items):
+                if item.layer is not None and item.part in PASSES:
+                    among = item.among(config)
+                    least_ns = max(to_ns(self._least(kind, i, samples * among, parts * among)) - 1, 0)
+                    found[PASSES.index(item.part), item.layer] += item.count * least_ns
+            self.layers_ns[key] = found
+        return self.layers_ns.get(key)
 
     def look_up(self, configs: Iterable[PlanConfig]) -> None:
         """Find what the products of configurations take, all at once: asked for one by one it takes long."""
@@ -275,7 +299,7 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
     follow = following_samples(graphs[1], 2)
     places = places_of(graphs[0])
-    found: Counter[tuple[Features, Features, str, int, bool]] = Counter()
+    found: Counter[tuple[Features, Features, str, int, int | None, bool]] = Counter()
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
@@ -283,7 +307,8 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
             part = "weight" if op.name in apart else "forward" if op.phase is Phase.FORWARD else "backward"
         free = unusual or op.name not in follow
         place = 1 if op.layer is not None else 2 * (places[op.name] == LAYERS - 1)
-        found[one, two, part, place, free] += counts.get(op.name, 1)
+        layer = op.layer if shortened(model) is None else None
+        found[one, two, part, place, layer, free] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 
@@ -387,4 +412,21 @@ def least_steps_ns(work: LeastWork, configs: Sequence[PlanConfig], known_ns: npt
             step_ns=step[rows],
             more_ns=more[rows],
         )
-    return [int(bound) for bound in found]
+    return [max(int(bound), _by_stages_ns(work, config)) for bound, config in zip(found, configs, strict=True)]
+
+
+def _by_stages_ns(work: LeastWork, config: PlanConfig) -> int:
+    """What a step takes at least with layers that are unlike where they are; 0 of others, and without a pipeline."""
+    layers = None if config.pp == 1 or work.stages_are_pinned else work.of_layers_ns(config)
+    if layers is None:
+        return 0
+    runs = layer_runs(layers.shape[1], config.schedule, config.pp, config.virtual_stages)
+    times = np.zeros((3, config.pp, config.virtual_stages), np.int64)
+    ends = np.cumsum(runs)
+    for place, (run, end) in enumerate(zip(runs, ends, strict=True)):
+        stage, lap = at_position(config.schedule, config.pp, place)
+        times[:, stage, lap] = layers[:, end - run : end].sum(1)
+    messages, once = np.zeros(len(runs) - 1, np.int64), np.zeros(config.pp, np.int64)
+    forward, backward, weight = times
+    found = PipelineTimes(forward, backward, weight, messages, messages, once, once)
+    return makespan_ns(config.schedule, config.num_micro_batches, found)

@@ -26,7 +26,8 @@ def least_work(request: Request) -> LeastWork:
     pins, cost = request.pins, request.cost
     unusual = bool(pins.layouts or pins.tiles or pins.zero_owner)
     measured = tuple(sorted(cost.coefficients.items()))
-    return _least_work(request.model, request.training, cost.cluster, measured, cost.act_overhead_s, unusual)
+    stages = bool(pins.numbered_stages)
+    return _least_work(request.model, request.training, cost.cluster, measured, cost.act_overhead_s, unusual, stages)
 
 
 @lru_cache(maxsize=8)
@@ -37,5 +38,6 @@ def _least_work(
     measured: tuple[tuple[CostKey, Coefficients], ...],
     act_overhead_s: float,
     unusual: bool,
+    stages_are_pinned: bool,
 ) -> LeastWork:
-    return LeastWork(model, training, CostModel(cluster, dict(measured), act_overhead_s), unusual)
+    return LeastWork(model, training, CostModel(cluster, dict(measured), act_overhead_s), unusual, stages_are_pinned)

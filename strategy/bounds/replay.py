@@ -15,7 +15,6 @@ from strategy.base.budget import UNLIMITED
 from strategy.base.errors import CertificateError, InfeasibleError
 from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
-from strategy.bounds.configurations import listed
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.least_work import least_steps_ns
 from strategy.bounds.multipliers import MOST_NS, Multipliers, proved_ns
@@ -24,7 +23,7 @@ from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
-from strategy.space.candidates import Request
+from strategy.space.candidates import Request, listed
 from strategy.space.short_model import shortened
 
 MOST_TEMPLATES = 8

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.hardware.cluster import Cluster, Device, Host, Link, read_cluster
-from strategy.hardware.devices import DEVICES, Generation
+from strategy.hardware.devices import DEVICES, Generation, named_sheet
 
 _COUNT = re.compile("[0-9]{1,9}")
 
@@ -98,3 +98,16 @@ def find_cluster(text: str) -> Cluster:
     raise InputError(
         "unknown cluster", got=text, expected="a .toml file, local, or a preset", hint=did_you_mean(name, PRESETS)
     )
+
+
+def preset_with(gpu: str) -> str:
+    """The preset whose nodes, on InfiniBand, have a GPU of this name, ours or NVIDIA's, in any case.
+
+    Raises:
+        InputError: none has.
+    """
+    known = {cluster.device.name: name for name, cluster in PRESETS.items() if cluster.fabric == "infiniband"}
+    sheet = named_sheet(gpu) or named_sheet(gpu.upper())
+    if sheet is None or sheet.name not in known:
+        raise InputError("no preset has nodes of this GPU", got=gpu, hint=did_you_mean(gpu.upper(), known))
+    return known[sheet.name]

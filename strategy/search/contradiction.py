@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError
 from strategy.layout.config import PlanConfig
-from strategy.space.candidates import Pins, Request, candidates_of, free_rules, space_of
+from strategy.space.candidates import Pins, Request, candidates_of, divisions, free_rules, space_of
 
 TABLES = {"layouts": "sbp", "stages": "stage", "placements": "placement"}
 """Field of `Pins` that maps patterns -> its section in a pin file."""
@@ -127,7 +127,7 @@ def leave_no_candidate(request: Request) -> bool:
 
 def leave_no_signature(request: Request) -> bool:
     """Whether under every division of devices and batch some op is left without signature."""
-    return not any(_has_signatures(request, config) for config in candidates_of(request))
+    return not any(_has_signatures(request, first) for first, *_ in divisions(request))
 
 
 def _has_signatures(request: Request, config: PlanConfig) -> bool:

@@ -17,20 +17,20 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, PlanError
 from strategy.base.status import Status
 from strategy.bounds.certificate import document
-from strategy.bounds.configurations import listed, mesh_groups
+from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.certify import certified
-from strategy.search.contradiction import contradictory
+from strategy.search.contradiction import contradictory, leave_no_candidate
 from strategy.search.full_layout import priced_in_full
 from strategy.search.lightest import nothing_fits_deep
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState
-from strategy.space.candidates import Request
+from strategy.space.candidates import Request, listed
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
@@ -62,7 +62,7 @@ def deep_search(
     work = least_work(request)
     groups = mesh_groups(request, work)
     if not groups:
-        raise contradictory(request, lambda some: next(listed(some), None) is None, budget)
+        raise contradictory(request, leave_no_candidate, budget)
     late, all_refining = budget.share(LATE_SHARE), budget.share(REFINING_SHARE)
     refinement = Refinement(request, short, work, groups, budget.share(FIRST_SHARE), watch)
     known, interrupted = refinement.known, False

@@ -1,21 +1,24 @@
-"""Search: which degrees of parallelism, which micro-batches, which signature for every op.
+"""Search: which degrees of parallelism, which micro-batches and schedule, which signature for every op.
 
 For every candidate, the layout problem is solved up to a part of the gap that is allowed; candidates are taken best
 bound first, and one whose bound is better than the best objective by less than the gap is left out. Then all that may
 still be better is solved exactly, for a part of the time. The leading candidates are simulated, by a function that is
 passed in, and the fastest is the answer.
 
-Candidates that keep all activations come first. Where the memory limit stood in the way of one, it is tried again with
-activations that are computed again, and if nothing fits then, with some or all of its state on the host; the space that
-bounds speak of is what has been listed so.
+What saves memory takes time: no layout of a candidate that computes activations again, or gathers parameters per use,
+takes less than the best one, memory aside, of the candidate that does neither. So that comes first, and where it is
+solved exactly and fits, the others need not be. If nothing fits, candidates with some or all of their state on the host
+are tried; the space that bounds speak of is what has been listed so.
 
-A single candidate, all degrees pinned, has nothing to be compared with: it is solved for a part of the time.
+A single candidate, all degrees and the schedule pinned, has nothing to be compared with but what saves memory: it is
+solved for a part of the time.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,6 +26,7 @@ from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, SbplanError
 from strategy.base.status import Status
+from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work, quick_bound_ns
 from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.models import Model
@@ -35,14 +39,7 @@ from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
 from strategy.search.deep_search import deep_search
 from strategy.search.search_result import SearchResult, Watch
-from strategy.space.candidates import (
-    Request,
-    candidates_of,
-    free_rules,
-    state_bytes,
-    with_less_memory,
-    with_offload,
-)
+from strategy.space.candidates import Request, free_rules, saves_most, state_bytes, with_offload
 from strategy.space.short_model import shortened
 
 SINGLE_SHARE = 0.3
@@ -106,19 +103,24 @@ def search(
     time_limit_s = budget.left_s()
     single, rule_based = (budget.share(part) for part in (SINGLE_SHARE, RULE_BASED_SHARE))
     solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
-    candidates = _best_bound_first(request, budget)
-    known = _alone(request, candidates, single, watch)
-    if known is not None and known.solved:
-        solving = _Time(single, single)
-    looked_at = known is not None
-    known = known or _Known(solved=_first_by_rule(request, candidates, rule_based))
+    quick_ns = _quick_bounds(request, budget)
+    candidates, known = list(quick_ns), _known(request, quick_ns)
+    looked_at = known.alone
+    if looked_at:
+        _solve_each(request, looked_at, known, single, watch, 0.0)
+        if known.solved:
+            solving = _Time(single, single)
+        elif not known.complete:
+            looked_at, known = (), _known(request, quick_ns)
+    else:
+        known.solved = _first_by_rule(request, candidates, rule_based)
     plans: list[Plan] = []
     interrupted = False
     while not plans:
         try:
-            if not looked_at or known.refused:
-                _solve_all(request, [c for c in candidates if c not in known.refused], known, solving, watch)
-            _solve_lighter(request, candidates, known, solving, watch)
+            done = known.refused or looked_at
+            _solve_all(request, [c for c in candidates if c not in done], known, solving, watch)
+            _solve_offloaded(request, candidates, known, solving, watch)
             if not known.solved:
                 known.solved = [_last_resort(request, candidates, known, solving.all, time_limit_s)]
             wanted = COMPETITORS - len(known.solved) if request.incumbents else 0
@@ -137,7 +139,7 @@ def search(
 def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _Known) -> bool:
     """Whether there is a layout to end with at once, if need be a rule-based one; the bound is the quick one then."""
     for config in candidates:
-        known.leave_out(config, quick_bound_ns(request, config))
+        known.leave_out(config, known.bound_ns(config))
     if not known.solved and request.incumbents:
         known.solved = solved_by_rule(request, likely_first(request, candidates), 1, UNLIMITED)
     return bool(known.solved)
@@ -166,13 +168,17 @@ class _Time:
 class _Known:
     """What a search has found out so far.
 
-    `bounds_ns` has one bound per candidate that may have a layout; `free_bounds_ns` the bounds, memory aside, of
-    candidates without ZeRO, which hold for every stage: what a stage shares out could be gathered once. `without` are
-    candidates that have no layout; `cramped` those that would have a better one, or any at all, if there were more
-    memory; `refused` those that have layouts by their lifetimes, but none was found whose memory fits as it is laid
-    out.
+    `quick_ns` has the quick bound of every candidate, `bounds_ns` one per candidate that may have a layout;
+    `free_bounds_ns` the bounds, memory aside, of those that save least of all that are alike otherwise, which hold for
+    the others, unless layouts are pinned (`derives`): what is computed again could have been kept, what a stage of ZeRO
+    shares out gathered once. `without` are candidates that have no layout; `cramped` those that would have a better
+    one, or any at all, if there were more memory; `refused` those that have layouts by their lifetimes, but none was
+    found whose memory fits as it is laid out.
     """
 
+    derives: bool
+    quick_ns: dict[PlanConfig, int] = field(default_factory=dict)
+    least_saving: dict[PlanConfig, PlanConfig] = field(default_factory=dict)
     solved: list[Solved] = field(default_factory=list)
     beaten: list[tuple[int, PlanConfig]] = field(default_factory=list)
     without: set[PlanConfig] = field(default_factory=set)
@@ -182,6 +188,17 @@ class _Known:
     free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
+
+    def begin(self, quick_ns: Mapping[PlanConfig, int]) -> None:
+        """Take note of candidates with their quick bounds, of those that are alike what saves least memory first."""
+        self.quick_ns.update(quick_ns)
+        for config in quick_ns:
+            self.least_saving.setdefault(_plain(config), config)
+
+    @property
+    def alone(self) -> tuple[PlanConfig, ...]:
+        """The candidate that all others save more memory than and are alike otherwise, if there is one."""
+        return tuple(self.least_saving.values()) if len(self.least_saving) == 1 else ()
 
     @property
     def best_ns(self) -> int | None:
@@ -199,9 +216,13 @@ class _Known:
         return [config for _, config in sorted(self.cramped, key=lambda pair: pair[0])]
 
     def bound_ns(self, config: PlanConfig) -> int:
-        """What is known of a candidate, by itself or by the one without ZeRO; 0 where nothing is."""
-        plain = replace(config, zero_stage=0, zero_owner=False)
-        return max(self.bounds_ns.get(config, 0), self.free_bounds_ns.get(plain, 0))
+        """What is known of a candidate, by itself or by the one that saves less memory."""
+        derived = self.free_bounds_ns.get(_plain(config), 0) if self.derives else 0
+        return max(self.quick_ns.get(config, 0), self.bounds_ns.get(config, 0), derived)
+
+    def waits(self, config: PlanConfig, few: Sequence[PlanConfig]) -> bool:
+        """Whether more will be known of a candidate when those are solved that are to be solved now."""
+        return self.derives and self.least_saving[_plain(config)] in few
 
     def raise_bound(self, config: PlanConfig, bound_ns: int) -> None:
         """Take note that no layout of a candidate takes less."""
@@ -220,8 +241,9 @@ class _Known:
 
     def learn(self, config: PlanConfig, examined: CandidateBound, before_ns: int) -> None:
         """Take note of a solved candidate that had the bound `before_ns`."""
-        if config.zero_stage == 0:
-            self.free_bounds_ns[config] = max(examined.free_bound_ns, self.free_bounds_ns.get(config, 0))
+        alike = _plain(config)
+        if config == self.least_saving[alike]:
+            self.free_bounds_ns[alike] = max(examined.free_bound_ns, self.free_bounds_ns.get(alike, 0))
         if examined.bound_ns is None or examined.bound_ns > examined.free_bound_ns:
             self.cramped.append((examined.free_bound_ns, config))
         if examined.bound_ns is None:
@@ -234,28 +256,31 @@ class _Known:
             self.beaten.append((examined.bound_ns, config))
 
 
-def _best_bound_first(request: Request, budget: Budget) -> list[PlanConfig]:
-    found = list(candidates_of(request))
+def _known(request: Request, quick_ns: Mapping[PlanConfig, int]) -> _Known:
+    """What a search knows before anything is solved."""
+    known = _Known(derives=not request.pins.layouts)
+    known.begin(quick_ns)
+    return known
+
+
+def _plain(config: PlanConfig) -> PlanConfig:
+    """What candidates have in common that differ in how they save memory on the device alone."""
+    return replace(config, zero_stage=0, zero_owner=False, recompute=Recompute.NONE, recompute_values=())
+
+
+def _quick_bounds(request: Request, budget: Budget) -> dict[PlanConfig, int]:
+    """Every candidate with its quick bound, best first; of those that are alike what saves least memory."""
+    groups = mesh_groups(request, least_work(request))
+    found = [pair for group in groups for pair in zip(group.configs, group.bounds_ns, strict=True)]
     if not found:
         raise contradictory(request, leave_no_candidate, budget)
-    return sorted(found, key=lambda c: (quick_bound_ns(request, c), c.pp, c.tp, c.num_micro_batches))
-
-
-def _alone(request: Request, candidates: Sequence[PlanConfig], budget: Budget, watch: Watch | None) -> _Known | None:
-    """What is known of a single candidate within a budget; None of several, and where there is no answer by then."""
-    if len(candidates) > 1:
-        return None
-    known = _Known()
-    _solve_each(request, candidates, known, budget, watch, 0.0)
-    return known if known.solved or known.complete else None
+    ordered = sorted(found, key=lambda pair: (pair[1], pair[0].pp, pair[0].tp, pair[0].num_micro_batches))
+    return dict(ordered)
 
 
 def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: Budget) -> list[Solved]:
-    """One candidate laid out by a rule, where the state of the training does not fit on one device; else none.
-
-    A single candidate is laid out as freely as the pins allow right away.
-    """
-    if state_bytes(request) <= request.memory_limit_bytes or len(candidates) == 1 or not request.incumbents:
+    """One candidate laid out by a rule, where the state of the training does not fit on one device; else none."""
+    if state_bytes(request) <= request.memory_limit_bytes or not request.incumbents:
         return []
     return solved_by_rule(request, likely_first(request, candidates), 1, budget)
 
@@ -276,26 +301,32 @@ def _solve_all(
 def _solve_each(
     request: Request, candidates: Sequence[PlanConfig], known: _Known, budget: Budget, watch: Watch | None, gap: float
 ) -> None:
-    """Solve every candidate whose bound is better than the best so far by more than the gap, while there is time."""
-    left = [config for config in candidates if config not in known.without]
+    """Solve every candidate whose bound is better than the best so far by more than the gap, while there is time.
+
+    The best bound is next, by what is known by then.
+    """
+    numbers = {config: number for number, config in enumerate(candidates) if config not in known.without}
+    left = [(known.bound_ns(config), number, config) for config, number in numbers.items()]
+    heapq.heapify(left)
     together = _together(request)
     while left:
         few: list[PlanConfig] = []
-        while left and len(few) < together:
-            config = left.pop(0)
-            before_ns, best_ns = max(quick_bound_ns(request, config), known.bound_ns(config)), known.best_ns
-            if best_ns is not None and before_ns >= (1 - gap) * best_ns:
+        while left and len(few) < together and not known.waits(left[0][2], few):
+            bound_ns, number, config = heapq.heappop(left)
+            before_ns, best_ns = known.bound_ns(config), known.best_ns
+            if before_ns > bound_ns:
+                heapq.heappush(left, (before_ns, number, config))
+            elif best_ns is not None and before_ns >= (1 - gap) * best_ns:
                 known.raise_bound(config, before_ns)
             elif budget.is_over():
                 known.leave_out(config, before_ns)
             else:
                 few.append(config)
                 if watch is not None:
-                    number = candidates.index(config)
                     watch(number, len(candidates), config, min((*known.bounds_ns.values(), before_ns)), best_ns)
         tasks = [partial(examine, request, c, free_rules(c), budget, known.best_ns, gap=gap) for c in few]
         for config, examined in zip(few, beside(tasks), strict=True):
-            before_ns = max(quick_bound_ns(request, config), known.bound_ns(config))
+            before_ns = known.bound_ns(config)
             if isinstance(examined, CandidateBound):
                 known.learn(config, examined, before_ns)
                 known.complete = known.complete and not budget.is_over()
@@ -308,17 +339,17 @@ def _solve_each(
                 raise examined
 
 
-def _solve_lighter(
+def _solve_offloaded(
     request: Request, candidates: list[PlanConfig], known: _Known, time: _Time, watch: Watch | None
 ) -> None:
-    """Solve and list what needs less memory than candidates that it stood in the way of."""
-    for lighter in (with_less_memory, with_offload):
-        cramped = known.cramped_best_first
-        found = [again for config in cramped for again in lighter(request, config) if again not in candidates]
-        _solve_all(request, found, known, time, watch)
-        candidates += found
-        if known.solved:
-            return
+    """Where nothing fits, solve and list what keeps some of its memory on the host."""
+    if known.solved:
+        return
+    offloaded = (again for config in known.cramped_best_first for again in with_offload(request, config))
+    found = [config for config in dict.fromkeys(offloaded) if config not in candidates]
+    known.begin({config: quick_bound_ns(request, config) for config in found})
+    _solve_all(request, found, known, time, watch)
+    candidates += found
 
 
 def _last_resort(
@@ -331,8 +362,7 @@ def _last_resort(
         InfeasibleError: the pins contradict each other, or there is too little memory.
     """
     if not known.complete:
-        by_rule = request.incumbents and len(candidates) == 1
-        rule_based = solved_by_rule(request, candidates, 1, UNLIMITED) if by_rule else []
+        rule_based = solved_by_rule(request, known.alone, 1, UNLIMITED) if request.incumbents else []
         if rule_based:
             return rule_based[0]
         raise OutOfTimeError(f"no plan was found within {time_limit_s:.3g} s; raise the time limit")
@@ -342,10 +372,11 @@ def _last_resort(
             raise contradictory(request, leave_no_signature, budget, f"\n{why}\n")
         raise known.conflict
     lightest = [config for config in candidates if config.offload is Offload.ALL]
-    nearest, complete = tightest(request, lightest or candidates, budget)
+    lightest = lightest or sorted(candidates, key=lambda config: not saves_most(request, config))
+    nearest, complete = tightest(request, lightest, budget)
     if nearest is None or nearest.nbytes > request.memory_limit_bytes:
         raise nothing_fits(request, nearest, complete=complete)
-    known.raise_bound(nearest.solved.config, quick_bound_ns(request, candidates[0]))
+    known.raise_bound(nearest.solved.config, min(known.quick_ns.values()))
     return nearest.solved
 
 

@@ -1,8 +1,9 @@
 """Candidates: what a search chooses from.
 
-A candidate is one way to cut the devices into stages x data x context x tensor and the batch into micro-batches. Its
-search space holds the signatures that the rules of its axes and the user's pins leave for every op. Sequences are split
-where the user pins a context-parallel degree, or where they are long.
+A candidate is one configuration: a way to cut the devices into stages x data x context x tensor and the batch into
+micro-batches, a schedule with its virtual stages, what is computed again, and the stage of ZeRO. Its search space holds
+the signatures that the rules of its axes and the user's pins leave for every op. Sequences are split where the user
+pins a context-parallel degree, or where they are long.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from strategy.base.errors import GraphError, InputError, report
+from strategy.base.errors import InputError, report
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph
 from strategy.layout.arrangement import Pipeline
@@ -34,6 +35,13 @@ from strategy.space.pins import check_pins, pinned, placement_problems, stage_of
 from strategy.space.rules import AlongAxes, along_axes
 from strategy.space.short_model import shortened
 from strategy.space.space import Keep, SearchSpace, all_of
+
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
+"""Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
+UNEVEN = 0.05
+"""By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
+LEAST_POSITIONS = 2**15
+"""Shorter runs of positions than this are not worth what is exchanged for attention."""
 
 FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
 """The rules of the axes in a search: the data axis follows the samples, the others are free but for positions."""
@@ -141,32 +149,114 @@ class Request:
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
-    """Every division of devices and batch that the pins allow, with what else they fix."""
+    """Every configuration that the pins allow."""
+    return itertools.chain.from_iterable(listed(request))
+
+
+def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
+    """Every configuration that the pins allow, those together that differ in schedule alone, what saves least first.
+
+    A tensor axis shares out every layer, so that its ranks divide the heads of attention, as trainers ask; a context
+    axis splits long sequences. Stage 0 of ZeRO leaves stages 1 and 2 to the choice of layouts.
+
+    Raises:
+        InputError: owners are pinned, but no stage of ZeRO.
+    """
     pins = request.pins
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
-    schedule, laps = pins.schedule or Schedule.ONE_F_ONE_B, pins.laps
+    heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
+    for plain in degrees_of(request, context_degrees(request)):
+        if plain.pp > layers or (pins.tp is None and heads % plain.tp):
+            continue
+        if pins.devices_per_stage not in (None, request.devices // plain.pp):
+            continue
+        for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
+            schedules = tuple(_scheduled(request, replace(plain, recompute=recompute, zero_stage=zero)))
+            if schedules and (plain.pp, recompute) not in whole:
+                whole[plain.pp, recompute] = _keeps_layers_whole(request, schedules[0])
+            if schedules and whole[plain.pp, recompute]:
+                yield schedules
+
+
+def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
+    """The configurations of every division of devices and batch together, what saves least first."""
+
+    def division(group: Sequence[PlanConfig]) -> tuple[int, ...]:
+        one = group[0]
+        return one.dp, one.cp, one.tp, one.pp, one.micro_batch
+
+    for _, groups in itertools.groupby(listed(request), key=division):
+        yield tuple(itertools.chain.from_iterable(groups))
+
+
+def context_degrees(request: Request) -> tuple[int, ...]:
+    """Among so many ranks positions are shared out: each has `LEAST_POSITIONS` at least."""
+    most = int(getattr(request.model, "sequence", 0)) // LEAST_POSITIONS
+    return tuple(cp for cp in divisors(request.devices) if cp == 1 or cp <= most)
+
+
+def _heads(request: Request) -> int:
+    """Of attention, among which a tensor axis shares out every layer; 0, which all degrees divide, of other layers."""
+    return int(getattr(request.model, "heads", 0))
+
+
+def _recomputes(request: Request) -> tuple[Recompute, ...]:
+    """Where signatures are deduced, nothing is weighed against memory."""
+    if request.pins.recompute is not None or request.deduction is not None:
+        return (request.pins.recompute or Recompute.NONE,)
+    return (Recompute.NONE, *recomputable(request.model, replace(request.training, num_micro_batches=1)))
+
+
+def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
+    pinned = request.pins.zero_stage
+    if pinned is not None:
+        return (pinned,) if config.dp > 1 or not pinned else ()
+    return (0, 3) if config.dp > 1 and request.deduction is None else (0,)
+
+
+def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """The configuration under every schedule that there is for it; without a pipeline they are all one."""
+    pins, layers, stages = request.pins, max(request.model.layers, 1), config.pp
     last = max(pins.numbered_stages.values(), default=0)
-    for degrees in degrees_of(request):
-        if not last < degrees.pp * laps <= max(request.model.layers, 1):
-            continue
-        if pins.devices_per_stage not in (None, request.devices // degrees.pp) or (pins.zero_stage and degrees.dp == 1):
-            continue
-        if schedule_problem(schedule, degrees.pp, laps, degrees.num_micro_batches) is None:
-            yield replace(
-                degrees,
-                schedule=schedule,
-                virtual_stages=laps,
-                recompute=pins.recompute or Recompute.NONE,
-                recompute_values=pins.recompute_values,
-                offload=pins.offload or Offload.NONE,
-                offload_values=pins.offload_values,
-                zero_stage=pins.zero_stage or 0,
-                tiles=pins.tiles or 1,
-                tiled=pins.tiled,
-                zero_owner=pins.zero_owner,
-                zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
-            )
+    config = replace(
+        config,
+        recompute_values=pins.recompute_values,
+        offload=pins.offload or Offload.NONE,
+        offload_values=pins.offload_values,
+        tiles=pins.tiles or 1,
+        tiled=pins.tiled,
+        zero_owner=pins.zero_owner,
+        zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
+    )
+    if stages == 1 and pins.schedule is None:
+        if not last:
+            yield config
+        return
+    for schedule in SCHEDULES if pins.schedule is None else (pins.schedule,):
+        for laps in _laps(request, schedule, stages):
+            problem = schedule_problem(schedule, stages, laps, config.num_micro_batches)
+            if problem is None and last < stages * laps <= layers:
+                yield replace(config, schedule=schedule, virtual_stages=laps)
+
+
+def _laps(request: Request, schedule: Schedule, stages: int) -> Iterator[int]:
+    """How often a micro-batch may pass all stages: where these get equally many layers, or nearly.
+
+    Never on several laps where ops are pinned to stages, and no schedule is: these would be others.
+    """
+    layers, pins = request.model.layers, request.pins
+    if pins.virtual_stages is not None:
+        yield pins.virtual_stages
+    elif pins.numbered_stages and pins.schedule is None and schedule.default_laps > 1:
+        return
+    elif schedule is not Schedule.INTERLEAVED:
+        yield schedule.default_laps
+    else:
+        for laps in range(2, layers // stages + 1):
+            fullest = -(-layers // (stages * laps)) * stages * laps
+            if pins.schedule is not None or fullest <= (1 + UNEVEN) * layers:
+                yield laps
 
 
 def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[PlanConfig]:
@@ -196,22 +286,6 @@ def free_rules(config: PlanConfig) -> tuple[str, ...]:
     return tuple(FREE[axis] for axis in config.axes)
 
 
-def with_less_memory(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
-    """What to try where the memory limit stands in the way of a candidate: it takes more time and less memory.
-
-    Parameters gathered per use (stage 3 of ZeRO; layouts like stages 1 and 2 are in the candidate's own space),
-    activations computed again, and both.
-    """
-    shares = request.pins.zero_stage is None and config.dp > 1
-    again = (Recompute.NONE, *recomputable(request.model)) if request.pins.recompute is None else (config.recompute,)
-    for kind in again:
-        for stage in (0, 3) if shares else (config.zero_stage,):
-            smaller = replace(config, recompute=kind, zero_stage=stage)
-            cuts = kind is not Recompute.NONE and request.pins.numbered_stages
-            if smaller != config and (not cuts or _keeps_layers_whole(request, smaller)):
-                yield smaller
-
-
 def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
     """A candidate with some of its memory on the host, where there is one.
 
@@ -221,22 +295,22 @@ def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
         return
     if config.recompute is Recompute.NONE and config.zero_stage == (request.pins.zero_stage or 0):
         yield replace(config, offload=Offload.ACTIVATIONS)
-    if _saves_most(request, config):
+    if saves_most(request, config):
         yield from (replace(config, offload=what) for what in (Offload.OPTIMIZER, Offload.ALL))
 
 
-def _saves_most(request: Request, config: PlanConfig) -> bool:
+def saves_most(request: Request, config: PlanConfig) -> bool:
     """Whether nothing that saves memory on the device itself is left to try."""
-    recomputes = request.pins.recompute or (Recompute.NONE, *recomputable(request.model))[-1]
-    shares = 3 if request.pins.zero_stage is None and config.dp > 1 else config.zero_stage
-    return (config.recompute, config.zero_stage) == (recomputes, shares)
+    return (config.recompute, config.zero_stage) == (_recomputes(request)[-1], _zero_stages(request, config)[-1])
 
 
 def _keeps_layers_whole(request: Request, config: PlanConfig) -> bool:
-    """Whether no pinned stage cuts a layer through what is computed again."""
+    """Whether no pinned stage cuts a layer through what is computed again, unless that is pinned too."""
+    if config.recompute in (Recompute.NONE, request.pins.recompute) or not request.pins.numbered_stages:
+        return True
     try:
         space_of(request, config, free_rules(config))
-    except GraphError:
+    except InputError:
         return False
     return True
 
@@ -245,9 +319,9 @@ CHEAPEST_FIRST = (Recompute.MEMORY_BOUND, Recompute.SELECTIVE, Recompute.FULL)
 
 
 @lru_cache(maxsize=8)
-def recomputable(model: Model) -> tuple[Recompute, ...]:
-    """The kinds of recomputing that find something to drop in a model, cheapest first."""
-    graph = training_graph(shortened(model) or model, Training(global_batch=1))
+def recomputable(model: Model, training: Training) -> tuple[Recompute, ...]:
+    """The kinds of recomputing that find something to drop in a model as it is trained, cheapest first."""
+    graph = training_graph(shortened(model) or model, training)
     return tuple(kind for kind in CHEAPEST_FIRST if dropped_values(graph, kind))
 
 
@@ -333,16 +407,16 @@ def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:
 def space_log10(request: Request) -> float:
     """Decimal logarithm of the number of plans that a search chooses from: candidates times signatures of ops.
 
-    Repeated layers are alike and count once.
+    Repeated layers are alike and count once. What saves memory and the schedule leave the choice of signatures as it
+    is, and are counted by the first of each.
     """
-    sizes = []
-    for config in candidates_of(request):
-        space = space_of(request, config, free_rules(config))
-        options: dict[str, int] = {}
-        for op in space.graph.ops:
-            name = space.graph.template_of(op)
-            if name not in options:
-                options[name] = len(space.options(op))
-        sizes.append(sum(math.log10(count) for count in options.values() if count))
-    largest = max(sizes, default=0.0)
-    return largest + math.log10(sum(10 ** (size - largest) for size in sizes)) if sizes else 0.0
+    found = []
+    for first, *others in divisions(request):
+        found.append(_signatures_log10(space_of(request, first, free_rules(first))) + math.log10(1 + len(others)))
+    largest = max(found, default=0.0)
+    return largest + math.log10(sum(10 ** (size - largest) for size in found)) if found else 0.0
+
+
+def _signatures_log10(space: SearchSpace) -> float:
+    options = {space.graph.template_of(op): len(space.options(op)) for op in reversed(space.graph.ops)}
+    return sum(math.log10(count) for count in options.values() if count)

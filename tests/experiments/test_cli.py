@@ -28,7 +28,7 @@ HEAVY = ("numpy", "scipy", "ortools", "numba", "matplotlib", "mpi4py", "msgspec"
 CONTRACT = {
     "demo": "--ranks --out --json",
     "search": "MODEL --cluster --global-batch --seq --training --calibration --pin --time-limit --gap --no-incumbents "
-    "--out --json",
+    "--gpus --gpu --tokens --out --json",
     "verify": "PLAN --certificate --json",
     "simulate": "PLAN --calibration --trace --figure --json",
     "train": "PLAN --steps --data --checkpoint --resume --backend numpy cupy --launch --json",
@@ -109,7 +109,7 @@ def test_the_version(sbplan: Sbplan) -> None:
         (["search", "gpt-tiny", "--clustre", "local"], "did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clustre=local"], "no such flag (got '--clustre'); did you mean '--cluster'?"),
         (["search", "gpt-tiny", "--clus", "local"], "no such flag (got '--clus')"),
-        (["search", "gpt-tiny"], "the following arguments are required: --cluster; see 'sbplan search --help'"),
+        (["search"], "the following arguments are required: MODEL; see 'sbplan search --help'"),
         (["search", "gpt-tiny", "--cluster", "local", "--seq", "0"], "got '0', expected a whole number of at least 1"),
         (
             ["search", "gpt-tiny", "--cluster", "local", "--seq", "2k"],

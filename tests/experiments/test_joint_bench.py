@@ -76,6 +76,14 @@ def test_the_verb_prints_a_document_or_a_table(command: Command, monkeypatch: py
     assert said.err.startswith("1 of 1: gpt-tiny: ours ")
 
 
+def test_on_few_devices_schedules_are_looked_at_too() -> None:
+    """One micro-batch through four stages: gradients of weights wait, which 1F1B, all that others have, cannot."""
+    found = compare(replace(TINY, global_batch=4), 30.0)
+    assert found.worse_than == ()
+    assert "pp 4 zb-h1" in found.results["ours"].what
+    assert all((found.ratio(name) or 0.0) > 1.2 for name in joint_bench.JOINT_BASELINES)
+
+
 def test_being_worse_is_a_failure(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joint_problems, "joint_problems", lambda count, seed: [TINY])
     found = compare(TINY, 5.0, {"magic": lambda pricing: FoundPipeline(1, 1, "at once")})

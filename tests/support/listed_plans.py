@@ -1,15 +1,16 @@
 """Listed plans: every plan of a small model that a search chooses from, listed without any code of the search.
 
-What is listed is stated in three places and written here again, as plain as can be:
+What is listed is stated in two places and written here again, as plain as can be:
 
-    candidates      every way to cut all devices into data x tensor x pipeline and the batch into micro-batches that
-                    the pins allow; no more stages (times laps) than layers (`strategy.space.candidates`)
-    lighter ones    of each, with activations computed again, with parameters gathered per use (stage 3 of ZeRO), and
-                    with both, where no pin says otherwise (the docstring of `strategy.search.search`)
+    candidates      every way that the pins allow to cut all devices into data x tensor x pipeline and the batch into
+                    micro-batches; 1F1B, interleaved, ZB-H1, ZBV and GPipe where there is a pipeline, no more stages
+                    times laps than layers, interleaved with such laps that the fullest place has a twentieth more than
+                    its share at most; every kind of recomputing that drops something; parameters held by every rank or
+                    gathered per use (stage 3 of ZeRO) (`strategy.space.candidates`)
     signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
                     (`strategy.space.rules`): along the tensor axis inputs are whole, all else is free; along
                     the data axis the inputs are split by sample, and in layers everything follows from that, op after
-                    op (`sample_flow`) - but where layouts are pinned or ZeRO says how parameters lie, all but the
+                    op (`sample_flow`) - but where layouts are pinned, all but the
                     inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`).
 
 Alike ops of repeated layers have one signature, and what computes an op again has that of the op. Experts, sequences
@@ -95,40 +96,62 @@ class Listed:
 
 
 def candidates(request: Request) -> Iterator[PlanConfig]:
-    """Every division of devices and batch that the pins allow; what is not pinned saves no memory."""
+    """Every division of devices, batch and time that the pins allow, with every way to save memory."""
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
-    schedule = pins.schedule or Schedule.ONE_F_ONE_B
-    stage = pins.zero_stage or 0
     for dp, tp, pp in itertools.product(range(1, devices + 1), repeat=3):
-        if dp * tp * pp != devices or pp * pins.laps > max(request.model.layers, 1) or (stage and dp == 1):
+        if dp * tp * pp != devices:
             continue
         for micro in (micro for micro in range(1, batch + 1) if batch % (dp * micro) == 0):
             count = batch // (dp * micro)
             wanted = pins.dp, pins.tp, pins.pp, pins.micro_batch, pins.num_micro_batches
             values = dp, tp, pp, micro, count
-            agree = all(pin in (None, value) for pin, value in zip(wanted, values, strict=True))
-            if not agree or schedule_problem(schedule, pp, pins.laps, count) is not None:
+            if not all(pin in (None, value) for pin, value in zip(wanted, values, strict=True)):
                 continue
-            yield PlanConfig(
-                *(dp, tp, pp, micro, count, schedule),
-                virtual_stages=pins.laps,
-                recompute=pins.recompute or Recompute.NONE,
-                zero_stage=stage,
-                zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
-            )
+            each = itertools.product(_schedules(request, pp, count), _recomputes(request), _stages_of_zero(request, dp))
+            for (schedule, laps), recompute, stage in each:
+                yield PlanConfig(
+                    *(dp, tp, pp, micro, count, schedule),
+                    virtual_stages=laps,
+                    recompute=recompute,
+                    zero_stage=stage,
+                    zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
+                )
 
 
-def lighter(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
-    """The same devices and micro-batches with less memory: gathered per use, computed again, both."""
-    pins = request.pins
-    again = [config.recompute]
-    if pins.recompute is None:
-        graph = training_graph(request.model, replace(request.training, num_micro_batches=1))
-        again += [kind for kind in Recompute if kind is not Recompute.NONE and dropped_values(graph, kind)]
-    stages = [config.zero_stage, *([3] if pins.zero_stage is None and config.dp > 1 else [])]
-    for kind, stage in itertools.product(again, stages):
-        if (kind, stage) != (config.recompute, config.zero_stage):
-            yield replace(config, recompute=kind, zero_stage=stage)
+def _schedules(request: Request, stages: int, count: int) -> Iterator[tuple[Schedule, int]]:
+    """(schedule, laps); one stage alone has no schedule but a pinned one."""
+    pins, layers = request.pins, max(request.model.layers, 1)
+    several = [(Schedule.INTERLEAVED, laps) for laps in range(2, layers + 1)]
+    if pins.schedule is Schedule.INTERLEAVED and pins.virtual_stages is None:
+        found = several
+    elif pins.schedule is not None:
+        found = [(pins.schedule, pins.laps)]
+    elif stages == 1:
+        found = [(Schedule.ONE_F_ONE_B, 1)]
+    else:
+        found = [(schedule, 1) for schedule in (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.GPIPE)]
+        found += [(Schedule.ZBV, 2), *(one for one in several if _is_even(layers, stages * one[1]))]
+    for schedule, laps in found:
+        if stages * laps <= layers and schedule_problem(schedule, stages, laps, count) is None:
+            yield schedule, laps
+
+
+def _is_even(layers: int, places: int) -> bool:
+    """Whether the fullest of so many places has a twentieth more than its share of the layers at most."""
+    return 20 * math.ceil(layers / places) * places <= 21 * layers
+
+
+def _recomputes(request: Request) -> list[Recompute]:
+    if request.pins.recompute is not None:
+        return [request.pins.recompute]
+    graph = training_graph(request.model, replace(request.training, num_micro_batches=1))
+    return [kind for kind in Recompute if kind is Recompute.NONE or dropped_values(graph, kind)]
+
+
+def _stages_of_zero(request: Request, dp: int) -> list[int]:
+    if request.pins.zero_stage is None:
+        return [0, 3] if dp > 1 else [0]
+    return [request.pins.zero_stage] if dp > 1 or not request.pins.zero_stage else []
 
 
 def listed(request: Request, config: PlanConfig, *, follows: bool = True) -> Listed:
@@ -146,7 +169,7 @@ def listed(request: Request, config: PlanConfig, *, follows: bool = True) -> Lis
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
     overlaps = request.cost.cluster.device.backend != "numpy"
     pipeline = Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
-    follows = follows and not request.pins.layouts and not config.zero_stage
+    follows = follows and not request.pins.layouts
     may = _allowed(graph, stages, config, follows=follows)
     options = {op.name: tuple(one for one in op_signatures(graph, op, config.mesh) if may(op, one)) for op in graph.ops}
     found = Listed(config, graph, stages, pipeline, request.cost, options)

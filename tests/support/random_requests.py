@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role
 from strategy.hardware.cluster import Cluster, Device, Link
-from strategy.layout.config import PlanConfig, Recompute
+from strategy.layout.config import Recompute
 from strategy.layout.schedule import Schedule
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.sbp.sbp import B, NdSbp, Sbp
 from strategy.space.candidates import Pins, Request
-from tests.support.listed_plans import Listed, candidates, lighter, listed
+from tests.support.listed_plans import Listed, candidates, listed
 from tests.support.tiny_models import TinyConfig
 
 DEGREES = (("dp", "tp"), ("dp", "pp"), ("tp", "pp"), ("dp", "tp", "pp"), ("dp", "tp", "pp"), ())
@@ -51,9 +51,9 @@ def random_case(seed: int) -> Case:
     follows = rng.random() < 1 / 3
     knobs = _knobs(rng)
     devices = rng.choice((2, 2, 2, 3, 4, 4))
-    schedule = rng.choice(tuple(Schedule)) if "schedule" in knobs else Schedule.ONE_F_ONE_B
-    least = 2 * schedule.default_laps if schedule.default_laps > 1 else 1
-    layers = max(rng.choice((1, 1, 2) if follows else (1, 2, 2, 3)), least)
+    schedule = None if "schedule" in knobs else rng.choice((Schedule.ONE_F_ONE_B, *Schedule))
+    least = 2 if schedule is None else 2 * schedule.default_laps if schedule.default_laps > 1 else 1
+    layers = max(rng.choice((1, 1, 2, 4) if follows else (1, 2, 2, 3, 4)), least)
     activation = rng.choice(("", "relu", "gelu"))
     model = TinyConfig(layers, rng.choice((4, 6, 8, 16, 16)), activation, follows or rng.random() < 0.5)
     request = Request("tiny", model, _training(rng), _cost(rng, devices), ROOMY, Pins(), gap=0.0)
@@ -69,7 +69,7 @@ def random_case(seed: int) -> Case:
             return Case(request, knobs, 0)
         request = replace(request, pins=replace(pins, num_micro_batches=rng.choice(few), micro_batch=None))
     if follows:
-        return Case(request, knobs, sum(listed(request, config).points for config in configs_of(request)))
+        return Case(request, knobs, sum(listed(request, config).points for config in candidates(request)))
     wanted = rng.choice((2_000, 20_000, 60_000)) if "signatures" in knobs else rng.choice((20, 200))
     return _few_points(rng, request, knobs, wanted)
 
@@ -78,12 +78,6 @@ def _knobs(rng: random.Random) -> frozenset[str]:
     """Three to five of them."""
     degrees = rng.choice(DEGREES)
     return frozenset((*degrees, *rng.sample(OTHERS, rng.randint(max(3 - len(degrees), 1), 5 - len(degrees)))))
-
-
-def configs_of(request: Request) -> list[PlanConfig]:
-    """Every candidate with its lighter ones, each once."""
-    configs = list(candidates(request))
-    return list(dict.fromkeys([*configs, *(again for config in configs for again in lighter(request, config))]))
 
 
 def _training(rng: random.Random) -> Training:
@@ -111,9 +105,11 @@ def _cost(rng: random.Random, devices: int) -> CostModel:
     return CostModel(Cluster("tiny", devices // per_node, per_node, device, *links), {}, latency())
 
 
-def _pins(rng: random.Random, request: Request, knobs: frozenset[str], schedule: Schedule, *, recomputes: bool) -> Pins:
+def _pins(
+    rng: random.Random, request: Request, knobs: frozenset[str], schedule: Schedule | None, *, recomputes: bool
+) -> Pins:
     """Closed knobs at the values of one candidate; what saves memory at nothing, or at something now and then."""
-    pins = Pins(schedule=schedule if "schedule" in knobs else None)
+    pins = Pins(schedule=schedule)
     found = list(candidates(replace(request, pins=pins)))
     if not found:
         return pins
@@ -136,7 +132,7 @@ def _pins(rng: random.Random, request: Request, knobs: frozenset[str], schedule:
 
 def _few_points(rng: random.Random, request: Request, knobs: frozenset[str], wanted: int) -> Case:
     """The request with layouts pinned of as many values as it takes to leave `wanted` points."""
-    configs = configs_of(request)
+    configs = list(candidates(request))
     total = sum(listed(request, config).points for config in configs)
     if total <= wanted:
         return Case(request, knobs, total)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.budget import UNLIMITED
+from strategy.bounds.least_work import least_steps_ns
 from strategy.bounds.quick_bound import least_work, quick_bound_ns
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
@@ -15,6 +16,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models import Model
 from strategy.models.gpt import GptConfig
 from strategy.models.mixtral import MixtralConfig
+from strategy.models.resnet import FAMILY as RESNET
 from strategy.models.vgg import FAMILY as VGG
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
@@ -53,6 +55,16 @@ def test_convolutions_in_halves_are_as_fast_as_they_are(precision: Precision) ->
     config = PlanConfig(2, 1, 1, 2, 1, schedule=Schedule.ONE_F_ONE_B)
     whole = examine(asked, config, config.axes, UNLIMITED, None)
     assert quick_bound_ns(asked, config) <= whole.free_bound_ns
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_layers_that_are_unlike_cannot_be_dealt_out_evenly(count: int) -> None:
+    """They stay where they are, which takes longer than the best cut of their sum, and no longer than any layout."""
+    asked = on_gpus(RESNET.presets["resnet18"].model, Precision.FULL, "dgx-a100", 4)
+    config = PlanConfig(1, 1, 4, 4 // count, count, schedule=Schedule.ZBV, virtual_stages=2)
+    whole = examine(asked, config, config.axes, UNLIMITED, None)
+    (spread_ns,) = least_steps_ns(replace(least_work(asked), stages_are_pinned=True), [config])
+    assert 1.05 * spread_ns < quick_bound_ns(asked, config) <= whole.free_bound_ns
 
 
 def test_recomputing_takes_more_and_saves_memory() -> None:

@@ -14,7 +14,6 @@ from strategy.base.budget import Budget
 from strategy.base.errors import CertificateError
 from strategy.bounds.certificate import BoundCertificate, certificate_of, document
 from strategy.bounds.closed_forms import ClosedForms, on_axes
-from strategy.bounds.configurations import listed
 from strategy.bounds.multipliers import Multipliers
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.replay import proved_of, replay
@@ -28,7 +27,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.plan.verify import replayed_bound, verify
 from strategy.search.search import search
-from strategy.space.candidates import Pins, Request
+from strategy.space.candidates import Pins, Request, listed
 from tests.support.small_plans import simulated
 
 MODEL = GptConfig(layers=8, width=2048, heads=8, sequence=1024, vocabulary=4096)

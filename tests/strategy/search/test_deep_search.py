@@ -12,7 +12,7 @@ import pytest
 
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
-from strategy.bounds.configurations import SCHEDULES, mesh_groups
+from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
@@ -30,7 +30,7 @@ from strategy.search import deep_search as module
 from strategy.search.refinement import Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
-from strategy.space.candidates import Pins, Request
+from strategy.space.candidates import SCHEDULES, Pins, Request
 from strategy.space.short_model import shortened
 from tests.support.small_plans import simulated
 

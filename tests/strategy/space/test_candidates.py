@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from strategy.base.errors import InputError
 from strategy.layout.config import Recompute
+from strategy.layout.schedule import Schedule
+from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.space.candidates import (
@@ -15,11 +18,17 @@ from strategy.space.candidates import (
     Pins,
     Request,
     candidates_of,
+    divisions,
     free_rules,
+    listed,
+    recomputable,
     space_log10,
-    with_less_memory,
 )
-from tests.support.small_plans import request
+from strategy.space.deduce import Deduction
+from tests.support.small_plans import MODEL, request
+from tests.support.tiny_models import TinyConfig
+
+PIPELINES = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.GPIPE)
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +46,44 @@ def test_pins_leave_what_satisfies_them(asked: Request) -> None:
     pinned = replace(asked, pins=Pins(tp=2, micro_batch=1))
     wanted = [config for config in candidates_of(asked) if (config.tp, config.micro_batch) == (2, 1)]
     assert list(candidates_of(pinned)) == wanted
-    assert len(wanted) == 1
+    assert len(wanted) == len(Recompute)
     assert 0 < space_log10(pinned) < space_log10(asked)
     assert space_log10(replace(asked, pins=Pins(dp=3))) == 0
 
 
-def test_stage_3_is_tried_where_memory_is_scarce(asked: Request) -> None:
-    assert {config.zero_stage for config in candidates_of(asked)} == {0}
-    for config in candidates_of(asked):
-        smaller = list(with_less_memory(asked, config))
-        assert {c.zero_stage for c in smaller} == ({0, 3} if config.dp > 1 else {0})
-        assert {c.recompute for c in smaller if c.zero_stage == 0} == set(CHEAPEST_FIRST)
-        assert config not in smaller
-    pinned = replace(asked, pins=Pins(zero_stage=0, recompute=Recompute.NONE))
-    assert [again for config in candidates_of(pinned) for again in with_less_memory(pinned, config)] == []
+def test_schedules_recomputing_and_stage_3_are_listed(asked: Request) -> None:
+    """Two stages of two layers have no second lap; what saves least comes first, and schedules beside each other."""
+    groups = list(listed(asked))
+    for group in groups:
+        schedules = {(config.schedule, config.virtual_stages) for config in group}
+        assert schedules == {(schedule, 1) for schedule in (PIPELINES if group[0].pp == 2 else PIPELINES[:1])}
+        assert {replace(config, schedule=Schedule.ONE_F_ONE_B) for config in group} == {group[0]}
+    saving = [(group[0].recompute, group[0].zero_stage) for group in groups if group[0].micro_batch == 1]
+    kinds = (Recompute.NONE, *CHEAPEST_FIRST)
+    assert saving == [*itertools.product(kinds, (0, 3)), *itertools.product(kinds * 2, (0,))][-len(saving) :]
+    assert [config for group in divisions(asked) for config in group] == list(candidates_of(asked))
+    pinned = replace(asked, pins=Pins(schedule=Schedule.GPIPE, zero_stage=0, recompute=Recompute.NONE))
+    assert [len(group) for group in divisions(pinned)] == [1] * 8
+    deduced = replace(asked, deduction=Deduction.MATCH_ALL)
+    assert {(config.recompute, config.zero_stage) for config in candidates_of(deduced)} == {(Recompute.NONE, 0)}
+
+
+def test_laps_are_of_equal_runs_of_layers() -> None:
+    """Of eight layers on two stages in two or four runs each, not in three; what is pinned to stages has one lap."""
+    asked = request(2, Training(global_batch=4), model=replace(MODEL, layers=8))
+    pins = Pins(pp=2, num_micro_batches=2, recompute=Recompute.NONE)
+    found = [(config.schedule, config.virtual_stages) for config in candidates_of(replace(asked, pins=pins))]
+    several = [(Schedule.INTERLEAVED, 2), (Schedule.INTERLEAVED, 4), (Schedule.ZBV, 2)]
+    assert sorted(found) == sorted([*((schedule, 1) for schedule in PIPELINES), *several])
+    fixed = replace(asked, pins=replace(pins, stages={"layers.3.*": 1}))
+    assert [(config.schedule, config.virtual_stages) for config in candidates_of(fixed)] == [(s, 1) for s in PIPELINES]
+
+
+def test_what_a_model_drops_depends_on_how_it_is_trained() -> None:
+    """Without an activation function there is nothing memory-bound to compute again but casts to half precision."""
+    model = TinyConfig(2, 8, "", False)
+    kinds = [recomputable(model, Training(global_batch=1, precision=each)) for each in (Precision.FULL, Precision.BF16)]
+    assert set(kinds[0]) < set(kinds[1])
 
 
 def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
@@ -60,15 +93,18 @@ def test_a_pinned_stage_needs_ranks_to_share_with(asked: Request) -> None:
     assert all(c.zero_owner for c in candidates_of(replace(asked, pins=Pins(zero_stage=2, zero_owner=True))))
     with pytest.raises(InputError, match=r"zero_owner: nothing is shared out.*pin zero_stage"):
         list(candidates_of(replace(asked, pins=Pins(zero_owner=True))))
-    assert list(candidates_of(replace(asked, pins=Pins(zero_stage=0)))) == list(candidates_of(asked))
+    plain = [config for config in candidates_of(asked) if not config.zero_stage]
+    assert list(candidates_of(replace(asked, pins=Pins(zero_stage=0)))) == plain
 
 
-def test_what_is_shared_out_costs_no_less_than_what_is_gathered_once(asked: Request) -> None:
-    """The bound of a candidate without ZeRO holds for its stage 3, which is why that may be left out."""
-    plenty = replace(asked, pins=Pins(dp=2, tp=1, pp=1, zero_min_size=9, recompute=Recompute.NONE))
-    for config in candidates_of(plenty):
-        for again in with_less_memory(plenty, config):
-            free, shared = (solve_candidate(plenty, c, rules=free_rules(c)) for c in (config, again))
-            assert free is not None
-            assert shared is not None
-            assert free.bound_ns <= shared.objective_ns
+def test_what_saves_memory_costs_no_less_than_what_does_not(asked: Request) -> None:
+    """The bound of a candidate that saves nothing holds for those that do, which is why they may be left out."""
+    plenty = replace(asked, pins=Pins(pp=1, num_micro_batches=2, zero_min_size=9))
+    for first, *others in divisions(plenty):
+        free = solve_candidate(plenty, first, rules=free_rules(first))
+        assert free is not None
+        assert others
+        for again in others:
+            saving = solve_candidate(plenty, again, rules=free_rules(again))
+            assert saving is not None
+            assert free.bound_ns <= saving.objective_ns
