@@ -163,7 +163,7 @@ def request_of(args: argparse.Namespace) -> tuple[Request, Calibration | None]:
             args.global_batch or find_preset(args.model).global_batch, args.training, bf16=cluster.device.has_bf16
         ),
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
-        memory_limit_bytes=cluster.device.memory_bytes,
+        memory_limit_bytes=cluster.largest_memory_bytes,
         pins=pins,
         deduction=None if args.deduce is None else Deduction(args.deduce),
         gap=args.gap,

@@ -28,7 +28,9 @@ def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIM
     signatures = expanded(small, graph, one.signatures)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
-    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
+    stages = assign_stages(
+        graph, placements, schedule=config.schedule, laps=config.virtual_stages, runs=config.runs
+    )
     layout = lay_out(graph, stages, signatures, Converter(request.cost, placements))
     budget.check()
     return Priced(graph, layout, request.pipeline_of(config), request.cost)

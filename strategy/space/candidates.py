@@ -130,6 +130,13 @@ class Request:
         """All devices of the cluster are used."""
         return self.cost.cluster.devices
 
+    def memory_limits(self, config: PlanConfig) -> tuple[int, ...]:
+        """What a rank of each stage of a candidate may hold."""
+        cluster, limit = self.cost.cluster, self.memory_limit_bytes
+        if not cluster.groups:
+            return (limit,) * config.pp
+        return tuple(cluster.memory_limit_bytes(limit, placement.devices) for placement in placements_of(config))
+
     def training_with(self, config: PlanConfig) -> Training:
         """The training with the micro-batches of a candidate."""
         return replace(self.training, num_micro_batches=config.num_micro_batches)
@@ -179,7 +186,7 @@ def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[Pla
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
     context, contexts = pins.context or Context.RING, contexts if pins.cp is None else (pins.cp,)
     for pp, cp in itertools.product(divisors(devices), contexts):
-        if pins.pp not in (None, pp) or devices // pp % cp:
+        if pins.pp not in (None, pp) or devices // pp % cp or not _are_of_one_type(request, pp):
             continue
         for tp in (tp for tp in divisors(devices // pp // cp) if pins.tp in (None, tp)):
             dp = devices // pp // cp // tp
@@ -189,6 +196,12 @@ def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[Pla
                 count = batch // dp // micro
                 if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
                     yield PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B, cp=cp, context=context)
+
+
+def _are_of_one_type(request: Request, pp: int) -> bool:
+    """Whether the nodes of every stage are of one type; of a single stage, which has all of them, they need not be."""
+    cluster = request.cost.cluster
+    return pp == 1 or all(one.nodes * cluster.devices_per_node % (request.devices // pp) == 0 for one in cluster.groups)
 
 
 def free_rules(config: PlanConfig) -> tuple[str, ...]:
@@ -281,7 +294,12 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
     placements, mesh, pins = placements_of(config), config.mesh, request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
     stages = assign_stages(
-        graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+        graph,
+        placements,
+        pins=pins.numbered_stages,
+        schedule=config.schedule,
+        laps=config.virtual_stages,
+        runs=config.runs,
     )
     return SearchSpace(
         graph=graph,
@@ -299,8 +317,8 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
 
 def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
     """One mesh per stage, in pipeline order."""
-    size = math.prod(config.mesh)
-    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in range(config.pp))
+    size, blocks = math.prod(config.mesh), config.blocks or range(config.pp)
+    return tuple(Placement(tuple(range(b * size, (b + 1) * size)), config.mesh, config.axes) for b in blocks)
 
 
 def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:

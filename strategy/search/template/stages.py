@@ -45,7 +45,7 @@ class Pipelined:
 def parts_at(config: PlanConfig, layers: int) -> IntArray:
     """(stages, laps, 3): how many of the first, the middle and the last part are where."""
     places = config.pp * config.virtual_stages
-    runs = layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
+    runs = config.runs or layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
     found = np.zeros((config.pp, config.virtual_stages, 3), np.int64)
     at = [at_position(config.schedule, config.pp, place) for place in range(places)]
     for (stage, lap), run in zip(at, runs, strict=True):
