@@ -1,6 +1,6 @@
 """Deep search: the best configuration of a model whose layers are alike.
 
-Boxes of configurations are refined (`refinement`). The leading proposals are laid out in full, placed in memory and
+Boxes of configurations are refined (`refinement`, or `mixed_refinement` where nodes are of several types). The leading proposals are laid out in full, placed in memory and
 simulated: a first one early, which tells what fits and how long a plan takes, the others at the end.
 """
 
@@ -25,6 +25,7 @@ from strategy.search.candidate.simulated_plan import Simulate, planning_s, simul
 from strategy.search.contradiction import contradictory
 from strategy.search.full_layout import priced_in_full
 from strategy.search.lightest import nothing_fits_deep
+from strategy.search.mixed_refinement import MixedRefinement
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState
@@ -62,7 +63,8 @@ def deep_search(
     if not groups:
         raise contradictory(request, lambda some: next(listed(some), None) is None, budget)
     late, all_refining = budget.share(LATE_SHARE), budget.share(REFINING_SHARE)
-    refinement = Refinement(request, short, work, groups, budget.share(FIRST_SHARE), watch)
+    refine = MixedRefinement if request.cost.cluster.groups else Refinement
+    refinement = refine(request, short, work, groups, budget.share(FIRST_SHARE), watch)
     known, interrupted = refinement.known, False
     plans: list[Plan] = []
     try:

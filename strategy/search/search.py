@@ -149,6 +149,7 @@ def _short_model(request: Request) -> Model | None:
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
     extras = pins.offload or pins.tiles or pins.zero_owner
     is_small = request.devices < FEW_DEVICES and request.model.parameters < MANY_PARAMETERS
+    is_small &= not request.cost.cluster.groups
     if request.deduction is not None or any(names) or extras or is_small:
         return None
     return shortened(request.model)
