@@ -141,8 +141,8 @@ class Cluster:
     With `gpu_direct` network cards read and write the devices' memory; without it bytes that leave a node are copied to
     the host, sent, and copied from the host, piece by piece.
 
-    `groups` are there where nodes are of several types, in the order of their ranks (see `of_groups`): `device`, `intra`
-    and `host` are then what every node has at least.
+    `groups` are there where nodes are of several types, in the order of their ranks (see `of_groups`): `device`,
+    `intra` and `host` are then what every node has at least.
     """
 
     name: str

@@ -116,7 +116,8 @@ def assign_stages(
             open.
 
     Raises:
-        InputError: there are more or fewer layers than runs have, or a pin matches no op, names no stage, or makes the forward pass go backwards.
+        InputError: there are more or fewer layers than runs have, or a pin matches no op, names no stage, or makes the
+            forward pass go backwards.
     """
     layers = max(graph.num_layers, 1)
     if runs and sum(runs) != layers:

@@ -126,7 +126,8 @@ class _Alike:
             groups = self.groups[action.stage]
             specs = tuple([of(values[name].spec) for name in (*op.inputs, *op.outputs, *op.updates)])
             attrs, signature = tuple(op.attrs.items()), self.signatures.of(self.layout.signatures[op.name])
-            return op.kind, len(op.inputs), len(op.outputs), specs, attrs, signature, mesh, self.graph.on_host(op), groups
+            counts, on_host = (len(op.inputs), len(op.outputs)), self.graph.on_host(op)
+            return op.kind, counts, specs, attrs, signature, mesh, on_host, groups
         written = self.arrangement.tensors[action.writes[0]]
         spec, target = of(values[written.value].spec), self.layouts.of(written.layout)
         place = self.distance(action.stage, written.stage)

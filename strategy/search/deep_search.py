@@ -1,7 +1,8 @@
 """Deep search: the best configuration of a model whose layers are alike.
 
-Boxes of configurations are refined (`refinement`, or `mixed_refinement` where nodes are of several types). The leading proposals are laid out in full, placed in memory and
-simulated: a first one early, which tells what fits and how long a plan takes, the others at the end.
+Boxes of configurations are refined (`refinement`, or `mixed_refinement` where nodes are of several types). The leading
+proposals are laid out in full, placed in memory and simulated: a first one early, which tells what fits and how long a
+plan takes, the others at the end.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
 from strategy.search.contradiction import contradictory
-from strategy.search.full_layout import priced_in_full
+from strategy.search.full_layout import priced_in_full, solved_in_full
 from strategy.search.lightest import nothing_fits_deep
 from strategy.search.mixed_refinement import MixedRefinement
 from strategy.search.refinement import Refinement
@@ -163,6 +164,8 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
         OutOfTimeError: there is not enough time.
     """
     priced = priced_in_full(request, one, budget)
+    if request.is_small:
+        priced = solved_in_full(request, one, priced, budget)
     solved = solved_as(one.found.config, priced, 0)
     return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
 

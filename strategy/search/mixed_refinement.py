@@ -8,6 +8,7 @@ model has on one stage. These are priced on the stages of every type, in every o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -166,7 +167,7 @@ class _PricedLayouts:
         request, placements = self.request, placements_of(config)
         places = config.pp * config.virtual_stages
         at = [placements[at_position(config.schedule, config.pp, place)[0]] for place in range(places)]
-        between = [self._message(here, there) for here, there in zip(at, at[1:], strict=False)]
+        between = [self._message(here, there) for here, there in itertools.pairwise(at)]
         ahead, back = np.array(between, np.int64).reshape(-1, 2).T
         pipeline = UnevenPipeline(
             config=config,

@@ -54,9 +54,6 @@ RULE_BASED_SHARE = 0.3
 MOST_DEVICES = 2**20
 """A plan lists every device."""
 
-FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
-"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
-
 FAR = 0.06
 """A candidate of a large model whose objective is worse by more than this part is not simulated beside others."""
 
@@ -103,6 +100,9 @@ def search(
     if short is not None:
         budget.check()
         return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+    if request.cost.cluster.groups:  # stages are solved under one limit, which the smallest device has
+        smallest = request.cost.cluster.device.memory_bytes
+        request = replace(request, memory_limit_bytes=min(request.memory_limit_bytes, smallest))
     time_limit_s = budget.left_s()
     single, rule_based = (budget.share(part) for part in (SINGLE_SHARE, RULE_BASED_SHARE))
     solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
@@ -148,8 +148,7 @@ def _short_model(request: Request) -> Model | None:
     pins = request.pins
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
     extras = pins.offload or pins.tiles or pins.zero_owner
-    is_small = request.devices < FEW_DEVICES and request.model.parameters < MANY_PARAMETERS
-    is_small &= not request.cost.cluster.groups
+    is_small = request.is_small and not request.cost.cluster.groups
     if request.deduction is not None or any(names) or extras or is_small:
         return None
     return shortened(request.model)

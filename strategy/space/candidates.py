@@ -20,7 +20,7 @@ from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Stages, assign_stages
-from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.schedule import Schedule, at_position, schedule_problem
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
@@ -34,6 +34,7 @@ from strategy.space.pins import check_pins, pinned, placement_problems, stage_of
 from strategy.space.rules import AlongAxes, along_axes
 from strategy.space.short_model import shortened
 from strategy.space.space import Keep, SearchSpace, all_of
+from strategy.space.stage_orders import runs_by_speed, stage_orders
 
 FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
 """The rules of the axes in a search: the data axis follows the samples, the others are free but for positions."""
@@ -108,6 +109,10 @@ class Pins:
         return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
 
 
+FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
+"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is searched for. `training.num_micro_batches` is the search's to choose."""
@@ -129,6 +134,11 @@ class Request:
     def devices(self) -> int:
         """All devices of the cluster are used."""
         return self.cost.cluster.devices
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a candidate is soon solved on the whole model."""
+        return self.devices < FEW_DEVICES and self.model.parameters < MANY_PARAMETERS
 
     def memory_limits(self, config: PlanConfig) -> tuple[int, ...]:
         """What a rank of each stage of a candidate may hold."""
@@ -160,7 +170,7 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
         if pins.devices_per_stage not in (None, request.devices // degrees.pp) or (pins.zero_stage and degrees.dp == 1):
             continue
         if schedule_problem(schedule, degrees.pp, laps, degrees.num_micro_batches) is None:
-            yield replace(
+            candidate = replace(
                 degrees,
                 schedule=schedule,
                 virtual_stages=laps,
@@ -174,6 +184,22 @@ def candidates_of(request: Request) -> Iterator[PlanConfig]:
                 zero_owner=pins.zero_owner,
                 zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
             )
+            yield from _on_types(request, candidate)
+
+
+def _on_types(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A candidate in every order of its stages; where their types differ, layers are dealt out by their speed."""
+    cluster, layers = request.cost.cluster, max(request.model.layers, 1)
+    if not cluster.groups or config.pp == 1:
+        yield config
+        return
+    places, dtype = config.pp * config.virtual_stages, request.training.product_dtype
+    for blocks in stage_orders(cluster, config.pp):
+        placements = placements_of(replace(config, blocks=blocks))
+        speeds = [cluster.around(one.devices[0]).device.product_flop_per_s(dtype) for one in placements]
+        of_places = [speeds[at_position(config.schedule, config.pp, place)[0]] for place in range(places)]
+        runs = () if request.pins.numbered_stages else runs_by_speed(layers, of_places)
+        yield replace(config, blocks=blocks, runs=runs)
 
 
 def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[PlanConfig]:
