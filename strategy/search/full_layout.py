@@ -41,16 +41,19 @@ def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIM
 
 
 def solved_in_full(request: Request, one: LayoutProposal, known: Priced, budget: Budget) -> Priced:
-    """The best layout of a proposal's configuration, on all stages within the memory of the smallest; else the known.
+    """The best layout of a proposal's configuration, if it fits or is best where every stage has the least memory.
 
-    The time being up ends it.
+    Else the known one; the time being up ends it.
     """
-    config = one.found.config
-    within = replace(request, memory_limit_bytes=min(request.memory_limits(config)))
-    cutoff_ns = known.objective_ns
-    try:
-        found = solve_candidate(within, config, rules=free_rules(config), budget=budget, cutoff_ns=cutoff_ns)
-    except OutOfTimeError:
-        return known
-    better = found is not None and found.objective_ns < cutoff_ns
-    return replace(known, layout=found.layout) if found is not None and better else known
+    config, cutoff_ns, limits = one.found.config, known.objective_ns, request.memory_limits(one.found.config)
+    for limit in dict.fromkeys((max(limits), min(limits))):
+        within = replace(request, memory_limit_bytes=limit)
+        try:
+            found = solve_candidate(within, config, rules=free_rules(config), budget=budget, cutoff_ns=cutoff_ns)
+        except OutOfTimeError:
+            return known
+        if found is None or found.objective_ns >= cutoff_ns:
+            return known
+        if all(peak <= most for peak, most in zip(found.peaks, limits, strict=True)):
+            return replace(known, layout=found.layout)
+    return known
