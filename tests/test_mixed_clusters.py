@@ -18,7 +18,7 @@ from experiments.what_if import what_if
 from simulator.simulate import simulate
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError
-from strategy.bounds.mixed_bound import mixed_bound_ns
+from strategy.bounds.mixed_bound import mixed_bounds_ns
 from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.cost.cost import CostModel, port_rates
 from strategy.cost.data_sheet import Coefficients
@@ -142,7 +142,7 @@ def test_no_plan_takes_less_than_its_bounds() -> None:
             runs=rng.choice(list(all_cuts(GPT.layers, pp))), blocks=rng.choice(stage_orders(cluster, pp)),
         )  # fmt: skip
         objective_ns = plan_by_rules(asked, config, ("data", "tensor")).claims.objective_s * 1e9
-        bounds = quick_bound_ns(asked, config), mixed_bound_ns(asked, config)
+        bounds = quick_bound_ns(asked, config), *mixed_bounds_ns(asked, [config])
         assert 0 < max(bounds) <= EXACT * objective_ns
         seen += Counter({"mixed counts": bounds[1] > bounds[0], "uneven": len(set(config.runs)) > 1})
     print(dict(seen))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -212,9 +211,12 @@ def degrees(config: PlanConfig) -> str:
     laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     offloads = "" if config.offload == "none" else f", offload of {config.offload}"
+    runs = f", layers {' + '.join(map(str, config.runs))}" if config.runs else ""
+    blocks = f", stages on blocks {' '.join(map(str, config.blocks))} of ranks" if config.blocks else ""
     return (
         f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}{offloads}"
+        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
+        f"{runs}{blocks}{recomputes}{offloads}"
     )
 
 
@@ -223,6 +225,7 @@ def document(
 ) -> dict[str, object]:
     """The JSON document of a search."""
     from experiments.prices import extrapolated
+    from strategy.plan.plan import config_document
 
     plan, claims = result.plan, result.plan.claims
     mfu, hfu = utilisation(plan)
@@ -234,7 +237,7 @@ def document(
         "gap": claims.gap,
         "simulated_lower_bound_s": claims.simulated_lower_bound_s,
         "search_time_s": search_time_s,
-        "config": dataclasses.asdict(plan.config),
+        "config": config_document(plan.config),
         "precision": str(plan.training.precision),
         "peak_memory_bytes": list(claims.peak_memory_bytes),
         "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
@@ -243,8 +246,7 @@ def document(
         "mfu": mfu,
         "hfu": hfu,
         "runners_up": [
-            {"config": dataclasses.asdict(config), "step_time_s": step_time_s}
-            for config, step_time_s in result.runners_up
+            {"config": config_document(config), "step_time_s": step_time_s} for config, step_time_s in result.runners_up
         ],
         "plan": str(path),
         "plan_hash": plan.plan_hash,

@@ -142,11 +142,10 @@ class CostModel:
         found = self.coefficients_of(like)
         fixed = found.fixed_s + self.act_overhead_s
         if self.cluster.device.backend != "numpy" and like.key not in self.coefficients:
-            pick, types = np.minimum, self.cluster.types
-            if like.groups:
-                pick, types = np.maximum, tuple(types[group] for group in like.groups)
-            each = [product_seconds(one.device, like.kind, like.half, sizes) for one in types]
-            seconds: npt.NDArray[np.float64] = fixed + pick.reduce(each)
+            types = self.cluster.types
+            among = [types[group] for group in like.groups] or types
+            each = np.array([product_seconds(one.device, like.kind, like.half, sizes) for one in among])
+            seconds: npt.NDArray[np.float64] = fixed + (each.max(axis=0) if like.groups else each.min(axis=0))
             return seconds
         flop: npt.NDArray[np.float64] = 2.0 * sizes.astype(float).prod(axis=1)
         return fixed + found.s_per_flop * flop

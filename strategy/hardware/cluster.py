@@ -220,8 +220,9 @@ class Cluster:
 
 @lru_cache(maxsize=64)
 def _types(cluster: Cluster) -> tuple[Cluster, ...]:
-    parts = ({"device": one.device, "intra": one.intra, "host": one.host} for one in cluster.groups)
-    return tuple(replace(cluster, **part, groups=()) for part in parts)
+    return tuple(
+        replace(cluster, device=one.device, intra=one.intra, host=one.host, groups=()) for one in cluster.groups
+    )
 
 
 def of_groups(
@@ -357,8 +358,8 @@ def _mixed(path: str, document: dict[str, Any]) -> Cluster:
     try:
         return of_groups(*found, network.one_of("fabric", NETWORKS), gpu_direct=network.truth("gpu_direct"))
     except InputError as error:
-        details = {"got": error.got, "expected": error.expected, "hint": error.hint}
-        raise InputError(error.problem, where=f"{path}: {error.where}", **details) from error
+        where = f"{path}: {error.where}"
+        raise InputError(error.problem, where=where, got=error.got, expected=error.expected, hint=error.hint) from error
 
 
 def _device(table: _Table) -> Device:

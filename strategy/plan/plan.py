@@ -133,7 +133,7 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
             "act_overhead_s": plan.cost.act_overhead_s,
             "coefficients": _coefficients_document(plan.cost.coefficients),
         },
-        "config": _without_empty(dataclasses.asdict(plan.config), "runs", "blocks"),
+        "config": config_document(plan.config),
         **claims,
         "stages": [
             {"devices": stage.devices, "mesh": stage.mesh, "axes": stage.axes}
@@ -168,8 +168,13 @@ def _training_document(training: Training) -> dict[str, Any]:
     return {**found, "max_norm": UNLIMITED} if math.isinf(training.max_norm) else found
 
 
+def config_document(config: PlanConfig) -> dict[str, Any]:
+    """A configuration as JSON values; runs and blocks only where they say something."""
+    return _without_empty(dataclasses.asdict(config), "runs", "blocks")
+
+
 def _without_empty(record: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A record without those of these keys that hold nothing, as in plans of alike devices."""
+    """A record without those of these keys that hold nothing."""
     return {key: value for key, value in record.items() if value or key not in keys}
 
 

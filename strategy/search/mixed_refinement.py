@@ -21,7 +21,7 @@ from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.least_work import LeastWork
-from strategy.bounds.mixed_bound import mixed_bound_ns
+from strategy.bounds.mixed_bound import mixed_bounds_ns
 from strategy.bounds.point import HELD, MESSAGES, MICRO, PASSES, SAVED, SIZE, SUMS, TIMES, WAITING, FloatArray
 from strategy.comm.hierarchical import by_node
 from strategy.graph.signature import Signature
@@ -59,7 +59,10 @@ class MixedRefinement:
         self.request, self.short, self.budget, self.watch = request, short, budget, watch
         self.prospects = Prospects(request, work)
         self.known = self.prospects.known
-        self.boxes = [self._box(group) for group in groups]
+        bounds = iter(mixed_bounds_ns(request, [config for group in groups for config in group.configs]))
+        self.boxes = [
+            Box(group.configs, [float(max(bound, next(bounds))) for bound in group.bounds_ns]) for group in groups
+        ]
         self.boxings: Boxings = {}
         self.turns = 0
 
@@ -68,10 +71,6 @@ class MixedRefinement:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """There are no other processes to end."""
-
-    def _box(self, group: MeshGroup) -> Box:
-        bounds = zip(group.configs, group.bounds_ns, strict=True)
-        return Box(group.configs, [float(max(bound, mixed_bound_ns(self.request, one))) for one, bound in bounds])
 
     @property
     def bound_ns(self) -> int:

@@ -18,7 +18,7 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.layout import layer_runs
 from strategy.layout.makespan import PipelineTimes, makespans_ns
 from strategy.layout.schedule import at_position
-from strategy.search.template.parts import ModelParts
+from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.search.template.stages import FIRST, LAST, IntArray, Pipelined, parts_in, peak_bytes, times_of
 from strategy.space.short_model import MIDDLE
 
@@ -84,7 +84,7 @@ class UnevenPipeline:
         step_ns = int(self._steps_ns([cut])[0])
         return Pipelined(replace(config, runs=() if even else cut), step_ns, self._peaks(cut), host)
 
-    def _each(self, stage: int) -> tuple[object, ...]:
+    def _each(self, stage: int) -> tuple[LayerPart, ...]:
         parts = self.parts[stage]
         return parts.first, parts.middle, parts.last
 
@@ -113,7 +113,7 @@ class UnevenPipeline:
         """The cut of every bottleneck."""
         config, places = self.config, self.places
         stages = [at_position(config.schedule, config.pp, place)[0] for place in range(places)]
-        micro = sum(self._times[name] for name in MICRO_BATCH)[stages]
+        micro = np.sum([self._times[name] for name in MICRO_BATCH], axis=0)[stages]
         slope, base = np.maximum(micro[:, MIDDLE], 1), np.zeros(places, np.int64)
         base[0] += micro[0, FIRST] - micro[0, MIDDLE]
         base[-1] += micro[-1, LAST] - micro[-1, MIDDLE]
