@@ -112,15 +112,15 @@ def test_no_cut_and_no_order_is_better() -> None:
         asked = mixed_request(GPT, count * dp, cluster, pinned(pp, dp, schedule))
         plan = search(asked, simulate=no_simulation, budget=Budget.of(30)).plan
         base, best_ns = PlanConfig(dp, 1, pp, 1, count, schedule), None
-        for blocks, runs in itertools.product(stage_orders(cluster, pp), all_cuts(GPT.layers, pp)):
-            config = replace(base, runs=runs, blocks=blocks)
+        for order, runs in itertools.product(stage_orders(cluster, pp), all_cuts(GPT.layers, pp)):
+            config = replace(base, runs=runs, stage_order=order)
             found = solve_candidate(asked, config, rules=free_rules(config), cutoff_ns=best_ns)
             if found is not None and (best_ns is None or found.objective_ns < best_ns):
                 best_ns = found.objective_ns
         assert best_ns is not None
         assert plan.claims.objective_s * 1e9 <= EXACT * best_ns, plan.config
         assert plan.claims.lower_bound_s * 1e9 <= best_ns
-        seen += Counter({"uneven": bool(plan.config.runs), f"pp {pp}": 1, "reordered": bool(plan.config.blocks)})
+        seen += Counter({"uneven": bool(plan.config.runs), f"pp {pp}": 1, "reordered": bool(plan.config.stage_order)})
     print(dict(seen))
     assert seen["uneven"] >= CASES - MOST_EVEN
     assert min(seen["pp 2"], seen["pp 4"], seen["reordered"]) > 0
@@ -139,7 +139,7 @@ def test_no_plan_takes_less_than_its_bounds() -> None:
         asked = mixed_request(GPT, 4 * dp, cluster, Pins())
         config = PlanConfig(
             dp, tp, pp, 1, 4, schedule,
-            runs=rng.choice(list(all_cuts(GPT.layers, pp))), blocks=rng.choice(stage_orders(cluster, pp)),
+            runs=rng.choice(list(all_cuts(GPT.layers, pp))), stage_order=rng.choice(stage_orders(cluster, pp)),
         )  # fmt: skip
         objective_ns = plan_by_rules(asked, config, ("data", "tensor")).claims.objective_s * 1e9
         bounds = quick_bound_ns(asked, config), *mixed_bounds_ns(asked, [config])
@@ -205,10 +205,10 @@ def test_a_plan_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
     assert "where config.runs has layer" in refusal(lambda d: d["config"].update(runs=other))
     assert "config.runs: 13 layers in all" in refusal(lambda d: d["config"].update(runs=[*runs[:-1], runs[-1] + 1]))
     assert "no runs of layers" in refusal(lambda d: d["config"].update(runs=runs[1:]))
-    assert "no order of the stages" in refusal(lambda d: d["config"].update(blocks=[0, 0, 1, 2, 3, 4]))
+    assert "no order of the stages" in refusal(lambda d: d["config"].update(stage_order=[0, 0, 1, 2, 3, 4]))
     orders = [list(order) or list(range(6)) for order in stage_orders(large_plan().cluster, 6)]
-    wrong = next(order for order in orders if order != content["config"].get("blocks", list(range(6))))
-    assert "config.blocks has block" in refusal(lambda d: d["config"].update(blocks=wrong))
+    wrong = next(order for order in orders if order != content["config"].get("stage_order", list(range(6))))
+    assert "config.stage_order has share" in refusal(lambda d: d["config"].update(stage_order=wrong))
     assert "not what all groups of nodes have at least" in refusal(lambda d: d["cluster"]["groups"][0].update(nodes=4))
     assert "cluster.groups.1.nodes" in refusal(lambda d: d["cluster"]["groups"][1].update(nodes="3"))
     assert "a group without nodes" in refusal(lambda d: d["cluster"]["groups"][1].update(nodes=0))
@@ -223,7 +223,7 @@ def test_plans_of_alike_devices_say_nothing_of_groups() -> None:
     plan = plan_by_rules(request(2, training), config_of(training, pp=2), ("data", "tensor"))
     document = json.loads(plan_text(plan))
     assert "groups" not in document["cluster"]
-    assert not {"runs", "blocks"} & set(document["config"])
+    assert not {"runs", "stage_order"} & set(document["config"])
 
 
 def peaks_by_group(plan: Plan) -> list[int]:

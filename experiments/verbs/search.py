@@ -212,11 +212,11 @@ def degrees(config: PlanConfig) -> str:
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     offloads = "" if config.offload == "none" else f", offload of {config.offload}"
     runs = f", layers {' + '.join(map(str, config.runs))}" if config.runs else ""
-    blocks = f", stages on blocks {' '.join(map(str, config.blocks))} of ranks" if config.blocks else ""
+    order = f", stages on shares {' '.join(map(str, config.stage_order))} of the ranks" if config.stage_order else ""
     return (
         f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
         f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
-        f"{runs}{blocks}{recomputes}{offloads}"
+        f"{runs}{order}{recomputes}{offloads}"
     )
 
 

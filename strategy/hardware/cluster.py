@@ -125,7 +125,7 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGroup:
+class AlikeNodes:
     """Nodes of one type in a cluster of several."""
 
     nodes: int
@@ -154,7 +154,7 @@ class Cluster:
     host: Host | None = None
     fabric: str = "infiniband"
     gpu_direct: bool = True
-    groups: tuple[NodeGroup, ...] = ()
+    groups: tuple[AlikeNodes, ...] = ()
 
     def __post_init__(self) -> None:
         if self.groups and (self.nodes, self.device, self.intra, self.host) != _at_least(self.groups):
@@ -228,7 +228,7 @@ def _types(cluster: Cluster) -> tuple[Cluster, ...]:
 def of_groups(
     name: str,
     devices_per_node: int,
-    groups: Sequence[NodeGroup],
+    groups: Sequence[AlikeNodes],
     inter: Link,
     fabric: str = "infiniband",
     *,
@@ -243,7 +243,7 @@ def of_groups(
     return Cluster(name, nodes, devices_per_node, device, intra, inter, host, fabric, gpu_direct, tuple(groups))
 
 
-def _at_least(groups: Sequence[NodeGroup]) -> tuple[int, Device, Link, Host | None]:
+def _at_least(groups: Sequence[AlikeNodes]) -> tuple[int, Device, Link, Host | None]:
     """How many nodes there are, and what each of them has at least."""
     devices, links, hosts = ([getattr(one, name) for one in groups] for name in ("device", "intra", "host"))
     backends = list(dict.fromkeys(one.backend for one in devices))
@@ -347,7 +347,7 @@ def _mixed(path: str, document: dict[str, Any]) -> Cluster:
     network = root.table("inter", _NETWORK_KEYS)
     groups = []
     for one in root.tables("group", _NODE_KEYS):
-        group = NodeGroup(
+        group = AlikeNodes(
             nodes=one.count("nodes"),
             device=_device(one.table("device", _DEVICE_KEYS)),
             intra=_link(one.table("intra", _LINK_KEYS)),

@@ -84,7 +84,8 @@ class PlanConfig:
         tiled: patterns of names of the linear maps (`*.fc1.matmul`) that are cut.
         runs: how many layers are at every place along the pipeline (see `schedule`), where these are not dealt out
             nearly equally.
-        blocks: which block of as many consecutive ranks as a stage has each stage is on, where that is not its number.
+        stage_order: which share of consecutive ranks, as many as a stage has, each stage is on, where that is not its
+            number.
     """
 
     dp: int
@@ -107,7 +108,7 @@ class PlanConfig:
     tiled: tuple[str, ...] = ("*",)
     context: Context = Context.RING
     runs: tuple[int, ...] = ()
-    blocks: tuple[int, ...] = ()
+    stage_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "num_micro_batches", "tiles"):
@@ -118,9 +119,11 @@ class PlanConfig:
         if self.runs and (len(self.runs) != self.pp * self.virtual_stages or min(self.runs) < 1):
             expected = f"{self.pp * self.virtual_stages} counts >= 1"
             raise InputError("no runs of layers", where="config: runs", got=self.runs, expected=expected)
-        if self.blocks and sorted(self.blocks) != list(range(self.pp)):
+        if self.stage_order and sorted(self.stage_order) != list(range(self.pp)):
             expected = f"each of 0 to {self.pp - 1} once"
-            raise InputError("no order of the stages", where="config: blocks", got=self.blocks, expected=expected)
+            raise InputError(
+                "no order of the stages", where="config: stage_order", got=self.stage_order, expected=expected
+            )
         if not 0 <= self.zero_stage <= 3:
             raise InputError(
                 "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"

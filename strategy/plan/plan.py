@@ -26,7 +26,7 @@ from strategy.cost.measurement import CostKey
 from strategy.graph.graph import Graph
 from strategy.graph.ops.learning_rate import Decay
 from strategy.graph.signature import Signature
-from strategy.hardware.cluster import NETWORKS, Cluster, Device, Host, Link, NodeGroup
+from strategy.hardware.cluster import NETWORKS, AlikeNodes, Cluster, Device, Host, Link
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages
@@ -169,8 +169,8 @@ def _training_document(training: Training) -> dict[str, Any]:
 
 
 def config_document(config: PlanConfig) -> dict[str, Any]:
-    """A configuration as JSON values; runs and blocks only where they say something."""
-    return _without_empty(dataclasses.asdict(config), "runs", "blocks")
+    """A configuration as JSON values; runs and the order of stages only where they say something."""
+    return _without_empty(dataclasses.asdict(config), "runs", "stage_order")
 
 
 def _without_empty(record: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -353,7 +353,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    config = {"runs": [], "blocks": [], **reader.mapping(found["config"], "config")}
+    config = {"runs": [], "stage_order": [], **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
     return Plan(
         model_name=str(name),
@@ -403,7 +403,7 @@ def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict
     return found
 
 
-def _group_of(reader: _Reader, content: Any, key: str) -> NodeGroup:
+def _group_of(reader: _Reader, content: Any, key: str) -> AlikeNodes:
     """One of several groups of nodes."""
     group = reader.mapping(content, key)
     parts: dict[str, Any] = {name: reader.record(kind, group[name], f"{key}.{name}") for name, kind in _OF_A_GROUP}
@@ -411,7 +411,7 @@ def _group_of(reader: _Reader, content: Any, key: str) -> NodeGroup:
         parts["host"] = reader.record(Host, group["host"], f"{key}.host")
     for name, part in parts.items():
         reader.rates_and_times(part, f"{key}.{name}")
-    found: NodeGroup = reader.record(NodeGroup, group, key, **parts)
+    found: AlikeNodes = reader.record(AlikeNodes, group, key, **parts)
     if found.nodes < 1:
         raise PlanError("a group without nodes", where=f"{reader.path}: {key}.nodes", got=found.nodes)
     return found

@@ -93,9 +93,10 @@ def _stages(plan: Plan) -> Iterator[str]:
         if placement.axes != config.axes:
             yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
     size = math.prod(config.mesh)
-    for index, (placement, block) in enumerate(zip(placements, config.blocks, strict=False)):
-        if placement.devices != tuple(range(block * size, (block + 1) * size)):
-            yield f"stage {index}: devices {placement.devices}, but config.blocks has block {block} of {size} ranks"
+    for index, (placement, share) in enumerate(zip(placements, config.stage_order, strict=False)):
+        if placement.devices != tuple(range(share * size, (share + 1) * size)):
+            meant = f"config.stage_order has share {share} of {size} ranks"
+            yield f"stage {index}: devices {placement.devices}, but {meant}"
     problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
     if problem is not None:
         yield f"config.schedule: {problem}"

@@ -123,8 +123,8 @@ class MixedRefinement:
         priced = _PricedLayouts(self.request, template, signatures, self.boxings)
         fits = False
         for one, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
-            for blocks in stage_orders(self.request.cost.cluster, one.pp) if bound_ns < best_ns else ():
-                proposal = priced.proposal(replace(one, blocks=blocks), self.known.margin(one.schedule))
+            for order in stage_orders(self.request.cost.cluster, one.pp) if bound_ns < best_ns else ():
+                proposal = priced.proposal(replace(one, stage_order=order), self.known.margin(one.schedule))
                 if proposal is not None:
                     self.known.proposals.append(proposal)
                     fits |= self.known.fits(self.request, proposal)
@@ -147,7 +147,7 @@ class MixedRefinement:
 
 def _plain(config: PlanConfig) -> PlanConfig:
     """A configuration as its box has it."""
-    return replace(config, runs=(), blocks=())
+    return replace(config, runs=(), stage_order=())
 
 
 @dataclass

@@ -194,12 +194,12 @@ def _on_types(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
         yield config
         return
     places, dtype = config.pp * config.virtual_stages, request.training.product_dtype
-    for blocks in stage_orders(cluster, config.pp):
-        placements = placements_of(replace(config, blocks=blocks))
+    for order in stage_orders(cluster, config.pp):
+        placements = placements_of(replace(config, stage_order=order))
         speeds = [cluster.around(one.devices[0]).device.product_flop_per_s(dtype) for one in placements]
         of_places = [speeds[at_position(config.schedule, config.pp, place)[0]] for place in range(places)]
         runs = () if request.pins.numbered_stages else runs_by_speed(layers, of_places)
-        yield replace(config, blocks=blocks, runs=runs)
+        yield replace(config, stage_order=order, runs=runs)
 
 
 def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[PlanConfig]:
@@ -343,8 +343,8 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
 
 def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
     """One mesh per stage, in pipeline order."""
-    size, blocks = math.prod(config.mesh), config.blocks or range(config.pp)
-    return tuple(Placement(tuple(range(b * size, (b + 1) * size)), config.mesh, config.axes) for b in blocks)
+    size, shares = math.prod(config.mesh), config.stage_order or range(config.pp)
+    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in shares)
 
 
 def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:

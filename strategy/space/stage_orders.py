@@ -1,6 +1,6 @@
-"""Stage orders: which block of consecutive ranks each stage of a pipeline is on, where nodes are of several types.
+"""Stage orders: which share of consecutive ranks each stage of a pipeline is on, where nodes are of several types.
 
-With two A100 nodes, two H100 nodes and a stage per node, blocks 0 to 3:
+With two A100 nodes, two H100 nodes and a stage per node, there are shares 0 to 3:
 
     as ranks count    0 1 2 3        fastest first    2 3 0 1        fastest last    0 1 2 3
 """
@@ -14,20 +14,20 @@ from strategy.hardware.cluster import Cluster
 
 
 def stage_orders(cluster: Cluster, stages: int) -> tuple[tuple[int, ...], ...]:
-    """The orders that are looked at, each as the blocks of all stages; empty where these are in the order of ranks.
+    """The orders that are looked at, each as the shares of all stages; empty where these are in the order of ranks.
 
-    Groups stay together: as their ranks count, and with the fastest devices first, and last.
+    Groups of nodes stay together: as their ranks count, with the fastest devices first, and with these last.
     """
-    each = cluster.devices // stages
-    sizes = [one.nodes * cluster.devices_per_node for one in cluster.groups]
-    if stages == 1 or any(size % each for size in sizes):
+    size = cluster.devices // stages
+    ranks = [one.nodes * cluster.devices_per_node for one in cluster.groups]
+    if stages == 1 or any(count % size for count in ranks):
         return ((),)
-    ends = [end // each for end in itertools.accumulate(sizes)]
-    blocks = [tuple(range(end - size // each, end)) for size, end in zip(sizes, ends, strict=True)]
-    as_counted = list(range(len(blocks)))
+    ends = [end // size for end in itertools.accumulate(ranks)]
+    shares = [tuple(range(end - count // size, end)) for count, end in zip(ranks, ends, strict=True)]
+    as_counted = list(range(len(shares)))
     slowest_first = sorted(as_counted, key=lambda group: cluster.groups[group].device.flop_per_s)
     orders = (as_counted, slowest_first[::-1], slowest_first)
-    found = dict.fromkeys(tuple(itertools.chain.from_iterable(blocks[group] for group in order)) for order in orders)
+    found = dict.fromkeys(tuple(itertools.chain.from_iterable(shares[group] for group in order)) for order in orders)
     return tuple(() if order == tuple(range(stages)) else order for order in found)
 
 

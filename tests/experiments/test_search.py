@@ -161,7 +161,7 @@ def test_nodes_of_two_types_get_unequal_stages(command: Command, tmp_path: Path)
     said = command("search", *asked, "--out", out, "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    assert set(CONFIG) < set(found["config"]) <= {*CONFIG, "runs", "blocks"}
+    assert set(CONFIG) < set(found["config"]) <= {*CONFIG, "runs", "stage_order"}
     slow, fast = sorted(found["config"]["runs"])
     assert (slow, fast) == (1, 3)
     assert f"layers {' + '.join(map(str, found['config']['runs']))}" in said.err

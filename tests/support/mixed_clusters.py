@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strategy.cost.cost import CostModel
-from strategy.hardware.cluster import Cluster, Device, Link, NodeGroup, of_groups
+from strategy.hardware.cluster import AlikeNodes, Cluster, Device, Link, of_groups
 from strategy.models import Model
 from strategy.passes.training import Training
 from strategy.space.candidates import Pins, Request
@@ -24,7 +24,7 @@ def mixed(
     """A group of nodes for each speed."""
     sizes = memory or (ROOMY,) * len(speeds)
     groups = [
-        NodeGroup(nodes, small_device(speed, memory_bytes=size, backend=backend), Link(2e8 * speed, 2e-6))
+        AlikeNodes(nodes, small_device(speed, memory_bytes=size, backend=backend), Link(2e8 * speed, 2e-6))
         for speed, size in zip(speeds, sizes, strict=True)
     ]
     return of_groups("mixed", per_node, groups, Link(5e7, 8e-6))

@@ -35,7 +35,7 @@ class UnevenPipeline:
     """A pipeline whose layers are still to be dealt out.
 
     Attributes:
-        config: degrees, schedule and blocks; its runs are what is looked for.
+        config: degrees, schedule and order of stages; its runs are what is looked for.
         layers: of the model.
         parts: of the model, by stage.
         between_ns: from every place to the next, forward and backward.

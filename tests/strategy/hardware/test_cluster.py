@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from strategy.base.errors import InputError
 from strategy.hardware.cluster import (
+    AlikeNodes,
     Cluster,
     Device,
     Host,
     Link,
-    NodeGroup,
     host_memory_bytes,
     of_groups,
     read_cluster,
@@ -511,7 +511,7 @@ def test_what_every_node_has_follows_from_the_groups(read: Reader) -> None:
 @given(
     groups=st.lists(
         st.builds(
-            NodeGroup,
+            AlikeNodes,
             st.integers(1, 10**6),
             st.builds(Device, NAMES, st.just("cupy"), st.integers(1, 2**50), POSITIVE, POSITIVE, st.floats(0, 1)),
             st.builds(Link, POSITIVE, st.floats(0, 1)),
@@ -522,9 +522,18 @@ def test_what_every_node_has_follows_from_the_groups(read: Reader) -> None:
     inter=st.builds(Link, POSITIVE, st.floats(0, 1)),
 )
 def test_every_mixed_cluster_reads_back(
-    tmp_path_factory: pytest.TempPathFactory, groups: list[NodeGroup], inter: Link
+    tmp_path_factory: pytest.TempPathFactory, groups: list[AlikeNodes], inter: Link
 ) -> None:
     cluster = of_groups("mixed", 4, groups, inter)
     path = tmp_path_factory.getbasetemp() / "mixed.toml"
     path.write_text(write_cluster(cluster), encoding="utf-8", newline="")
     assert read_cluster(path) == cluster
+
+
+def test_the_files_of_the_guide_are_read(path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    alike, several = re.findall(r"^```toml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    path.write_text(alike, encoding="utf-8")
+    assert read_cluster(path).devices == 16
+    path.write_text(several, encoding="utf-8")
+    assert [one.device.name for one in read_cluster(path).groups] == ["A100-SXM4-80GB", "H100-SXM5-80GB"]
