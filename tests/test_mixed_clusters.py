@@ -264,6 +264,22 @@ def test_unlike_layers_are_dealt_out_by_speed() -> None:
     assert verify(found.plan) == []
 
 
+@pytest.mark.parametrize("schedule", [Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZBV])
+def test_any_runs_in_any_order_are_verified(schedule: Schedule) -> None:
+    """With ranks that stand for others, too."""
+    asked = mixed_request(GPT, 80, mixed(1.0, 2.0, nodes=5, per_node=4), Pins())
+    runs = (1, 5) if schedule is Schedule.ONE_F_ONE_B else (1, 2, 2, 1)
+    config = config_of(asked.training_with(PlanConfig(20, 1, 2, 1, 4, schedule)), dp=20, pp=2, schedule=schedule)
+    config = replace(config, runs=runs, stage_order=(1, 0))
+    plan = plan_by_rules(asked, config, ("data", "tensor"), simulated)
+    assert groups_of_stages(plan) == [(1,), (0,)]
+    assert verify(plan) == []
+    folded, whole = (lower_priced(plan.priced, folds=folds) for folds in (True, False))
+    assert folded.alike
+    assert not whole.alike
+    assert simulate(folded).step_time_s == pytest.approx(simulate(whole).step_time_s, rel=1e-9)
+
+
 def test_a_stage_of_several_types_is_simulated_rank_by_rank() -> None:
     asked = mixed_request(GPT, 40, mixed(1.0, 2.0, nodes=4, per_node=5), Pins())
     plan = plan_by_rules(asked, PlanConfig(40, 1, 1, 1, 1, Schedule.ONE_F_ONE_B), ("data", "tensor"), simulated)
@@ -278,8 +294,11 @@ def test_uneven_stages_train_as_one_device_does() -> None:
     asked = mixed_request(model, 4, mixed(1.0, 3.0, backend="numpy"), pinned(2, 2))
     plan = search(asked, simulate=no_simulation, budget=Budget.of(20)).plan
     assert plan.config.runs
+    turned = replace(plan.config, runs=(2, 3), stage_order=(0, 1) if plan.config.stage_order else (1, 0))
+    other = plan_by_rules(asked, turned, ("data", "tensor"))
     alone = replace(asked.training, num_micro_batches=2)
     whole = plan_by_rules(request(1, alone, model=model), config_of(alone), ("data", "tensor"))
-    losses = [[report.loss for report in train(one, corpus(16), steps=3).reports] for one in (plan, whole)]
+    losses = [[report.loss for report in train(one, corpus(16), steps=3).reports] for one in (plan, other, whole)]
     assert len(losses[0]) == 3
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] == pytest.approx(losses[2], rel=1e-5)
+    assert losses[1] == pytest.approx(losses[2], rel=1e-5)

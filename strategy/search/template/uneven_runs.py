@@ -2,8 +2,8 @@
 
 What a place takes of a micro-batch is linear in its layers. So among all runs of which no place takes longer than a
 bottleneck T, those take the least time in all that fill up the fastest places first. Every T that is the time of some
-run gives one such cut; the makespan, by the schedule's own recurrence, says which is best, and moving single layers
-from there whether there is a better one beside it.
+run gives one such cut; the makespan, by the schedule's own recurrence, says which are best, and moving single layers
+from there whether there are better ones beside them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ MICRO_BATCH = ("forward_ns", "backward_ns", "weight_ns")
 ONCE = ("before_ns", "after_ns")
 MOST_CUTS = 64
 """Of so many bottlenecks, from the least one on, the cuts are looked at."""
+BEST = 8
+"""So many of the best cuts are looked beside."""
 FEW_PLACES = 8
 """Among so many places, a layer is moved from any to any other; among more, to the next one or the one before."""
 
@@ -60,22 +62,23 @@ class UnevenPipeline:
         if self.places == 1:
             return self._pipelined((self.layers,))
         even = layer_runs(self.layers, self.config.schedule, self.config.pp, self.config.virtual_stages)
-        cuts = [cut for cut in dict.fromkeys((*self._cuts(), even)) if self._fits(cut)]
-        if not cuts:
-            return None
-        steps = self._steps_ns(cuts)
-        cut, step_ns = cuts[int(steps.argmin())], int(steps.min())
-        while True:
-            beside = [other for other in self._beside(cut) if self._fits(other)]
-            steps = self._steps_ns(beside) if beside else np.array([step_ns])
-            if steps.min() >= step_ns:
-                return self._pipelined(cut)
-            cut, step_ns = beside[int(steps.argmin())], int(steps.min())
+        new = dict.fromkeys((*self._cuts(), even))
+        known: dict[tuple[int, ...], tuple[float, int, tuple[int, ...]]] = {}
+        """Cut -> what it lacks of memory, its step, and itself: the least is the best."""
+        looked_beside: set[tuple[int, ...]] = set()
+        while new:
+            steps = self._steps_ns(list(new)).tolist()
+            known |= {cut: (self._lacks(cut), step_ns, cut) for cut, step_ns in zip(new, steps, strict=True)}
+            best = sorted(known, key=known.__getitem__)[:BEST]
+            beside = (other for cut in best if cut not in looked_beside for other in self._beside(cut))
+            new = dict.fromkeys(other for other in beside if other not in known)
+            looked_beside.update(best)
+        return self._pipelined(best[0])
 
     def _pipelined(self, cut: tuple[int, ...]) -> Pipelined | None:
         """A cut with its step and what it holds; nearly equal runs are not written down."""
         config, where = self.config, parts_in(self.config, np.array(cut))
-        if not self._fits(cut):
+        if self._lacks(cut):
             return None
         even = cut == layer_runs(self.layers, config.schedule, config.pp, config.virtual_stages)
         host = tuple(
@@ -106,8 +109,9 @@ class UnevenPipeline:
         where = parts_in(self.config, np.array(cut))
         return tuple(peak_bytes(self._each(stage), self.config, stage, laps) for stage, laps in enumerate(where))
 
-    def _fits(self, cut: tuple[int, ...]) -> bool:
-        return all(peak <= limit for peak, limit in zip(self._peaks(cut), self.limits, strict=True))
+    def _lacks(self, cut: tuple[int, ...]) -> float:
+        """Bytes, on the stage that lacks most; 0 where it fits."""
+        return max(max(0.0, peak - limit) for peak, limit in zip(self._peaks(cut), self.limits, strict=True))
 
     def _cuts(self) -> list[tuple[int, ...]]:
         """The cut of every bottleneck."""
