@@ -32,7 +32,7 @@ from strategy.layout.schedule import at_position
 from strategy.models import Model
 from strategy.sbp.placement import Placement
 from strategy.search.box import EXHAUSTED, Box
-from strategy.search.prospects import HARDER, MOST_TRIES, TIE, Prospects
+from strategy.search.prospects import Prospects
 from strategy.search.search_result import Watch
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.parts import ModelParts, parts_of
@@ -42,6 +42,11 @@ from strategy.search.template.uneven_runs import UnevenPipeline
 from strategy.space.candidates import Request, placements_of
 from strategy.space.short_model import multiplicities
 from strategy.space.stage_orders import stage_orders
+
+MOST_TRIES = 2
+"""So often a box is asked for layouts: what takes least time, and, where that does not fit, what holds little, too."""
+SCARCE = 0.1
+"""What filling the memory counts then, as a part of the step."""
 
 
 class MixedRefinement:
@@ -132,13 +137,13 @@ class MixedRefinement:
         box.is_proposed = fits or box.tries >= MOST_TRIES
 
     def _weights(self, box: Box) -> FloatArray:
-        """(SIZE,): of times, as an average stage has them; of bytes, more with every proposal that did not fit."""
+        """(SIZE,): of times, as an average stage has them; of bytes, where proposals without did not fit."""
         config, found = box.config, np.zeros(SIZE)
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
         found[MICRO] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        byte = TIE * box.bound_ns / min(self.request.memory_limits(config)) * HARDER**box.tries
+        byte = SCARCE * box.bound_ns / min(self.request.memory_limits(config))
         in_flight = min(config.pp, config.num_micro_batches)
         for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
             found[part] = byte * often * layers if box.tries else 0.0

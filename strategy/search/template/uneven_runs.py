@@ -107,7 +107,19 @@ class UnevenPipeline:
 
     def _peaks(self, cut: tuple[int, ...]) -> tuple[int, ...]:
         where = parts_in(self.config, np.array(cut))
-        return tuple(peak_bytes(self._each(stage), self.config, stage, laps) for stage, laps in enumerate(where))
+        return tuple(self._peak(stage, laps) for stage, laps in enumerate(where))
+
+    def _peak(self, stage: int, laps: IntArray) -> int:
+        """What a stage holds with so many parts on its laps, (laps, 3); many cuts have the same there."""
+        key = stage, laps.tobytes()
+        if key not in self._known_peaks:
+            self._known_peaks[key] = peak_bytes(self._each(stage), self.config, stage, laps)
+        return self._known_peaks[key]
+
+    @cached_property
+    def _known_peaks(self) -> dict[tuple[int, bytes], int]:
+        """What `_peak` has found."""
+        return {}
 
     def _lacks(self, cut: tuple[int, ...]) -> float:
         """Bytes, on the stage that lacks most; 0 where it fits."""
@@ -143,7 +155,7 @@ class UnevenPipeline:
             while low < high:
                 count = (low + high + 1) // 2
                 laps[0, MIDDLE] = count - laps[0, FIRST] - laps[0, LAST]
-                fits = peak_bytes(self._each(stage), config, stage, laps) <= limit
+                fits = self._peak(stage, laps) <= limit
                 low, high = (count, high) if fits else (low, count - 1)
             found[stage] = low
         return found
