@@ -91,6 +91,7 @@ def test_stages_are_of_one_type_and_groups_stay_together() -> None:
     assert {config.pp for config in candidates_of(asked)} == {1, 2, 6}
     assert stage_orders(cluster, 6) == ((), (3, 4, 5, 0, 1, 2))
     assert stage_orders(mixed(3.0, 1.0), 2) == ((), (1, 0))
+    assert stage_orders(mixed(2.0, 1.0, 3.0), 3) == ((), (2, 0, 1), (1, 0, 2))
     assert stage_orders(cluster, 1) == stage_orders(cluster, 4) == ((),)
     assert runs_by_speed(8, [1.0, 3.0]) == (2, 6)
     assert runs_by_speed(2, [1.0, 100.0]) == (1, 1)
