@@ -15,12 +15,12 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
 from strategy.base.status import Status
 from strategy.base.units import format_seconds
+from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import mesh_groups
 from strategy.bounds.quick_bound import least_work
 from strategy.hardware.cluster import Cluster
 from strategy.hardware.presets import PRESETS, find_cluster, preset_with
 from strategy.layout.config import PlanConfig
-from strategy.search.lightest import least_bytes
 from strategy.search.search import MOST_DEVICES
 from strategy.search.search_result import SearchResult
 from strategy.space.candidates import Request
@@ -100,11 +100,11 @@ def training_cost(request: Request, tokens: int, step_s: float) -> TrainingCost:
 
 def bounded(request: Request, tokens: int) -> CountAnswer:
     """The least that training takes on the cluster of a request, by the bounds of all configurations that may fit."""
-    work, layers, limit = least_work(request), request.model.layers, request.memory_limit_bytes
-    groups = mesh_groups(request, work)
+    forms = ClosedForms(request, least_work(request))
+    groups = mesh_groups(request, forms.work)
     pairs = [pair for group in groups for pair in zip(group.bounds_ns, group.configs, strict=True)]
     ordered = sorted(pairs, key=lambda pair: pair[0])
-    fitting = ((ns / 1e9, config) for ns, config in ordered if least_bytes(work, layers, config) <= limit)
+    fitting = ((ns / 1e9, config) for ns, config in ordered if forms.fits(config))
     bound_s, config = next(fitting, (None, None))
     cost = None if bound_s is None else training_cost(request, tokens, bound_s)
     return CountAnswer(request, config, bound_s, cost)

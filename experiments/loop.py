@@ -11,7 +11,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -34,7 +34,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models import find_model
 from strategy.passes.training import Training
 from strategy.plan.observe import act_overhead_s, features_by_action, observe
-from strategy.plan.plan import Plan, write_plan
+from strategy.plan.plan import Plan, config_document, write_plan
 from strategy.program.timeline import Timeline, read_timeline
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import search
@@ -291,8 +291,3 @@ def _plan_document(contender: Contender) -> dict[str, object]:
         "pids": list(contender.pids),
         "plan_hash": contender.plan.plan_hash,
     }
-
-
-def config_document(config: PlanConfig) -> dict[str, object]:
-    """A configuration as JSON values."""
-    return {key: str(value) if isinstance(value, Schedule) else value for key, value in asdict(config).items()}

@@ -20,7 +20,7 @@ from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey
 from strategy.graph.ops import cost_class
 from strategy.graph.ops.traits import Movement
-from strategy.hardware.cluster import Cluster
+from strategy.hardware.cluster import Cluster, of_groups
 from strategy.sbp.placement import Space
 
 LARGEST_RATE = 2.0**63
@@ -111,7 +111,16 @@ def _changed(cluster: Cluster, key: str, text: str) -> Cluster:
         known = (*FIELDS, GPU_DIRECT)
         expected = f"one of: {', '.join(known)}"
         raise InputError("unknown field", where=where, expected=expected, hint=did_you_mean(key, known))
-    part = getattr(cluster, field.part)
+    if not cluster.groups or field.part == "inter":
+        return replace(cluster, **{field.part: _with_figure(getattr(cluster, field.part), field, text, where)})
+    changed = [{field.part: _with_figure(getattr(one, field.part), field, text, where)} for one in cluster.groups]
+    groups = [replace(one, **part) for one, part in zip(cluster.groups, changed, strict=True)]
+    found = cluster.name, cluster.devices_per_node, groups, cluster.inter, cluster.fabric
+    return of_groups(*found, gpu_direct=cluster.gpu_direct)
+
+
+def _with_figure(part: Any, field: Field, text: str, where: str) -> Any:
+    """A part of a cluster, or of a group of its nodes, with another figure."""
     if part is None:
         raise InputError(f"the cluster has no {field.part}", where=where)
     current = getattr(part, field.name)
@@ -128,8 +137,7 @@ def _changed(cluster: Cluster, key: str, text: str) -> Cluster:
             raise InputError("not a possible figure", where=where, got=text, expected=expected) from None
     if not (math.isfinite(figure) and field.least <= figure <= field.most):
         raise InputError("not a possible figure", where=where, got=text, expected=expected)
-    changes: dict[str, Any] = {field.part: replace(part, **{field.name: figure})}
-    return replace(cluster, **changes)
+    return replace(part, **{field.name: figure})
 
 
 def _with_gpu_direct(cluster: Cluster, text: str, where: str) -> Cluster:

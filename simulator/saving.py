@@ -32,7 +32,7 @@ def with_saves(program: Program, cost: CostModel) -> Program:
     actors, streams = list(program.actors), list(program.streams)
     for rank, registers in sorted(state.items()):
         nbytes = sum(program.registers[index].nbytes for index in registers)
-        work = cost.work(Features(TO_HOST, 0, nbytes), rank, ())
+        work = cost.work(Features(TO_HOST, 0, nbytes, groups=cost.cluster.groups_of((rank,))), rank, ())
         streams.append(Stream(rank, "save", (len(actors),)))
         actors.append(Actor("save", rank, ActKind.COPY, tuple(map(Port, registers)), work=work))
     return replace(program, actors=tuple(actors), streams=tuple(streams))

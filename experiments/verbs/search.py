@@ -221,7 +221,7 @@ def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None
     bound = search = None
     if one.bound is not None and one.bound_s is not None and one.config is not None:
         rate = one.bound.tokens / one.bound.steps / one.bound_s
-        figures = {"step_time_s": one.bound_s, "tokens_per_s": rate, "config": dataclasses.asdict(one.config)}
+        figures = {"step_time_s": one.bound_s, "tokens_per_s": rate, "config": config_document(one.config)}
         bound = figures | {"training": dataclasses.asdict(one.bound)}
     if one.result is not None and one.cost is not None:
         search = document(one.result, _path_of(out, one), calibration, search_time_s=one.result.search_time_s)
@@ -259,7 +259,7 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
             args.global_batch or find_preset(args.model).global_batch, args.training, bf16=cluster.device.has_bf16
         ),
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
-        memory_limit_bytes=cluster.device.memory_bytes,
+        memory_limit_bytes=cluster.largest_memory_bytes,
         pins=pins,
         deduction=None if args.deduce is None else Deduction(args.deduce),
         gap=args.gap,
@@ -308,9 +308,12 @@ def degrees(config: PlanConfig) -> str:
     laps = f" x {config.virtual_stages}" if config.virtual_stages > 1 else ""
     recomputes = "" if config.recompute == "none" else f", {config.recompute} recompute"
     offloads = "" if config.offload == "none" else f", offload of {config.offload}"
+    runs = f", layers {' + '.join(map(str, config.runs))}" if config.runs else ""
+    order = f", stages on shares {' '.join(map(str, config.stage_order))} of the ranks" if config.stage_order else ""
     return (
         f"dp {config.dp}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
-        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule}){recomputes}{offloads}"
+        f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
+        f"{runs}{order}{recomputes}{offloads}"
     )
 
 
@@ -319,6 +322,7 @@ def document(
 ) -> dict[str, object]:
     """The JSON document of a search."""
     from experiments.prices import extrapolated
+    from strategy.plan.plan import config_document
 
     plan, claims = result.plan, result.plan.claims
     mfu, hfu = utilisation(plan)
@@ -330,7 +334,7 @@ def document(
         "gap": claims.gap,
         "simulated_lower_bound_s": claims.simulated_lower_bound_s,
         "search_time_s": search_time_s,
-        "config": dataclasses.asdict(plan.config),
+        "config": config_document(plan.config),
         "precision": str(plan.training.precision),
         "peak_memory_bytes": list(claims.peak_memory_bytes),
         "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
@@ -339,8 +343,7 @@ def document(
         "mfu": mfu,
         "hfu": hfu,
         "runners_up": [
-            {"config": dataclasses.asdict(config), "step_time_s": step_time_s}
-            for config, step_time_s in result.runners_up
+            {"config": config_document(config), "step_time_s": step_time_s} for config, step_time_s in result.runners_up
         ],
         "plan": str(path),
         "plan_hash": plan.plan_hash,

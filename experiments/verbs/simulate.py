@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     plan = read_plan(args.plan)
     calibration = None if args.calibration is None else read_calibration_of(plan.cluster, args.calibration)
     cost = what_if(plan.cost if calibration is None else calibration.cost_model(plan.cluster), args.set)
-    peak_flop_per_s = cost.cluster.device.product_flop_per_s(plan.training.product_dtype)
+    peak_flop_per_s = cost.cluster.product_flop_per_s(plan.training.product_dtype)
     uneven = unevenness(args.straggler, args.slow_link, args.jitter, args.seed, ranks=plan.ranks)
     accepted = admitted(plan, partial(simulate, peak_flop_per_s=peak_flop_per_s))
     if not isinstance(accepted, Admitted):

@@ -7,7 +7,7 @@ import math
 from simulator.exchange.workload import Workload, step_workload
 from strategy.base.errors import InputError
 from strategy.base.units import to_ns
-from strategy.cost.cost import op_features
+from strategy.cost.cost import by_groups, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Op, Phase
 from strategy.graph.ops import op_definition
@@ -53,6 +53,7 @@ def planned_workload(name: str, priced: Priced, training: Training) -> Workload:
 
 def _replicated(priced: Priced, op: Op) -> Features:
     """What an update is to the cost model on a rank that shares it out with nobody."""
-    mesh = priced.layout.stages.placement(op.name).mesh
-    broadcast, *_ = op_signatures(priced.graph, op, mesh)
-    return op_features(priced.graph, op, broadcast, mesh)
+    placement = priced.layout.stages.placement(op.name)
+    broadcast, *_ = op_signatures(priced.graph, op, placement.mesh)
+    found = op_features(priced.graph, op, broadcast, placement.mesh)
+    return by_groups(found, priced.cost.cluster.groups_of(placement.devices))

@@ -185,7 +185,7 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
         axis = values.pop("tensor_axis")
         for name, kind in KINDS.items():
             values[name] = kind(values[name])
-        for name in ("recompute_values", "offload_values", "tiled"):
+        for name in ("recompute_values", "offload_values", "tiled", "runs", "stage_order"):
             values[name] = tuple(values[name])
         found.append(TemplateName(PlanConfig(**values), bool(axis)))
     return found

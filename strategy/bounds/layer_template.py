@@ -164,7 +164,7 @@ def sums_alone(wanted: Callable[[Op], SbpFilter] | None) -> Callable[[Op], SbpFi
 
 def on_one_stage(config: PlanConfig) -> PlanConfig:
     """The configuration with the same mesh and micro-batches, without a pipeline."""
-    return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B)
+    return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B, runs=(), stage_order=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,15 +25,19 @@ FIRST, LAST = 0, 2
 
 def parts_at(config: PlanConfig, layers: int) -> IntArray:
     """(stages, laps, 3): how many of the first, the middle and the last part are where."""
-    places = config.pp * config.virtual_stages
-    runs = layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
-    found = np.zeros((config.pp, config.virtual_stages, 3), np.int64)
-    at = [at_position(config.schedule, config.pp, place) for place in range(places)]
-    for (stage, lap), run in zip(at, runs, strict=True):
-        found[stage, lap, MIDDLE] = run
+    runs = config.runs or layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
+    return parts_in(config, np.array(runs, np.int64))
+
+
+def parts_in(config: PlanConfig, runs: IntArray) -> IntArray:
+    """(..., stages, laps, 3): the same where places have so many layers, (..., places)."""
+    found = np.zeros((*runs.shape[:-1], config.pp, config.virtual_stages, 3), np.int64)
+    at = [at_position(config.schedule, config.pp, place) for place in range(runs.shape[-1])]
+    for place, (stage, lap) in enumerate(at):
+        found[..., stage, lap, MIDDLE] = runs[..., place]
     for part, (stage, lap) in ((FIRST, at[0]), (LAST, at[-1])):
-        found[stage, lap, part] = 1
-        found[stage, lap, MIDDLE] -= 1
+        found[..., stage, lap, part] = 1
+        found[..., stage, lap, MIDDLE] -= 1
     return found
 
 
@@ -49,8 +53,30 @@ def stage_times(
         between_ns: what is handed on between two stages, forward and backward.
         overlaps: whether messages travel beside computation.
     """
-    where, places = parts_at(config, layers), config.pp * config.virtual_stages
-    forward, backward, weight = (where @ times[name] for name in ("forward_ns", "backward_ns", "weight_ns"))
-    before, after = (where.sum(1) @ times[name] for name in ("before_ns", "after_ns"))
-    ahead, back = (np.full(places - 1, each, np.int64) for each in between_ns)
+    return times_of(parts_at(config, layers), times, between_ns, overlaps=overlaps)
+
+
+def times_of(
+    where: IntArray,
+    times: Mapping[str, IntArray],
+    between_ns: tuple[int | IntArray, int | IntArray],
+    *,
+    overlaps: bool,
+) -> PipelineTimes:
+    """The same of so many parts on each stage and lap, (..., stages, laps, 3).
+
+    Parts take as long everywhere, (3,), or on each stage, (stages, 3), and so do messages, or those of each place.
+    """
+    stages, laps = where.shape[-3:-1]
+
+    def total(name: str) -> IntArray:
+        """(..., stages, laps)."""
+        each = times[name] if times[name].ndim == 1 else times[name][:, None, :]
+        found: IntArray = (where * each).sum(-1)
+        return found
+
+    forward, backward, weight = (total(name) for name in ("forward_ns", "backward_ns", "weight_ns"))
+    before, after = (total(name).sum(-1) for name in ("before_ns", "after_ns"))
+    shape = (*where.shape[:-3], stages * laps - 1)
+    ahead, back = (np.broadcast_to(np.asarray(each, np.int64), shape) for each in between_ns)
     return PipelineTimes(forward, backward, weight, ahead, back, before, after, overlaps)

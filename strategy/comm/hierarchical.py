@@ -79,10 +79,16 @@ def span_of(cluster: Cluster, placement: Placement, axes: tuple[int, ...]) -> No
 
 
 def by_node(cluster: Cluster, *placements: Placement) -> tuple[int, ...]:
-    """The node of every rank, nodes numbered as they appear: what the levels between ranks depend on."""
+    """The node of every rank, nodes numbered as they appear: what the levels between ranks depend on.
+
+    In a cluster of several types, besides, the groups of the nodes of each placement.
+    """
     numbers: dict[int, int] = {}
     ranks = (rank for placement in placements for rank in placement.devices)
-    return tuple(numbers.setdefault(rank // cluster.devices_per_node, len(numbers)) for rank in ranks)
+    nodes = tuple(numbers.setdefault(rank // cluster.devices_per_node, len(numbers)) for rank in ranks)
+    if not cluster.groups:
+        return nodes
+    return nodes + tuple(group for one in placements for group in (-1, *cluster.groups_of(one.devices)))
 
 
 def position_in(nodes: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, int]:

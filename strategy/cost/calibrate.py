@@ -232,6 +232,14 @@ def _terms(features: Features) -> tuple[float, float, float]:
     return float(features.hops or 1), flop, float(features.nbytes)
 
 
+def _features_document(features: Features) -> dict[str, Any]:
+    """Features as a file has them; groups only in a cluster that has some."""
+    found = dataclasses.asdict(features)
+    if not features.groups:
+        del found["groups"]
+    return found
+
+
 def _features(content: Mapping[str, Any]) -> Features:
     """Features as a file has them; acts of several parts are in none.
 
@@ -240,6 +248,8 @@ def _features(content: Mapping[str, Any]) -> Features:
     """
     if "space" not in content:
         raise ValueError('no "space": measured by an older version; train or profile anew')
+    if "groups" in content:
+        raise ValueError("measured on nodes of several types, of which no constants are fitted")
     found = Features(**{**content, "parts": (), "space": Space(content["space"])})
     for name in ("kind", "level", "half"):
         _text(getattr(found, name), name)
@@ -278,7 +288,12 @@ def _text(value: object, name: str) -> str:
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Write the JSON file, replacing it as one step."""
     entries = [
-        {**dataclasses.asdict(key), **dataclasses.asdict(found)} for key, found in sorted(calibration.fitted.items())
+        {
+            **dataclasses.asdict(key),
+            **dataclasses.asdict(found),
+            "points": [_features_document(point) for point in found.points],
+        }
+        for key, found in sorted(calibration.fitted.items())
     ]
     content = {
         "format": FORMAT,
@@ -334,7 +349,8 @@ def _fitted_of(entry: Mapping[str, Any]) -> Fitted:
 
 def write_measurements(rows: Sequence[Measurement], path: Path) -> None:
     """Write measurement rows as JSON."""
-    write_atomic(path, json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+    entries = [{**dataclasses.asdict(row), "features": _features_document(row.features)} for row in rows]
+    write_atomic(path, json.dumps(entries, indent=1) + "\n")
 
 
 def read_measurements(path: Path) -> list[Measurement]:

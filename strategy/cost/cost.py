@@ -13,6 +13,7 @@ GPUs from what published runs make of it (`data_sheet`).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from strategy.base.errors import present
+from strategy.base.errors import InputError, present
 from strategy.base.identity import Identity
 from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, transfer_task
@@ -54,11 +55,16 @@ Attributes = tuple[tuple[str, Attr], ...]
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Prices acts on one cluster. `coefficients` override the data sheet."""
+    """Prices acts on one cluster. `coefficients` override the data sheet; they are of devices that are all alike."""
 
     cluster: Cluster
     coefficients: Mapping[CostKey, Coefficients]
     act_overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.cluster.groups and self.coefficients:
+            where = f"cluster {self.cluster.name}"
+            raise InputError("measured constants do not say of which type of nodes they are", where=where)
 
     def seconds(self, features: Features) -> float:
         """Price of one act."""
@@ -82,20 +88,21 @@ class CostModel:
         communication for that share of the time in which it moves bytes.
         """
         price_ns = to_ns(self.seconds(features))
-        slowdown = self.cluster.device.slowdown
-        if not ports_on_the_way(self.cluster, features):
+        here = self.cluster.around(rank)
+        slowdown = here.device.slowdown
+        if not ports_on_the_way(here, features):
             return (
                 Work(0, ((port_name(DEVICE, rank), price_ns),)) if slowdown and computes(features) else Work(price_ns)
             )
         most: dict[str, int] = {}
         demands: dict[str, int] = {}
         for part, nbytes in zip(features.parts or (features,), sent_nbytes or (features.nbytes,), strict=True):
-            ports = ports_on_the_way(self.cluster, part)
-            nominal = self.coefficients_of(part).s_per_byte * min(port_rate(self.cluster, port) for port in ports)
+            ports = ports_on_the_way(here, part)
+            nominal = self.coefficients_of(part).s_per_byte * min(port_rate(here, port) for port in ports)
             for port in ports:
                 most[port] = most.get(port, 0) + round(part.nbytes * nominal)
                 demands[port] = demands.get(port, 0) + round(nbytes * nominal)
-        longest_ns = max(time_alone_ns(n, port_rate(self.cluster, port)) for port, n in most.items())
+        longest_ns = max(time_alone_ns(n, port_rate(here, port)) for port, n in most.items())
         if features.level and slowdown:
             demands[DEVICE] = int(slowdown * longest_ns)
         used = tuple((port_name(port, rank), nbytes) for port, nbytes in demands.items() if nbytes)
@@ -107,13 +114,17 @@ class CostModel:
         return found
 
     def all_op_seconds(
-        self, graph: Graph, acts: Sequence[tuple[Op, Sequence[Signature]]], mesh: tuple[int, ...]
+        self,
+        graph: Graph,
+        acts: Sequence[tuple[Op, Sequence[Signature]]],
+        mesh: tuple[int, ...],
+        groups: tuple[int, ...] = (),
     ) -> list[list[float]]:
-        """`op_seconds` of several ops, each under each of some signatures."""
+        """`op_seconds` of several ops, each under each of some signatures, on nodes of these groups."""
         features = []
         for op, signatures in acts:
             act = _act_of(graph, op, mesh)
-            features.append([act.features(signature) for signature in signatures])
+            features.append([by_groups(act.features(signature), groups) for signature in signatures])
         kinds = {Identity(one): one for each in features for one in each}
         seconds = dict(zip(kinds, self.all_seconds(list(kinds.values())), strict=True))
         return [[seconds[Identity(one)] for one in each] for each in features]
@@ -131,7 +142,11 @@ class CostModel:
         found = self.coefficients_of(like)
         fixed = found.fixed_s + self.act_overhead_s
         if self.cluster.device.backend != "numpy" and like.key not in self.coefficients:
-            return fixed + product_seconds(self.cluster.device, like.kind, like.half, sizes)
+            types = self.cluster.types
+            among = [types[group] for group in like.groups] or types
+            each = np.array([product_seconds(one.device, like.kind, like.half, sizes) for one in among])
+            seconds: npt.NDArray[np.float64] = fixed + (each.max(axis=0) if like.groups else each.min(axis=0))
+            return seconds
         flop: npt.NDArray[np.float64] = 2.0 * sizes.astype(float).prod(axis=1)
         return fixed + found.s_per_flop * flop
 
@@ -144,7 +159,8 @@ class CostModel:
         levels = node_groups(self.cluster, placement, step.axes, position)
         if levels is None:
             return flat
-        return min(flat, two_level_features(spec, source, step, placement.mesh, levels), key=self.seconds)
+        parted = two_level_features(spec, source, step, placement.mesh, levels)
+        return min(flat, by_groups(parted, flat.groups), key=self.seconds)
 
     def transfer_seconds(
         self, spec: TensorSpec, source: NdSbp, sender: Placement, target: NdSbp, receiver: Placement
@@ -152,9 +168,17 @@ class CostModel:
         """Price of moving a tensor between placements."""
         return self.seconds(crossing_features(self.cluster, spec, source, sender, target, receiver))
 
-    def copy_seconds(self, spec: TensorSpec, layout: NdSbp, mesh: Shape, target: Space) -> float:
+    def copy_seconds(self, spec: TensorSpec, layout: NdSbp, placement: Placement, target: Space) -> float:
         """Price of bringing the pieces of a layout to the `target` memory of their ranks."""
-        return self.seconds(Features(f"to_{target}", 0, largest_nbytes(spec, layout, mesh)))
+        groups = self.cluster.groups_of(placement.devices)
+        return self.seconds(Features(f"to_{target}", 0, largest_nbytes(spec, layout, placement.mesh), groups=groups))
+
+
+def by_groups(features: Features, groups: tuple[int, ...]) -> Features:
+    """An act of nodes of these groups."""
+    if not groups:
+        return features
+    return replace(features, parts=tuple(by_groups(part, groups) for part in features.parts), groups=groups)
 
 
 def _seconds(features: Features, constants: Coefficients) -> float:
@@ -199,10 +223,15 @@ def port_name(port: str, rank: int) -> str:
 
 def port_rates(cluster: Cluster, ranks: int) -> dict[str, float]:
     """Bytes per second of the ports of all ranks, and of their devices where computation slows down."""
-    rates = {port: port_rate(cluster, port) for port in PORTS if cluster.host is not None or port not in MOVES}
-    if cluster.device.slowdown:
-        rates[DEVICE] = 1e9
-    return {port_name(port, rank): rate for port, rate in rates.items() for rank in range(ranks)}
+    found: dict[str, dict[int, float]] = {}
+    for here, alike in itertools.groupby(range(ranks), cluster.around):
+        rates = {port: port_rate(here, port) for port in PORTS if here.host is not None or port not in MOVES}
+        if here.device.slowdown:
+            rates[DEVICE] = 1e9
+        members = tuple(alike)
+        for port, rate in rates.items():
+            found.setdefault(port, {}).update(dict.fromkeys(members, rate))
+    return {port_name(port, rank): rate for port, rates in found.items() for rank, rate in rates.items()}
 
 
 def op_features(graph: Graph, op: Op, signature: Signature, mesh: tuple[int, ...]) -> Features:
@@ -293,10 +322,11 @@ def step_features(
 
 def step_act(cluster: Cluster, step: BoxingStep, placement: Placement) -> Features:
     """What a boxing step is on one level, but for its bytes."""
+    groups = cluster.groups_of(placement.devices)
     if step.kind is ActKind.SLICE:
-        return Features(step.kind, 0, 0)
+        return Features(step.kind, 0, 0, groups=groups)
     hops = 1 if step.kind is ActKind.ROTATE else math.prod(placement.mesh[axis] for axis in step.axes) - 1
-    return Features(step.kind, 0, 0, hops, span_of(cluster, placement, step.axes).level)
+    return Features(step.kind, 0, 0, hops, span_of(cluster, placement, step.axes).level, groups=groups)
 
 
 @lru_cache(maxsize=4096)
@@ -323,7 +353,8 @@ def transfer_features(cluster: Cluster, task: TransferTask, spec: TensorSpec) ->
         ranks.update((message.source, message.target))
         if message.source != message.target:
             sent[message.source] = sent.get(message.source, 0) + spec.sent_nbytes(box_size(message.box))
-    return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, cluster.level(tuple(ranks)))
+    level, groups = cluster.level(tuple(ranks)), cluster.groups_of(ranks)
+    return Features(ActKind.TRANSFER, 0, max(sent.values(), default=0), 1, level, groups=groups)
 
 
 def crossing_features(
@@ -333,4 +364,5 @@ def crossing_features(
     if spec.ragged is not None or has_partial(source) or has_partial(target):
         return transfer_features(cluster, transfer_task(spec, source, sender, target, receiver), spec)
     size, ranks = most_transferred(spec, source, sender, target, receiver)
-    return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks))
+    groups = cluster.groups_of(ranks)
+    return Features(ActKind.TRANSFER, 0, spec.sent_nbytes(size), 1, cluster.level(ranks), groups=groups)

@@ -15,7 +15,7 @@ A GPU whose generation is unknown takes the A100's shares. Latencies and launche
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, lru_cache
 from typing import Any
 
@@ -57,12 +57,25 @@ def data_sheet(cluster: Cluster, features: Features) -> Coefficients:
 
 
 def data_sheets(cluster: Cluster, features: Sequence[Features]) -> list[Coefficients]:
-    """Constants of acts without measurements; what the shapes of products lose is found of all at once."""
+    """Constants of acts without measurements; what the shapes of products lose is found of all at once.
+
+    In a cluster of several types each constant is that of the slowest type that takes part; where an act does not say
+    who does, that of the fastest type.
+    """
+    if cluster.groups:
+        each = [data_sheets(one, features) for one in cluster.types]
+        return [_of_several([found[i] for found in each], one.groups) for i, one in enumerate(features)]
     full = dict[tuple[str, Shape | None], float]()
     shapes = tuple(dict.fromkeys((one.half, one.product) for one in features if one.product is not None))
     if shapes and cluster.device.backend != "numpy":
         full |= zip(shapes, _full_rate_flop(cluster.device, shapes), strict=True)
     return [_data_sheet(cluster, one, full.get((one.half, one.product), 0.0)) for one in features]
+
+
+def _of_several(each: Sequence[Coefficients], groups: tuple[int, ...]) -> Coefficients:
+    """Constants of an act, from those of every type."""
+    pick, found = (max, [each[group] for group in groups]) if groups else (min, each)
+    return Coefficients(*(pick(getattr(one, field.name) for one in found) for field in fields(Coefficients)))
 
 
 def product_seconds(device: Device, kind: str, half: str, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -101,6 +114,8 @@ def _data_sheet(cluster: Cluster, features: Features, full_rate_flop: float) -> 
 
 def unpublished(cluster: Cluster) -> tuple[str, ...]:
     """Parts of a cluster on which no published run was: what is said of them is its data sheet alone."""
+    if cluster.groups:
+        return tuple(dict.fromkeys(part for one in cluster.types for part in unpublished(one)))
     if cluster.device.backend == "numpy":
         return (f"device {cluster.device.name}", "links")
     fitted = shipped()

@@ -108,7 +108,8 @@ def _constants(cost: CostModel, steps: StepTable, placement: Placement) -> _Cons
             slices.append(chosen)
         levels = node_groups(cost.cluster, placement, step.axes, position) if PARTS.get(step.kind) else None
         if levels is not None:
-            parts = (Features(part, 0, 0, levels.hops(level), level) for part, level in PARTS[step.kind])
+            groups = cost.cluster.groups_of(placement.devices)
+            parts = (Features(part, 0, 0, levels.hops(level), level, groups=groups) for part, level in PARTS[step.kind])
             parted.append(_Parted(step.kind, chosen, levels, tuple(_line(cost, part) for part in parts)))
     return _Constants(np.concatenate(slices), _Line(fixed_s, s_per_byte), tuple(parted))
 

@@ -82,6 +82,10 @@ class PlanConfig:
         zero_min_size: elements below which a tensor is not shared out.
         tiles: of columns into which linear maps are cut, one run after the other.
         tiled: patterns of names of the linear maps (`*.fc1.matmul`) that are cut.
+        runs: how many layers are at every place along the pipeline (see `schedule`), where these are not dealt out
+            nearly equally.
+        stage_order: which share of consecutive ranks, as many as a stage has, each stage is on, where that is not its
+            number.
     """
 
     dp: int
@@ -103,6 +107,8 @@ class PlanConfig:
     tiles: int = 1
     tiled: tuple[str, ...] = ("*",)
     context: Context = Context.RING
+    runs: tuple[int, ...] = ()
+    stage_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "num_micro_batches", "tiles"):
@@ -110,6 +116,14 @@ class PlanConfig:
                 raise InputError(
                     "not possible", where=f"config: {name}", got=getattr(self, name), expected="at least 1"
                 )
+        if self.runs and (len(self.runs) != self.pp * self.virtual_stages or min(self.runs) < 1):
+            expected = f"{self.pp * self.virtual_stages} counts >= 1"
+            raise InputError("no runs of layers", where="config: runs", got=self.runs, expected=expected)
+        if self.stage_order and sorted(self.stage_order) != list(range(self.pp)):
+            expected = f"each of 0 to {self.pp - 1} once"
+            raise InputError(
+                "no order of the stages", where="config: stage_order", got=self.stage_order, expected=expected
+            )
         if not 0 <= self.zero_stage <= 3:
             raise InputError(
                 "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"

@@ -238,7 +238,7 @@ class Converter:
                 return float(to_ns(self.cost.transfer_seconds(spec, left, sender, right, receiver)))
 
             def copying_ns(pieces: NdSbp, placement: Placement) -> float:
-                return float(to_ns(self.cost.copy_seconds(spec, pieces, placement.mesh, receiver.space)))
+                return float(to_ns(self.cost.copy_seconds(spec, pieces, placement, receiver.space)))
 
             leaves, arrives = self.boxings[home.stage], self.boxings[stage]
             found = self.found[key] = cross(spec, home.layout, leaves, layout, arrives, moving_ns, copying_ns)

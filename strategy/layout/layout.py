@@ -98,6 +98,7 @@ def assign_stages(
     pins: Mapping[str, int] | None = None,
     schedule: Schedule = Schedule.ONE_F_ONE_B,
     laps: int = 1,
+    runs: tuple[int, ...] = (),
 ) -> Stages:
     """Repeated layers in runs along the pipeline, see `layer_runs`; what precedes them first, what follows them last.
 
@@ -111,11 +112,17 @@ def assign_stages(
             themselves.
         schedule: says on which stage the places along the pipeline are.
         laps: how often a micro-batch passes all stages.
+        runs: how many layers are at every place along the pipeline; as `layer_runs` deals them out, where that is left
+            open.
 
     Raises:
-        InputError: a pin matches no op, names no stage, or makes the forward pass go backwards.
+        InputError: there are more or fewer layers than runs have, or a pin matches no op, names no stage, or makes the
+            forward pass go backwards.
     """
-    runs = layer_runs(max(graph.num_layers, 1), schedule, len(placements), laps)
+    layers = max(graph.num_layers, 1)
+    if runs and sum(runs) != layers:
+        raise InputError("not the layers of the model", where="runs", got=runs, expected=f"{layers} in all")
+    runs = runs or layer_runs(layers, schedule, len(placements), laps)
     places = _pipeline_positions(graph, runs, pins or {})
     at = {name: at_position(schedule, len(placements), place) for name, place in places.items()}
     on_lap = {name: lap for name, (_, lap) in at.items()} if laps > 1 else {}

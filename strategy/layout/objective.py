@@ -21,7 +21,7 @@ from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
 from strategy.comm.hierarchical import by_node
-from strategy.cost.cost import CostModel, crossing_features, op_features
+from strategy.cost.cost import CostModel, by_groups, crossing_features, op_features
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs
@@ -78,13 +78,14 @@ def action_features(
 ) -> Features:
     """What the cost model knows of an action, on the rank with the largest pieces."""
     placement = layout.stages.placements[action.stage]
+    groups = cost.cluster.groups_of(placement.devices)
     if action.op:
         op = graph.by_name[action.op]
-        return op_features(graph, op, layout.signatures[op.name], placement.mesh)
+        return by_groups(op_features(graph, op, layout.signatures[op.name], placement.mesh), groups)
     written = arrangement.tensors[action.writes[0]]
     spec = graph.values[written.value].spec
     if action.step is None:
-        return load_features(spec, written.layout, placement.mesh)
+        return by_groups(load_features(spec, written.layout, placement.mesh), groups)
     source = arrangement.tensors[action.reads[0]]
     if action.kind is ActKind.TRANSFER:
         receiver = layout.stages.placements[written.stage]
@@ -110,6 +111,7 @@ class _Alike:
 
     def __init__(self, graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel) -> None:
         self.graph, self.layout, self.arrangement, self.cost = graph, layout, arrangement, cost
+        self.groups = [cost.cluster.groups_of(placement.devices) for placement in layout.stages.placements]
         self.places: dict[tuple[int, int], int] = {}
         self.distances: Numbers[tuple[object, ...]] = Numbers()
         self.specs: Numbers[TensorSpec] = Numbers()
@@ -121,9 +123,11 @@ class _Alike:
         values, of = self.graph.values, self.specs.of
         if action.op:
             op, mesh = self.graph.by_name[action.op], self.layout.stages.placements[action.stage].mesh
+            groups = self.groups[action.stage]
             specs = tuple([of(values[name].spec) for name in (*op.inputs, *op.outputs, *op.updates)])
             attrs, signature = tuple(op.attrs.items()), self.signatures.of(self.layout.signatures[op.name])
-            return op.kind, len(op.inputs), len(op.outputs), specs, attrs, signature, mesh, self.graph.on_host(op)
+            counts, on_host = (len(op.inputs), len(op.outputs)), self.graph.on_host(op)
+            return op.kind, counts, specs, attrs, signature, mesh, on_host, groups
         written = self.arrangement.tensors[action.writes[0]]
         spec, target = of(values[written.value].spec), self.layouts.of(written.layout)
         place = self.distance(action.stage, written.stage)

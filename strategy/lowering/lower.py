@@ -97,7 +97,8 @@ def lower_priced(
     arrangement, features = priced.arrangement, priced.features
     ranks = sum(len(placement.devices) for placement in layout.stages.placements)
     folded = None
-    if folds and ranks > (FOLDED_FROM if folded_from is None else folded_from):
+    mixed = any(len(cost.cluster.groups_of(placement.devices)) > 1 for placement in layout.stages.placements)
+    if folds and not mixed and ranks > (FOLDED_FROM if folded_from is None else folded_from):
         folded = folding(graph, layout, pipeline, cost.cluster, arrangement, features, budget)
     if folded is None:
         check_size(priced)

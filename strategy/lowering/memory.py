@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from strategy.base.budget import UNLIMITED, Budget
+from strategy.hardware.cluster import Cluster
 from strategy.lowering.arena import Span, assign_offsets, usage
 from strategy.lowering.occupancy import Block, Occupancy, Occupant, num_ranks
 from strategy.program.program import Actor, OpTask, Program, Register
@@ -32,6 +33,13 @@ class Fill:
 
     nbytes: int
     tensors: tuple[tuple[str, int], ...]
+
+
+def fullest_rank(cluster: Cluster, peaks: Sequence[int], limit: int) -> tuple[int, int]:
+    """(bytes held, bytes that may be held) of the rank that has least to spare, or lacks most; `peaks` are by rank."""
+    held = {(cluster.memory_limit_bytes(limit, (rank,)), peak) for rank, peak in enumerate(peaks)}
+    most, needed = min(held, key=lambda pair: pair[0] - pair[1])
+    return needed, most
 
 
 def aligned(nbytes: int) -> int:

@@ -26,7 +26,7 @@ from strategy.cost.measurement import CostKey
 from strategy.graph.graph import Graph
 from strategy.graph.ops.learning_rate import Decay
 from strategy.graph.signature import Signature
-from strategy.hardware.cluster import NETWORKS, Cluster, Device, Host, Link
+from strategy.hardware.cluster import NETWORKS, AlikeNodes, Cluster, Device, Host, Link
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.layout import Conversion, Copy, Home, Layout, Stages
@@ -46,6 +46,7 @@ FORMAT = 3
 UNLIMITED = "inf"
 """`max_norm` where nothing is clipped."""
 INPUTS = ("model", "training", "cluster", "calibration")
+_OF_A_GROUP: tuple[tuple[str, type[Any]], ...] = (("device", Device), ("intra", Link))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,8 @@ class Plan:
 
     @property
     def peak_flop_per_s(self) -> float:
-        """Of one device, by its data sheet, for products in the training's precision."""
-        return self.cluster.device.product_flop_per_s(self.training.product_dtype)
+        """Of one device, on average over all, by its data sheet, for products in the training's precision."""
+        return self.cluster.product_flop_per_s(self.training.product_dtype)
 
     @property
     def tokens_per_step(self) -> int:
@@ -129,12 +130,12 @@ def document(plan: Plan, *, with_hash: bool = True) -> dict[str, Any]:
         "format": FORMAT,
         "model": _model_document(plan),
         "training": _training_document(plan.training),
-        "cluster": dataclasses.asdict(plan.cluster),
+        "cluster": _without_empty(dataclasses.asdict(plan.cluster), "groups"),
         "calibration": {
             "act_overhead_s": plan.cost.act_overhead_s,
             "coefficients": _coefficients_document(plan.cost.coefficients),
         },
-        "config": dataclasses.asdict(plan.config),
+        "config": config_document(plan.config),
         **claims,
         "stages": [
             {"devices": stage.devices, "mesh": stage.mesh, "axes": stage.axes}
@@ -169,6 +170,16 @@ def _training_document(training: Training) -> dict[str, Any]:
     """JSON knows no infinity: that of a norm which clips nothing is written as text."""
     found = dataclasses.asdict(training)
     return {**found, "max_norm": UNLIMITED} if math.isinf(training.max_norm) else found
+
+
+def config_document(config: PlanConfig) -> dict[str, Any]:
+    """A configuration as JSON values; runs and the order of stages only where they say something."""
+    return _without_empty(dataclasses.asdict(config), "runs", "stage_order")
+
+
+def _without_empty(record: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A record without those of these keys that hold nothing."""
+    return {key: value for key, value in record.items() if value or key not in keys}
 
 
 def _conversion_document(conversion: Conversion) -> dict[str, Any]:
@@ -322,8 +333,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if family is None:
         where, known = f"{reader.path}: model.family", ", ".join(FAMILIES)
         raise PlanError("unknown family of models", where=where, got=found["model"]["family"], expected=known)
-    cluster = reader.mapping(found["cluster"], "cluster")
-    parts = {
+    cluster = {"groups": [], **reader.mapping(found["cluster"], "cluster")}
+    parts: dict[str, Any] = {
         "device": reader.record(Device, cluster["device"], "cluster.device"),
         "intra": reader.record(Link, cluster["intra"], "cluster.intra"),
         "inter": reader.record(Link, cluster["inter"], "cluster.inter"),
@@ -332,7 +343,8 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
         parts["host"] = reader.record(Host, cluster["host"], "cluster.host")
     for key, part in parts.items():
         reader.rates_and_times(part, f"cluster.{key}")
-    where = reader.record(Cluster, cluster, "cluster", **parts)
+    groups = tuple(_group_of(reader, one, f"cluster.groups.{i}") for i, one in enumerate(cluster["groups"]))
+    where = reader.record(Cluster, cluster, "cluster", **parts, groups=groups)
     if where.fabric not in NETWORKS:
         at, known = f"{reader.path}: cluster.fabric", ", ".join(NETWORKS)
         raise PlanError("unknown network", where=at, got=where.fabric, expected=known)
@@ -345,7 +357,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    config = reader.mapping(found["config"], "config")
+    config = {"runs": [], "stage_order": [], **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
     return Plan(
         model_name=str(name),
@@ -393,6 +405,20 @@ def _coefficients_document(coefficients: Mapping[CostKey, Coefficients]) -> dict
     for key, constants in sorted(coefficients.items()):
         where = {"half": key.half, "level": key.level, "space": key.space}
         found.setdefault(key.kind, []).append({**where, **dataclasses.asdict(constants)})
+    return found
+
+
+def _group_of(reader: _Reader, content: Any, key: str) -> AlikeNodes:
+    """One of several groups of nodes."""
+    group = reader.mapping(content, key)
+    parts: dict[str, Any] = {name: reader.record(kind, group[name], f"{key}.{name}") for name, kind in _OF_A_GROUP}
+    if group["host"] is not None:
+        parts["host"] = reader.record(Host, group["host"], f"{key}.host")
+    for name, part in parts.items():
+        reader.rates_and_times(part, f"{key}.{name}")
+    found: AlikeNodes = reader.record(AlikeNodes, group, key, **parts)
+    if found.nodes < 1:
+        raise PlanError("a group without nodes", where=f"{reader.path}: {key}.nodes", got=found.nodes)
     return found
 
 

@@ -18,12 +18,14 @@ from strategy.base.units import format_bytes
 from strategy.bounds.certificate import certificate_of
 from strategy.bounds.replay import Replayed, replay
 from strategy.comm.boxing import BoxingStep, step_between
+from strategy.graph.graph import Phase
+from strategy.graph.ops import op_definition
 from strategy.graph.signature import op_signatures
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.layout import Conversion, Copy, home_of, wanted_copies
-from strategy.layout.schedule import schedule_problem
+from strategy.layout.schedule import at_position, schedule_problem
 from strategy.lowering.lower import lower_priced
-from strategy.lowering.memory import fullest, memory_nbytes
+from strategy.lowering.memory import fullest, fullest_rank, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.zero_layouts import zero_filter
 from strategy.plan.plan import Plan
@@ -113,9 +115,16 @@ def _stages(plan: Plan) -> Iterator[str]:
             yield f"stage {index}: mesh {placement.mesh}, but config has {meant}"
         if placement.axes != config.axes:
             yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
+    size = math.prod(config.mesh)
+    for index, (placement, share) in enumerate(zip(placements, config.stage_order, strict=False)):
+        if placement.devices != tuple(range(share * size, (share + 1) * size)):
+            meant = f"config.stage_order has share {share} of {size} ranks"
+            yield f"stage {index}: devices {placement.devices}, but {meant}"
     problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
     if problem is not None:
         yield f"config.schedule: {problem}"
+    else:
+        yield from _runs(plan)
     values = dataclasses.asdict(config)
     for field in dataclasses.fields(config):
         if field.name in ALIKE and values[field.name] != field.default:
@@ -126,6 +135,24 @@ def _stages(plan: Plan) -> Iterator[str]:
             f"config: {config.num_micro_batches} micro-batches of {config.micro_batch} x dp {config.dp}, "
             f"but training has {training.num_micro_batches} of {training.micro_batch}"
         )
+
+
+def _runs(plan: Plan) -> Iterator[str]:
+    """Whether layers are where the config says that they are, if it says so."""
+    config, stages = plan.config, plan.layout.stages
+    if not config.runs:
+        return
+    layers = max(plan.graph.num_layers, 1)
+    if sum(config.runs) != layers:
+        yield f"config.runs: {sum(config.runs)} layers in all, the model has {layers}"
+        return
+    places = [place for place, run in enumerate(config.runs) for _ in range(run)]
+    for op in plan.graph.ops:
+        if op.layer is None or op.phase is not Phase.FORWARD or op_definition(op.kind).repeats:
+            continue
+        meant = at_position(config.schedule, config.pp, places[op.layer])
+        if (stages.stage_of.get(op.name), stages.lap_of(op.name)) != meant:
+            yield f"op {op.name}: not on stage {meant[0]}, lap {meant[1]}, where config.runs has layer {op.layer}"
 
 
 def _signatures(plan: Plan) -> Iterator[str]:
@@ -213,8 +240,8 @@ def _change(source: NdSbp, target: NdSbp) -> str:
 def _figures(plan: Plan) -> Iterator[str]:
     """What follows from the layout without lowering it: the objective, and the words about it."""
     claims = plan.claims
-    if claims.memory_limit_bytes > plan.cluster.device.memory_bytes:
-        yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.device.memory_bytes}"
+    if claims.memory_limit_bytes > plan.cluster.largest_memory_bytes:
+        yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.largest_memory_bytes}"
     objective_s = plan.priced.objective_ns / 1e9
     if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
         yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
@@ -243,8 +270,9 @@ def _memory(plan: Plan, program: Program) -> Iterator[str]:
             yield f"peak_memory_bytes of rank {rank}: {claimed} claimed, {found} found; {largest}"
     if len(peaks) != len(claims.peak_memory_bytes):
         yield f"peak_memory_bytes: {len(claims.peak_memory_bytes)} ranks claimed, {len(peaks)} found"
-    if max(peaks) > claims.memory_limit_bytes:
-        yield f"memory: {format_bytes(max(peaks))} needed, the limit is {format_bytes(claims.memory_limit_bytes)}"
+    needed, limit = fullest_rank(plan.cluster, peaks, claims.memory_limit_bytes)
+    if needed > limit:
+        yield f"memory: {format_bytes(needed)} needed, the limit is {format_bytes(limit)}"
     on_host, there = memory_nbytes(program, Space.HOST), host_memory_bytes(plan.cluster)
     if on_host != claims.peak_host_memory_bytes:
         yield f"peak_host_memory_bytes: {claims.peak_host_memory_bytes} claimed, {on_host} found"

@@ -71,7 +71,7 @@ class Box:
         """Whether the least bound is by all cuts that there are and, from level 3 on, by all paths."""
         return self.within is not None and self.solved.get(self.config) == (len(self.within.cuts), self.level >= 3)
 
-    def close(self, why: TemplateCut) -> None:
+    def close(self, why: TemplateCut | None = None) -> None:
         """Nothing is legal."""
         self.bounds_ns, self.nothing_legal = [math.inf] * len(self.configs), why
 

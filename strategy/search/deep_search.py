@@ -1,7 +1,8 @@
 """Deep search: the best configuration of a model whose layers are alike.
 
-Boxes of configurations are refined (`refinement`). The leading proposals are laid out in full, placed in memory and
-simulated: a first one early, which tells what fits and how long a plan takes, the others at the end.
+Boxes of configurations are refined (`refinement`, or `mixed_refinement` where nodes are of several types). The leading
+proposals are laid out in full, placed in memory and simulated: a first one early, which tells what fits and how long a
+plan takes, the others at the end.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from strategy.models import Model
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import solved_as
 from strategy.search.candidate.simulated_plan import Simulate, planning_s, simulated_plan
-from strategy.search.certify import certified
 from strategy.search.contradiction import contradictory, leave_no_candidate
-from strategy.search.full_layout import priced_in_full
+from strategy.search.full_layout import priced_in_full, solved_in_full
 from strategy.search.lightest import nothing_fits_deep
+from strategy.search.mixed_refinement import MixedRefinement
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState
-from strategy.space.candidates import Request, listed
+from strategy.space.candidates import Request
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""
@@ -64,7 +65,8 @@ def deep_search(
     if not groups:
         raise contradictory(request, leave_no_candidate, budget)
     late, all_refining = budget.share(LATE_SHARE), budget.share(REFINING_SHARE)
-    refinement = Refinement(request, short, work, groups, budget.share(FIRST_SHARE), watch)
+    refine = MixedRefinement if request.cost.cluster.groups else Refinement
+    refinement = refine(request, short, work, groups, budget.share(FIRST_SHARE), watch)
     known, interrupted = refinement.known, False
     plans: list[Plan] = []
     try:
@@ -91,9 +93,7 @@ def deep_search(
         raise nothing_fits_deep(request, short, work, groups, known.proposals)
     best, *others = sorted(plans, key=lambda plan: plan.claims.step_time_s)
     status = Status.FEASIBLE if known.complete else Status.LIMIT
-    configs = (config for group in listed(request) for config in group)
-    bound_ns = min(refinement.bound_ns, round(best.claims.objective_s * 1e9))
-    certificate, bound_ns = certified(refinement.cuts, refinement.boxes, configs, bound_ns)
+    certificate, bound_ns = refinement.certificate(round(best.claims.objective_s * 1e9))
     chosen = with_bound(best, bound_ns / 1e9, status)
     if certificate is not None:
         chosen = replace(chosen, certificate=document(certificate))
@@ -168,6 +168,8 @@ def _plan(request: Request, one: LayoutProposal, simulate: Simulate, budget: Bud
         OutOfTimeError: there is not enough time.
     """
     priced = priced_in_full(request, one, budget)
+    if request.is_small:
+        priced = solved_in_full(request, one, priced, budget)
     solved = solved_as(one.found.config, priced, 0)
     return simulated_plan(request, solved, simulate, bound_ns=0, priced=priced, budget=budget)
 

@@ -1,16 +1,22 @@
-"""Full layout: a proposal of the short model, laid out on all layers of the deep one and priced."""
+"""Full layout: a proposal of the short model, laid out on all layers of the deep one and priced.
+
+Where the deep one is small, the same stages are then solved on all of its ops, which may be laid out better so.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strategy.base.budget import UNLIMITED, Budget
-from strategy.base.errors import InternalError, present
+from strategy.base.errors import InternalError, OutOfTimeError, present
 from strategy.bounds.layer_template import on_one_stage
 from strategy.layout.convert import Converter, lay_out
 from strategy.layout.layout import assign_stages
 from strategy.layout.objective import Priced
 from strategy.passes.planned import planned_graph
+from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.search.search_state import LayoutProposal
-from strategy.space.candidates import Request, placements_of
+from strategy.space.candidates import Request, free_rules, placements_of
 from strategy.space.short_model import expanded, shortened
 
 
@@ -28,7 +34,26 @@ def priced_in_full(request: Request, one: LayoutProposal, budget: Budget = UNLIM
     signatures = expanded(small, graph, one.signatures)
     if signatures is None:
         raise InternalError(f"the layers of {request.model_name} are not alike")
-    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
+    stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages, runs=config.runs)
     layout = lay_out(graph, stages, signatures, Converter(request.cost, placements))
     budget.check()
     return Priced(graph, layout, request.pipeline_of(config), request.cost)
+
+
+def solved_in_full(request: Request, one: LayoutProposal, known: Priced, budget: Budget) -> Priced:
+    """The best layout of a proposal's configuration, if it fits or is best where every stage has the least memory.
+
+    Else the known one; the time being up ends it.
+    """
+    config, cutoff_ns, limits = one.found.config, known.objective_ns, request.memory_limits(one.found.config)
+    for limit in dict.fromkeys((max(limits), min(limits))):
+        within = replace(request, memory_limit_bytes=limit)
+        try:
+            found = solve_candidate(within, config, rules=free_rules(config), budget=budget, cutoff_ns=cutoff_ns)
+        except OutOfTimeError:
+            return known
+        if found is None or found.objective_ns >= cutoff_ns:
+            return known
+        if all(peak <= most for peak, most in zip(found.peaks, limits, strict=True)):
+            return replace(known, layout=found.layout)
+    return known

@@ -22,6 +22,7 @@ import numpy as np
 
 from strategy.base.beside import spare_processors
 from strategy.base.budget import Budget
+from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import all_of_micro_batch, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
@@ -42,12 +43,13 @@ from strategy.bounds.template_cut import TemplateName, on_tensor_axis, restricte
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
+from strategy.search.certify import certified
 from strategy.search.prospects import TIE, Prospects
 from strategy.search.search_result import Watch
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
-from strategy.space.candidates import Request
+from strategy.space.candidates import Request, listed
 
 MOST_STALLED = 2
 """So many cuts in turn may gain nothing before no further one is looked for."""
@@ -112,6 +114,14 @@ class Refinement:
     def best_ns(self) -> float:
         """The least objective of what is likely to fit."""
         return self.prospects.best_ns
+
+    def certificate(self, most_ns: int) -> tuple[BoundCertificate | None, int]:
+        """Of the bound, or of as much as is of interest; and that bound, or a little less where rounding takes from it.
+
+        There is none where something is pinned that certificates do not speak of.
+        """
+        configs = (config for group in listed(self.request) for config in group)
+        return certified(self.cuts, self.boxes, configs, min(self.bound_ns, most_ns))
 
     def run(self, *, near: float = 0.0) -> None:
         """Refine, until nothing is left or the time is over; or the best is as near to the bound as this multiple."""

@@ -39,7 +39,7 @@ from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
 from strategy.search.deep_search import deep_search
 from strategy.search.search_result import SearchResult, Watch
-from strategy.space.candidates import Request, free_rules, saves_most, state_bytes, with_offload
+from strategy.space.candidates import Request, free_rules, on_types, saves_most, state_bytes, with_offload
 from strategy.space.short_model import shortened
 
 SINGLE_SHARE = 0.3
@@ -50,9 +50,6 @@ RULE_BASED_SHARE = 0.3
 
 MOST_DEVICES = 2**20
 """A plan lists every device."""
-
-FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
-"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
 
 FAR = 0.06
 """A candidate of a large model whose objective is worse by more than this part is not simulated beside others."""
@@ -100,6 +97,9 @@ def search(
     if short is not None:
         budget.check()
         return deep_search(request, short, simulate=simulate, budget=budget, simulated=simulated, watch=watch)
+    if request.cost.cluster.groups:  # stages are solved under one limit, which the smallest device has
+        smallest = request.cost.cluster.device.memory_bytes
+        request = replace(request, memory_limit_bytes=min(request.memory_limit_bytes, smallest))
     time_limit_s = budget.left_s()
     single, rule_based = (budget.share(part) for part in (SINGLE_SHARE, RULE_BASED_SHARE))
     solving = _Time(budget.share(SOLVING_SHARE), budget.share(EXACT_SHARE))
@@ -150,7 +150,7 @@ def _short_model(request: Request) -> Model | None:
     pins = request.pins
     names = (pins.layouts, pins.stages, pins.placements, pins.recompute_values, pins.offload_values)
     extras = pins.offload or pins.tiles or pins.zero_owner
-    is_small = request.devices < FEW_DEVICES and request.model.parameters < MANY_PARAMETERS
+    is_small = request.is_small and not request.cost.cluster.groups
     if request.deduction is not None or any(names) or extras or is_small:
         return None
     return shortened(request.model)
@@ -271,7 +271,8 @@ def _plain(config: PlanConfig) -> PlanConfig:
 def _quick_bounds(request: Request, budget: Budget) -> dict[PlanConfig, int]:
     """Every candidate with its quick bound, best first; of those that are alike what saves least memory."""
     groups = mesh_groups(request, least_work(request))
-    found = [pair for group in groups for pair in zip(group.configs, group.bounds_ns, strict=True)]
+    pairs = [pair for group in groups for pair in zip(group.configs, group.bounds_ns, strict=True)]
+    found = [(one, bound_ns) for config, bound_ns in pairs for one in on_types(request, config)]
     if not found:
         raise contradictory(request, leave_no_candidate, budget)
     ordered = sorted(found, key=lambda pair: (pair[1], pair[0].pp, pair[0].tp, pair[0].num_micro_batches))

@@ -53,6 +53,7 @@ class SearchState:
 
     def fits(self, request: Request, one: LayoutProposal, *, spare: float = 0.0) -> bool:
         """Whether it is likely to, and to leave such a share of the device's memory free."""
-        limit, there = request.memory_limit_bytes, host_memory_bytes(request.cost.cluster)
-        peak = self.margin(one.found.config.schedule) * max(one.found.peak_bytes)
-        return peak <= (1 - spare) * limit and max(one.found.host_bytes) <= there
+        margin, there = self.margin(one.found.config.schedule), host_memory_bytes(request.cost.cluster)
+        limits = request.memory_limits(one.found.config)
+        held = all(margin * peak <= (1 - spare) * most for peak, most in zip(one.found.peak_bytes, limits, strict=True))
+        return held and max(one.found.host_bytes) <= there

@@ -21,7 +21,7 @@ from strategy.layout.arrangement import Pipeline
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Stages, assign_stages
-from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.schedule import Schedule, at_position, schedule_problem
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
@@ -35,6 +35,7 @@ from strategy.space.pins import check_pins, pinned, placement_problems, stage_of
 from strategy.space.rules import AlongAxes, along_axes
 from strategy.space.short_model import shortened
 from strategy.space.space import Keep, SearchSpace, all_of
+from strategy.space.stage_orders import runs_by_speed, stage_orders
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
 """Those that a search looks at; OneFlow's order is 1F1B's with more memory."""
@@ -116,6 +117,10 @@ class Pins:
         return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
 
 
+FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
+"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is searched for. `training.num_micro_batches` is the search's to choose."""
@@ -137,6 +142,18 @@ class Request:
     def devices(self) -> int:
         """All devices of the cluster are used."""
         return self.cost.cluster.devices
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a candidate is soon solved on the whole model."""
+        return self.devices < FEW_DEVICES and self.model.parameters < MANY_PARAMETERS
+
+    def memory_limits(self, config: PlanConfig) -> tuple[int, ...]:
+        """What a rank of each stage of a candidate may hold."""
+        cluster, limit = self.cost.cluster, self.memory_limit_bytes
+        if not cluster.groups:
+            return (limit,) * config.pp
+        return tuple(cluster.memory_limit_bytes(limit, placement.devices) for placement in placements_of(config))
 
     def training_with(self, config: PlanConfig) -> Training:
         """The training with the micro-batches of a candidate."""
@@ -259,6 +276,21 @@ def _laps(request: Request, schedule: Schedule, stages: int) -> Iterator[int]:
                 yield laps
 
 
+def on_types(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+    """A candidate in every order of its stages; where their types differ, layers are dealt out by their speed."""
+    cluster, layers = request.cost.cluster, max(request.model.layers, 1)
+    if not cluster.groups or config.pp == 1:
+        yield config
+        return
+    places, dtype = config.pp * config.virtual_stages, request.training.product_dtype
+    for order in stage_orders(cluster, config.pp):
+        placements = placements_of(replace(config, stage_order=order))
+        speeds = [cluster.around(one.devices[0]).device.product_flop_per_s(dtype) for one in placements]
+        of_places = [speeds[at_position(config.schedule, config.pp, place)[0]] for place in range(places)]
+        runs = () if request.pins.numbered_stages else runs_by_speed(layers, of_places)
+        yield replace(config, stage_order=order, runs=runs)
+
+
 def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[PlanConfig]:
     """Every division of devices and batch that the pins allow; schedule and what saves memory are still open.
 
@@ -269,7 +301,7 @@ def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[Pla
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
     context, contexts = pins.context or Context.RING, contexts if pins.cp is None else (pins.cp,)
     for pp, cp in itertools.product(divisors(devices), contexts):
-        if pins.pp not in (None, pp) or devices // pp % cp:
+        if pins.pp not in (None, pp) or devices // pp % cp or not _are_of_one_type(request, pp):
             continue
         for tp in (tp for tp in divisors(devices // pp // cp) if pins.tp in (None, tp)):
             dp = devices // pp // cp // tp
@@ -279,6 +311,12 @@ def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[Pla
                 count = batch // dp // micro
                 if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
                     yield PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B, cp=cp, context=context)
+
+
+def _are_of_one_type(request: Request, pp: int) -> bool:
+    """Whether the nodes of every stage are of one type; of a single stage, which has all of them, they need not be."""
+    cluster = request.cost.cluster
+    return pp == 1 or all(one.nodes * cluster.devices_per_node % (request.devices // pp) == 0 for one in cluster.groups)
 
 
 def free_rules(config: PlanConfig) -> tuple[str, ...]:
@@ -355,7 +393,12 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
     placements, mesh, pins = placements_of(config), config.mesh, request.pins
     check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
     stages = assign_stages(
-        graph, placements, pins=pins.numbered_stages, schedule=config.schedule, laps=config.virtual_stages
+        graph,
+        placements,
+        pins=pins.numbered_stages,
+        schedule=config.schedule,
+        laps=config.virtual_stages,
+        runs=config.runs,
     )
     return SearchSpace(
         graph=graph,
@@ -373,8 +416,8 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
 
 def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
     """One mesh per stage, in pipeline order."""
-    size = math.prod(config.mesh)
-    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in range(config.pp))
+    size, shares = math.prod(config.mesh), config.stage_order or range(config.pp)
+    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in shares)
 
 
 def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:

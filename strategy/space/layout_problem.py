@@ -23,7 +23,7 @@ import numpy.typing as npt
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.base.units import to_ns
-from strategy.cost.cost import largest_nbytes
+from strategy.cost.cost import by_groups, largest_nbytes
 from strategy.graph.graph import Graph, act_rate
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, Problem
@@ -132,28 +132,28 @@ def _built(
 
 def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     """The node of every class has its index; all that it costs here is the acts of its ops."""
-    space, weights = classes.space, list[Weight]()
-    priced: dict[int, OpClass] = {}
+    space, weights = classes.space, list[dict[tuple[int, ...], Weight]]()
+    groups = [space.cost.cluster.groups_of(placement.devices) for placement in space.stages.placements]
+    priced: dict[tuple[int, ...], dict[int, OpClass]] = {each: {} for each in groups}
     for found in classes.of_ops:
-        weight = sum(
-            space.weight(
-                op,
-                account_of(
-                    act_rate(space.graph, op), op.phase, space.stages.stage_of[op.name], space.stages.lap_of(op.name)
-                ),
-            )
-            for op in found.ops
-        )
+        weight: dict[tuple[int, ...], Weight] = {groups[space.stages.stage_of[op.name]]: 0 for op in found.ops}
+        for op in found.ops:
+            stage, rate = space.stages.stage_of[op.name], act_rate(space.graph, op)
+            weight[groups[stage]] += space.weight(op, account_of(rate, op.phase, stage, space.stages.lap_of(op.name)))
         weights.append(weight)
-        if np.any(weight):
-            priced.setdefault(found.kind, found)
-    acts = [(found.ops[0], found.options) for found in priced.values()]
-    seconds = space.cost.all_op_seconds(space.graph, acts, space.mesh)
-    op_ns = {kind: [to_ns(s) for s in each] for kind, each in zip(priced, seconds, strict=True)}
+        for each, counted in weight.items():
+            if np.any(counted):
+                priced[each].setdefault(found.kind, found)
+    op_ns: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for each, kinds in priced.items():
+        acts = [(found.ops[0], found.options) for found in kinds.values()]
+        seconds = space.cost.all_op_seconds(space.graph, acts, space.mesh, each)
+        op_ns |= {(each, kind): [to_ns(s) for s in those] for kind, those in zip(kinds, seconds, strict=True)}
     for found, weight in zip(classes.of_ops, weights, strict=True):
-        first = found.ops[0]
+        first, nothing = found.ops[0], [0] * len(found.options)
         name = first.template if first.template and len(found.ops) > 1 else first.name
-        builder.add_node(name, np.multiply.outer(op_ns.get(found.kind, [0] * len(found.options)), weight))
+        costs = [np.multiply.outer(op_ns.get((each, found.kind), nothing), w) for each, w in weight.items()]
+        builder.add_node(name, sum(costs[1:], start=costs[0]))
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
     _add_kept(builder, classes)
@@ -319,10 +319,13 @@ class _Copies:
 
     def _loaded(self, bundle: Bundle, layout: NdSbp) -> int:
         """A copy that nobody writes: it is loaded where it is used."""
-        ns = to_ns(self.space.cost.seconds(load_features(bundle.spec, layout, self.space.mesh)))
-        often = sum(arriving for _, _, arriving in bundle.moves.values())
+        space, loading = self.space, load_features(bundle.spec, layout, self.space.mesh)
+        costs: Weight = 0
+        for (_, stage), (_, _, arriving) in bundle.moves.items():
+            groups = space.cost.cluster.groups_of(space.stages.placements[stage].devices)
+            costs = costs + to_ns(space.cost.seconds(by_groups(loading, groups))) * arriving
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
-        return self.builder.add_node(_name(bundle, layout), np.multiply.outer([0, ns], often), usages)
+        return self.builder.add_node(_name(bundle, layout), np.multiply.outer([0, 1], costs), usages)
 
     def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp) -> int:
         """A copy whose choices are the layouts that it may come from, at what it costs and holds."""

@@ -291,7 +291,7 @@ def conversion(case: Case) -> list[Act]:
 
         def copying(layout: NdSbp, ranks: Placement) -> float:
             if case.per_node:
-                return cost.copy_seconds(spec, layout, ranks.mesh, there.space)
+                return cost.copy_seconds(spec, layout, ranks, there.space)
             return sum(map(box_size, local_boxes(spec.shape, layout, ranks.mesh))) * spec.dtype.nbytes / 2
 
         steps = cross(spec, case.source, home, case.target, away, moving, copying).steps

@@ -126,6 +126,60 @@ def test_the_same_inputs_give_the_same_bytes(
     assert plans[0] == plans[1]
 
 
+MIXED = """
+name = "two-and-two"
+devices_per_node = 2
+inter = { bandwidth = "1 GB/s", latency = "20 us" }
+
+[[group]]
+nodes = 1
+intra = { bandwidth = "2 GB/s", latency = "10 us" }
+[group.device]
+name = "slow core"
+backend = "numpy"
+memory = "1 GiB"
+memory_bandwidth = "5 GB/s"
+launch = "2 us"
+compute = "20 GFLOP/s"
+
+[[group]]
+nodes = 1
+intra = { bandwidth = "4 GB/s", latency = "10 us" }
+[group.device]
+name = "fast core"
+backend = "numpy"
+memory = "2 GiB"
+memory_bandwidth = "20 GB/s"
+launch = "2 us"
+compute = "80 GFLOP/s"
+"""
+
+
+def test_nodes_of_two_types_get_unequal_stages(command: Command, tmp_path: Path) -> None:
+    cluster, out = write(tmp_path / "mixed.toml", MIXED), tmp_path / "plan.json"
+    pins = write(tmp_path / "pins.toml", "[config]\npp = 2\ndp = 2\nmicro_batch = 1\nschedule = '1f1b'\n")
+    asked = ("gpt-tiny", "--seq", "32", "--global-batch", "16", "--cluster", cluster, "--pin", pins)
+    said = command("search", *asked, "--out", out, "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert set(CONFIG) < set(found["config"]) <= {*CONFIG, "runs", "stage_order"}
+    slow, fast = sorted(found["config"]["runs"])
+    assert (slow, fast) == (1, 3)
+    assert f"layers {' + '.join(map(str, found['config']['runs']))}" in said.err
+    plan = read_plan(out)
+    few = found["config"]["runs"].index(slow)
+    assert plan.layout.stages.placements[few].devices == (0, 1)
+    assert found["memory_limit_bytes"] == 2**31
+    assert command("verify", out).code == 0
+    assert command("simulate", out, "--straggler", "3=1.5x").code == 0
+    wrong = write(
+        tmp_path / "wrong.toml", MIXED.replace('[group.device]\nname = "fast', '[group.gadget]\nname = "fast')
+    )
+    said = command("search", "gpt-tiny", "--cluster", wrong, "--out", out)
+    assert said.code == 2
+    assert "[[group]] 2: gadget: unknown key" in said.err
+
+
 def test_pinned_layouts_and_stages_are_in_the_plan(command: Command, tmp_path: Path, cluster_file: Path) -> None:
     pins = """
     [config]

@@ -13,7 +13,7 @@ from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
 from strategy.layout.objective import Priced
 from strategy.lowering.lower import lower_priced
-from strategy.lowering.memory import memory_nbytes
+from strategy.lowering.memory import fullest_rank, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
 from strategy.passes.planned import planned_graph
 from strategy.plan.plan import Claims, Plan
@@ -78,9 +78,10 @@ def simulated_plan(
         raise InfeasibleError(
             f"the host does not hold it: {max(host_peaks)} bytes per device needed, {there} are there"
         )
-    if max(peaks) > request.memory_limit_bytes:
-        needed = f"{max(peaks)} bytes per device needed, {request.memory_limit_bytes} are there"
-        raise InfeasibleError(f"the layout does not fit: {needed}", smallest_limit=max(peaks))
+    needed, limit = fullest_rank(request.cost.cluster, peaks, request.memory_limit_bytes)
+    if needed > limit:
+        said = f"{needed} bytes per device needed, {limit} are there"
+        raise InfeasibleError(f"the layout does not fit: {said}", smallest_limit=max(peaks))
     acts = sum(actor.acts_per_step for actor in program.actors)
     if ACT_S * acts > budget.left_s():
         raise OutOfTimeError("there is no time left to simulate the plan; raise the time limit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 import re
 import string
@@ -16,7 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategy.base.errors import InputError
-from strategy.hardware.cluster import Cluster, Device, Host, Link, host_memory_bytes, read_cluster, write_cluster
+from strategy.hardware.cluster import (
+    AlikeNodes,
+    Cluster,
+    Device,
+    Host,
+    Link,
+    host_memory_bytes,
+    of_groups,
+    read_cluster,
+    write_cluster,
+)
 from strategy.hardware.presets import PRESETS, find_cluster
 from strategy.sbp.tensor import DType
 
@@ -41,6 +52,27 @@ GOOD: dict[str, Any] = {
         "bandwidth": "31.5 GB/s",
         "latency": "10 us",
     },
+}
+MIXED: dict[str, Any] = {
+    "name": "three-and-two",
+    "devices_per_node": 5,
+    "inter": GOOD["inter"],
+    "group": [
+        {"nodes": 3, "device": GOOD["device"], "intra": GOOD["intra"], "host": GOOD["host"]},
+        {
+            "nodes": 2,
+            "device": {
+                **GOOD["device"],
+                "name": "H100",
+                "memory": "60 GiB",
+                "compute": "494 TFLOP/s",
+                "launch": "4 us",
+                "slowdown": 0.1,
+            },
+            "intra": {"bandwidth": "450 GB/s", "latency": "4 us"},
+            "host": {**GOOD["host"], "compute": "1 TFLOP/s", "latency": "5 us"},
+        },
+    ],
 }
 FIGURES = [
     (table, key)
@@ -67,10 +99,18 @@ def read(path: Path) -> Reader:
     return reader
 
 
-def toml(document: dict[str, Any]) -> str:
-    scalars = [f"{key} = {literal(value)}" for key, value in document.items() if not isinstance(value, dict)]
-    tables = [f"[{key}]\n" + toml(value) for key, value in document.items() if isinstance(value, dict)]
-    return "\n".join([*scalars, *tables]) + "\n"
+def toml(document: dict[str, Any], within: str = "") -> str:
+    """Keys, then tables, then those of which there are several."""
+    several = {key: value for key, value in document.items() if isinstance(value, list) and is_table(value)}
+    tables = {key: value for key, value in document.items() if isinstance(value, dict)}
+    lines = [f"{key} = {literal(value)}" for key, value in document.items() if key not in {**several, **tables}]
+    lines += [f"[{within}{key}]\n" + toml(value, f"{within}{key}.") for key, value in tables.items()]
+    lines += [f"[[{within}{key}]]\n" + toml(one, f"{within}{key}.") for key, value in several.items() for one in value]
+    return "\n".join(lines) + "\n"
+
+
+def is_table(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(one, dict) for one in value)
 
 
 def literal(value: object) -> str:
@@ -365,3 +405,135 @@ def test_products_in_halves_are_as_fast_as_the_data_sheet_says(path: Path) -> No
 def test_what_no_plan_may_hold_is_refused(read: Reader, table: str | None, key: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"{key}: .*(out of range|possible figure)"):
         read(having(table, key, value))
+
+
+def mixed_having(group: int | None, table: str | None, **values: object) -> dict[str, Any]:
+    """The mixed file with other values; None takes a key away."""
+    document = copy.deepcopy(MIXED)
+    part = document if group is None else document["group"][group]
+    part = part if table is None else part[table]
+    part.update(values)
+    for key in [key for key, value in part.items() if value is None]:
+        del part[key]
+    return document
+
+
+def test_groups_of_nodes_are_read(read: Reader, path: Path) -> None:
+    cluster = read(MIXED)
+    first, second = cluster.groups
+    assert (first.nodes, first.device.name, second.nodes, second.device.name) == (3, "A100", 2, "H100")
+    assert (cluster.nodes, cluster.devices, cluster.largest_memory_bytes) == (5, 25, 80 * 2**30)
+    assert cluster.device == Device("A100 + H100", "cupy", 60 * 2**30, 2039 * 1e9, 156e12, 5 * 1e-6, slowdown=0.1)
+    assert cluster.intra == Link(300e9, 4 * 1e-6)
+    assert cluster.host == Host(256 * 2**30, 51e9, 1e12, 31.5e9, 10 * 1e-6)
+    path.write_text(write_cluster(cluster), encoding="utf-8")
+    assert read_cluster(path) == cluster
+
+
+def test_ranks_count_group_by_group(read: Reader) -> None:
+    cluster = read(MIXED)
+    assert [cluster.groups_of((rank,)) for rank in (0, 14, 15, 24)] == [(0,), (0,), (1,), (1,)]
+    assert cluster.groups_of((0, 14)) == (0,)
+    assert cluster.groups_of((20, 14)) == (0, 1)
+    assert [one.device.name for one in cluster.types] == ["A100", "H100"]
+    assert all(not one.groups and one.nodes == 5 for one in cluster.types)
+    assert cluster.around(15) == cluster.types[1]
+    assert cluster.memory_limit_bytes(2**40, (14,)) == 80 * 2**30
+    assert cluster.memory_limit_bytes(2**40, (14, 15)) == 60 * 2**30
+    assert cluster.memory_limit_bytes(2**30, (15,)) == 2**30
+    assert cluster.product_flop_per_s(DType.FLOAT32) == pytest.approx((3 * 156e12 + 2 * 494e12) / 5)
+
+
+def test_nodes_that_are_all_alike_have_no_groups(read: Reader) -> None:
+    cluster = read(GOOD)
+    assert cluster.groups_of((0, 15)) == ()
+    assert cluster.types == (cluster,)
+    assert cluster.around(3) is cluster
+    assert cluster.memory_limit_bytes(2**50, (0,)) == 2**50
+    assert "group" not in write_cluster(cluster)
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ({**MIXED, "nodes": 5}, "nodes: not beside groups of nodes"),
+        ({**MIXED, "device": GOOD["device"]}, "device: not beside groups of nodes"),
+        ({**MIXED, "intra": GOOD["intra"]}, "intra: not beside groups of nodes"),
+        ({**MIXED, "host": GOOD["host"]}, "host: not beside groups of nodes"),
+        ({**MIXED, "groups": 1}, r"groups: unknown key.*did you mean 'group'"),
+        (mixed_having(None, None, inter=None), "inter: the key is missing"),
+        (mixed_having(None, None, name=None), "name: the key is missing"),
+        (mixed_having(None, None, devices_per_node=0), "devices_per_node: not a count"),
+        ({**MIXED, "group": MIXED["group"][:1]}, r"\[\[group\]\]: not several tables"),
+        ({**MIXED, "group": 3}, r"\[\[group\]\]: not several tables"),
+        ({**MIXED, "group": [1, 2]}, r"\[\[group\]\] 1: not a table"),
+        (mixed_having(0, None, nodes=0), r"\[\[group\]\] 1: nodes: not a count"),
+        (mixed_having(1, None, nodes=None), r"\[\[group\]\] 2: nodes: the key is missing"),
+        (
+            mixed_having(1, None, device=None),
+            r"\[\[group\]\] 2: device: the key is missing",
+        ),
+        (mixed_having(1, None, intra=None), r"\[\[group\]\] 2: intra: the key is missing"),
+        (mixed_having(1, None, inter=GOOD["inter"]), r"\[\[group\]\] 2: inter: unknown key"),
+        (mixed_having(1, None, devices_per_node=5), r"\[\[group\]\] 2: devices_per_node: unknown key"),
+        (mixed_having(1, "device", memory="60"), r"\[\[group\]\] 2: \[device\]: memory"),
+        (mixed_having(1, "device", backend="numpy"), r"\[\[group\]\]: groups of several backends.*cupy, numpy"),
+        (mixed_having(1, "intra", bandwidth="fast"), r"\[\[group\]\] 2: \[intra\]: bandwidth"),
+        (mixed_having(1, None, host=None), r"\[\[group\]\]: host: some groups have a host"),
+    ],
+)
+def test_wrong_groups_are_refused_with_their_place(
+    read: Reader, path: Path, document: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem) as caught:
+        read(document)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_groups_pass_through_the_host_only_where_each_has_one(read: Reader) -> None:
+    inter = {**GOOD["inter"], "gpu_direct": False}
+    assert not read({**MIXED, "inter": inter}).gpu_direct
+    bare = [{key: value for key, value in one.items() if key != "host"} for one in MIXED["group"]]
+    assert read({**MIXED, "group": bare}).host is None
+    with pytest.raises(InputError, match=r"\[inter\]: gpu_direct: no host to pass through"):
+        read({**MIXED, "group": bare, "inter": inter})
+
+
+def test_what_every_node_has_follows_from_the_groups(read: Reader) -> None:
+    cluster = read(MIXED)
+    with pytest.raises(InputError, match="cluster three-and-two: not what all groups of nodes have at least"):
+        dataclasses.replace(cluster, device=cluster.groups[0].device)
+    with pytest.raises(InputError, match="not what all groups"):
+        dataclasses.replace(cluster, nodes=6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    groups=st.lists(
+        st.builds(
+            AlikeNodes,
+            st.integers(1, 10**6),
+            st.builds(Device, NAMES, st.just("cupy"), st.integers(1, 2**50), POSITIVE, POSITIVE, st.floats(0, 1)),
+            st.builds(Link, POSITIVE, st.floats(0, 1)),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    inter=st.builds(Link, POSITIVE, st.floats(0, 1)),
+)
+def test_every_mixed_cluster_reads_back(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[AlikeNodes], inter: Link
+) -> None:
+    cluster = of_groups("mixed", 4, groups, inter)
+    path = tmp_path_factory.getbasetemp() / "mixed.toml"
+    path.write_text(write_cluster(cluster), encoding="utf-8", newline="")
+    assert read_cluster(path) == cluster
+
+
+def test_the_files_of_the_guide_are_read(path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text(encoding="utf-8")
+    alike, several = re.findall(r"^```toml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    path.write_text(alike, encoding="utf-8")
+    assert read_cluster(path).devices == 16
+    path.write_text(several, encoding="utf-8")
+    assert [one.device.name for one in read_cluster(path).groups] == ["A100-SXM4-80GB", "H100-SXM5-80GB"]

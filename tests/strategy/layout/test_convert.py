@@ -74,7 +74,7 @@ def cheapest(
         return cost.transfer_seconds(spec, left, here, right, there)
 
     def copying(layout: NdSbp, ranks: Placement) -> float:
-        return cost.copy_seconds(spec, layout, ranks.mesh, there.space)
+        return cost.copy_seconds(spec, layout, ranks, there.space)
 
     home, away = (Boxing(placement, step_price(cost, placement)) for placement in (here, there))
     return cross(spec, source, home, target, away, moving, copying)
