@@ -6,13 +6,24 @@ Every tensor becomes a register on each rank of its stage, every action an actor
     chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
     epilogue   the update
 
-and each stream of a rank is the subsequence that belongs to it: `compute`; where they overlap, `comm` for collectives
-and `d2h` and `h2d` for copies to the host and back; one stream per pair of stages for transfers, in the sender's order
-on both sides; and a dynamic `load`.
+and each stream of a rank is the subsequence that belongs to it:
+
+    compute      ops, slices, and on a CPU, whose core copies by itself, all collectives and copies
+    intra        collectives inside nodes, where they overlap
+    inter        collectives between nodes, where they overlap
+    d2h, h2d     copies to the host and back, where they overlap
+    0>1          transfers from one stage to another, in the sender's order on both sides
+    load         inputs; dynamic
+
+Collectives on one level of the network queue, for they would use the same links. Those on two do not hold up each
+other: gradients and parameters travel between nodes while a tensor axis inside a node goes on. Both streams keep the
+order of the stage, so that two take waits away and add none: what finishes on one finishes on two.
 
 Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
 The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
 and the rest, its latency: alone, an act takes what the cost model says, and beside another on one port longer.
+A collective between nodes of which several ranks are on one node uses the ports inside as well: its parts there, or,
+where it has none, all that it sends, for of some rank all of it goes to a neighbour in its node.
 """
 
 from __future__ import annotations
@@ -26,7 +37,7 @@ from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
-from strategy.comm.hierarchical import nodes_of
+from strategy.comm.hierarchical import meets_inside, nodes_of
 from strategy.cost.cost import CostModel, expected, port_rates
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase, Role
@@ -237,7 +248,7 @@ class _Lowering:
         if action.kind is ActKind.TRANSFER:
             yield from self._make_transfer(action, features)
             return
-        name = self._stream_name(action)
+        name = self._stream_name(action, features)
         groups: dict[tuple[int, ...], int] = {}
         for rank in self._ranks_of(action.stage):
             task = self._task(action, features, rank)
@@ -247,13 +258,13 @@ class _Lowering:
             yield name, self._add_actor(action, rank, features, task, number)
         self.rendezvous += len(groups)
 
-    def _stream_name(self, action: Action) -> str:
+    def _stream_name(self, action: Action, features: Features) -> str:
         if action.kind is ActKind.LOAD:
             return "load"
         if action.kind is ActKind.COPY and self.pipeline.overlaps:
             cost = op_definition(self.graph.by_name[action.op].kind).cost
             return "d2h" if cost == Movement(Space.HOST) else "h2d"
-        return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
+        return features.level if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
         there, rate = self.ports, action.rate
@@ -284,7 +295,8 @@ class _Lowering:
         sent = part_nbytes(action.kind, task, rank, spec)
         if self.folded is not None and any(sent):
             sent = tuple(part.nbytes for part in features.parts or (features,))
-        return self.cost.work(features, rank, sent)
+        passes_inside = isinstance(task, BoxingTask) and meets_inside(self.cost.cluster, task.group)
+        return self.cost.work(features, rank, sent, passes_inside=passes_inside)
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
