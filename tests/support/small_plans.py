@@ -117,7 +117,8 @@ def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str], simu
 def random_plan(asked: Request, config: PlanConfig, rng: random.Random, simulate: Simulate = no_simulation) -> Plan:
     """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
     kinds = [kind for kind in ActKind if kind.is_communication]
-    keys = [CostKey(kind, level=level) for level in ("intra", "inter") for kind in kinds]
+    levels = ("intra", "inter") if asked.cost.cluster.nodes > 1 else ("intra",)
+    keys = [CostKey(kind, level=level) for level in levels for kind in kinds]
     taste = {key: Coefficients(rng.random(), 0.0, rng.random()) for key in (*keys, CostKey(ActKind.SLICE))}
     moody = replace(asked, cost=CostModel(asked.cost.cluster, taste))
     space = space_of(moody, config, ())
