@@ -46,13 +46,14 @@ def extrapolated(plan: Plan, calibration: Calibration | None) -> list[str]:
 
 
 def simulated_step(program: Program) -> SimulatedStep:
-    """The simulated time of a step, and what bounds it from below: the work of the busiest stream.
+    """The simulated time of a step, and what bounds it from below: the work of the busiest stream or port.
 
-    A stream does its acts of a step one after another, so no steady period is shorter than their sum. The bound is cut
-    at the time found: of two steps, the second may have begun before the first one's end.
+    A stream does its acts of a step one after another, and a port moves its bytes at its rate, whichever streams they
+    are of: no steady period is shorter. The bound is cut at the time found: of two steps, the second may have begun
+    before the first one's end.
     """
     from simulator.simulate import simulate
     from strategy.search.candidate.simulated_plan import SimulatedStep
 
     found = simulate(program)
-    return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))
+    return SimulatedStep(found.step_time_s, min(found.busiest_s, found.step_time_s))

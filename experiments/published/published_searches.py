@@ -124,7 +124,7 @@ class _Simulator:
         """The simulated time of a step, and what bounds it from below; as `experiments.prices.simulated_step`."""
         found = simulate(program)
         self.seen[found.step_time_s] = found
-        return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))
+        return SimulatedStep(found.step_time_s, min(found.busiest_s, found.step_time_s))
 
 
 def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) -> PublishedComparison:

@@ -185,8 +185,8 @@ def test_the_busiest_resource_bounds_the_time() -> None:
     streams = tuple(Stream(0, name, (index,)) for index, name in enumerate(("compute", "inter", "intra")))
     register = Register("r", 0, (1,), DType.FLOAT32)
     found = run(Program(1, (register,), (ahead, late, early), streams, {"x": GB}), 1)
-    assert found.busiest_stream_ns == 1100
-    assert found.lower_bound_ns == found.timeline.makespan_ns == 2000
+    assert [records[-1].end_ns - records[0].start_ns for records in by_stream(found.timeline)] == [900, 1100, 1100]
+    assert found.busiest_ns == found.lower_bound_ns == found.timeline.makespan_ns == 2000
 
 
 @pytest.mark.parametrize("fault", ["busy", "overlap", "backwards", "short"])
