@@ -1,12 +1,7 @@
 """Lower: from a laid-out graph to the program of every rank.
 
-Every tensor becomes a register on each rank of its stage, every action an actor. On each stage the step runs as
-
-    prologue   step-rate acts before the first forward (copies of parameters)
-    chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
-    epilogue   the update
-
-and each stream of a rank is the subsequence that belongs to it:
+Every tensor becomes a register on each rank of its stage, every action an actor. A stage takes its actions in one order
+(`stage_order`), and each stream of a rank is the subsequence that belongs to it:
 
     compute      ops, slices, and on a CPU, whose core copies by itself, all collectives and copies
     intra        collectives inside nodes, where they overlap
@@ -46,9 +41,9 @@ from strategy.graph.ops.traits import Movement, counts_flop
 from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
-from strategy.layout.schedule import chunk_order
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
+from strategy.lowering.stage_order import stage_order
 from strategy.program.program import (
     ActKind,
     Actor,
@@ -70,8 +65,6 @@ from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""
-
-PROLOGUE, EPILOGUE = "prologue", "epilogue"
 
 MOST_ACTORS = 1_000_000
 MOST_ACTS = 100_000_000
@@ -179,7 +172,6 @@ class _Lowering:
     """Of a tensor on a rank, for what acts at a rate."""
     box_of: dict[tuple[int, int], Box] = field(default_factory=dict)
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    staged: dict[int, list[tuple[int, Action]]] = field(default_factory=dict)
     rendezvous: int = 0
     specs: Numbers[TensorSpec] = field(default_factory=Numbers)
     layouts: Numbers[NdSbp] = field(default_factory=Numbers)
@@ -197,7 +189,6 @@ class _Lowering:
         for index, action in enumerate(self.arrangement.actions):
             self.budget.check()
             self.actors_of[index] = list(self._make_actors(action, self.features[index]))
-            self.staged.setdefault(action.stage, []).append((index, action))
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
             ranks=ranks,
@@ -394,12 +385,12 @@ class _Lowering:
 
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}
-        for stage in range(len(self.layout.stages.placements)):
+        stages = len(self.layout.stages.placements)
+        for lists, order in stage_order(self.graph, self.arrangement, self.pipeline, stages):
             self.budget.check()
-            parts = {key: self._turns(actions) for key, actions in self._parts(stage).items()}
-            order = [parts[key] for key in self._order(stage) if key in parts]
-            for stream in {stream for turns in parts.values() for stream in turns}:
-                found = chain.from_iterable([turns[stream] for turns in order if stream in turns])
+            turns = [self._turns(actions) for actions in lists]
+            for stream in {stream for found in turns for stream in found}:
+                found = chain.from_iterable([turns[n][stream] for n in order if stream in turns[n]])
                 sequences.setdefault(stream, []).extend(found)
         for (rank, name), sequence in sorted(sequences.items()):
             dynamic = name == "load"
@@ -412,23 +403,3 @@ class _Lowering:
             for name, actor in self.actors_of[index]:
                 found.setdefault((self.actors[actor].rank, name), []).append(actor)
         return found
-
-    def _parts(self, stage: int) -> dict[object, list[int]]:
-        """The actions of a stage: before the chunks, in those of each phase and lap, and after."""
-        found: dict[object, list[int]] = {}
-        for index, action in self.staged.get(stage, ()):
-            key: object = action.phase, action.lap
-            if action.phase is Phase.UPDATE:
-                key = EPILOGUE
-            elif action.rate is Rate.STEP:
-                key = PROLOGUE
-            found.setdefault(key, []).append(index)
-        return found
-
-    def _order(self, stage: int) -> Iterator[object]:
-        """The parts of one step of a stage, in order."""
-        count, pipeline = len(self.layout.stages.placements), self.pipeline
-        yield PROLOGUE
-        for chunk in chunk_order(pipeline.schedule, count, stage, pipeline.num_micro_batches, pipeline.laps):
-            yield chunk.phase, chunk.lap
-        yield EPILOGUE

@@ -68,7 +68,7 @@ def random_plan_case(
     Args:
         seed: the same seed gives the same plan.
         pipeline: whether it must have several stages.
-        backend: of the cluster; with "cupy", collectives run beside computation, and a node has the ranks of a tensor axis.
+        backend: of the cluster; with "cupy", collectives run beside computation, and a node has a tensor axis.
         ranks: how many it may have.
     """
     rng = random.Random(seed)
