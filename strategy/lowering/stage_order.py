@@ -92,9 +92,9 @@ def _left_over(part: Part | None, following: Part | None) -> Part | None:
 
 
 def _layer_runs(indices: Sequence[int], layers: Sequence[int | None], taking: frozenset[int]) -> list[_Run]:
-    """The actions of a part, layer by layer; what is of none belongs to the layer ahead of it."""
+    """The actions of a part, layer by layer; what is of none belongs to the layer ahead of it, or to the first."""
     of_layer: list[tuple[int | None, int]] = []
-    layer = None
+    layer = next((layers[index] for index in indices if layers[index] is not None), None)
     for index in indices:
         layer = layer if layers[index] is None else layers[index]
         of_layer.append((layer, index))
