@@ -19,13 +19,13 @@ So the order is one in which a stage could do one action after another, and no s
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import groupby
 
 from strategy.graph.graph import Graph, Phase
 from strategy.layout.arrangement import Action, Arrangement, Pipeline
+from strategy.layout.gradient_exchange import takers
 from strategy.layout.schedule import chunk_order
-from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 
 PROLOGUE, EPILOGUE = "prologue", "epilogue"
@@ -45,7 +45,7 @@ def stage_order(
     graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stages: int
 ) -> Iterator[tuple[list[list[int]], list[int]]]:
     """Stage by stage: lists of actions, by their numbers, and these lists in order, each as often as it is run."""
-    taking = _takers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
+    taking = takers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
     staged: list[dict[Part, list[int]]] = [{} for _ in range(stages)]
     for index, action in enumerate(arrangement.actions):
         staged[action.stage].setdefault(part_of(action), []).append(index)
@@ -103,55 +103,3 @@ def _layer_runs(indices: Sequence[int], layers: Sequence[int | None], taking: fr
         members = [index for _, index in run]
         found.append(([i for i in members if i not in taking], [i for i in members if i in taking]))
     return found
-
-
-def _takers(graph: Graph, arrangement: Arrangement) -> frozenset[int]:
-    """Actions that take what an exchange of gradients gives, and what follows from them in the same chunk.
-
-    They read nothing else but what lasts for the step, and nothing in the chunks reads what they write: then no memory
-    but that of gradients is held for longer. What reads a collective and is no taker was no exchange.
-    """
-    actions, values = arrangement.actions, graph.values
-    parts = list(map(part_of, actions))
-    lasts = [values[tensor.value].rate is Rate.STEP for tensor in arrangement.tensors]
-    readers: dict[int, list[int]] = {}
-    for index, action in enumerate(actions):
-        for tensor in action.reads:
-            readers.setdefault(tensor, []).append(index)
-    found = {index for index, action in enumerate(actions) if _may_prepare(action)}
-    before = -1
-    while len(found) != before:
-        before = len(found)
-        for index in sorted(found, reverse=True):
-            own = parts[index]
-            following = _following(actions[index], readers)
-            if not all((i in found and parts[i] == own) or parts[i] == EPILOGUE for i in following):
-                found.remove(index)
-        given: set[int] = set()
-        for index in sorted(found):
-            action = actions[index]
-            read = [tensor for tensor in action.reads if not lasts[tensor]]
-            if action.kind.is_communication or (read and given.issuperset(read)):
-                given.update(action.writes)
-            else:
-                found.remove(index)
-    taken: set[int] = set()
-    for index in sorted(found):
-        action = actions[index]
-        if not action.kind.is_communication or not taken.isdisjoint(action.reads):
-            taken.update(action.writes)
-        else:
-            found.remove(index)
-    return frozenset(found)
-
-
-def _may_prepare(action: Action) -> bool:
-    """Whether an action of a backward pass stays on its stage."""
-    backward = action.phase in (Phase.BACKWARD, Phase.WEIGHT) and action.rate is Rate.MICRO_BATCH
-    return backward and action.kind is not ActKind.TRANSFER
-
-
-def _following(action: Action, readers: Mapping[int, Sequence[int]]) -> Iterator[int]:
-    """The actions that read what one writes."""
-    for tensor in (*action.writes, *action.updates):
-        yield from readers.get(tensor, ())

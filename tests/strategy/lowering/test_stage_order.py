@@ -1,4 +1,4 @@
-"""The order of a stage, drawn: f, b and w are the passes of a layer, t takes what the exchange of its gradients gave."""
+"""The order of a stage, drawn: f and b are the passes of a layer, t takes what the exchange of its gradients gave."""
 
 from __future__ import annotations
 
