@@ -13,8 +13,8 @@ Every tensor becomes a register on each rank of its stage, every action an actor
 Collectives on one level of the network queue, for they would use the same links. Those on two do not hold up each
 other: gradients and parameters travel between nodes while a tensor axis inside a node goes on. Both streams keep the
 order of the stage, so that two take waits away and add none: what finishes on one finishes on two. A collective that
-goes inside nodes and between them is one act, and queues with those between. Transfers have a stream per pair of stages,
-for both ends must take them in one order, the sender's, and neither stage's collectives wait for the other stage.
+goes inside nodes and between them is one act, and queues with those between. Transfers have a stream per pair of
+stages, for both ends must take them in one order, the sender's, and no collective of a stage waits for another stage.
 
 Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
 The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
