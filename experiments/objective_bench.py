@@ -20,7 +20,7 @@ from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, RunError
 from strategy.search.search import search
 
-MOST_TRIES = 6
+MOST_TRIES = 10
 """So many problems are tried in the place of one that has no plan in time."""
 
 

@@ -1,6 +1,6 @@
 """The pairs of `sbplan bench objective`: models, clusters and batches, each with a plan pinned at random.
 
-Every other pair is a pipeline on 64 GPUs or more, whose schedules take turns; so do those of the others, with no
+Three of five pairs are pipelines on 64 GPUs or more, whose schedules take turns; so do those of the others, with no
 pipeline among them. Degrees, micro-batches, recomputing and ZeRO are drawn from what the search could choose and what
 holds the state of the training.
 """
@@ -49,12 +49,14 @@ class PinnedProblem:
 
 def pinned_problems(number: int, seed: int) -> Iterator[PinnedProblem]:
     """Pair `number` of a seed, then others that may stand in for it: without end."""
-    turn, small = divmod(number, 2)
-    schedule = SCHEDULES[turn % len(SCHEDULES)] if small else tuple(Schedule)[turn % len(Schedule)]
+    lap, place = divmod(number, 5)
+    large = place < 3
+    turn = 3 * lap + place if large else 2 * lap + place - 3
+    schedule = tuple(Schedule)[turn % len(Schedule)] if large else SCHEDULES[turn % len(SCHEDULES)]
     draw = random.Random(f"{seed} {number}")
     while True:
         for problem in joint_problems(8, draw.randrange(2**32)):
-            if (problem.cluster.devices >= MANY_GPUS) is not bool(small):
+            if (problem.cluster.devices >= MANY_GPUS) is large:
                 found = _pinned(draw, problem, schedule)
                 if found is not None:
                     yield found
