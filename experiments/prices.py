@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.console import say
 
 if TYPE_CHECKING:
+    from simulator.simulate import Simulation
     from strategy.cost.calibrate import Calibration
     from strategy.hardware.cluster import Cluster
     from strategy.plan.plan import Plan
@@ -46,13 +48,26 @@ def extrapolated(plan: Plan, calibration: Calibration | None) -> list[str]:
 
 
 def simulated_step(program: Program) -> SimulatedStep:
-    """The simulated time of a step, and what bounds it from below: the work of the busiest stream.
+    """The simulated time of a step, and what bounds it from below: the work of the busiest stream or port.
 
-    A stream does its acts of a step one after another, so no steady period is shorter than their sum. The bound is cut
-    at the time found: of two steps, the second may have begun before the first one's end.
+    A stream does its acts of a step one after another, and a port moves its bytes at its rate, whichever streams they
+    are of: no steady period is shorter. The bound is cut at the time found: of two steps, the second may have begun
+    before the first one's end.
     """
-    from simulator.simulate import simulate
-    from strategy.search.candidate.simulated_plan import SimulatedStep
+    return KeptSimulations()(program)
 
-    found = simulate(program)
-    return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))
+
+@dataclass(slots=True)
+class KeptSimulations:
+    """`simulated_step` that keeps what it found, by its time: a search tells of its plan no more than that."""
+
+    by_time_s: dict[float, Simulation] = field(default_factory=dict)
+
+    def __call__(self, program: Program) -> SimulatedStep:
+        """Simulate a program."""
+        from simulator.simulate import simulate
+        from strategy.search.candidate.simulated_plan import SimulatedStep
+
+        found = simulate(program)
+        self.by_time_s[found.step_time_s] = found
+        return SimulatedStep(found.step_time_s, min(found.busiest_s, found.step_time_s))

@@ -38,14 +38,14 @@ Jitter = Callable[[Integers, Integers], Integers]
 class SimulatedRun:
     """What happened in virtual time.
 
-    `lower_bound_ns` bounds the makespan from below: the busiest stream, which takes `busiest_stream_ns`, or the longest
-    chain of acts that need each other's data, share a stream or meet, each at its time alone.
+    `lower_bound_ns` bounds the makespan from below: the busiest stream or resource, which takes `busiest_ns`, or the
+    longest chain of acts that need each other's data, share a stream or meet, each at its time alone.
     """
 
     program: Program
     acts: Acts
     lower_bound_ns: int
-    busiest_stream_ns: int
+    busiest_ns: int
     resource_busy_ns: Mapping[str, int]
     num_events: int
 
@@ -83,7 +83,8 @@ def run(program: Program, steps: int, *, jitter: Jitter | None = None) -> Simula
         raise InternalError("the engine stops in the middle of a program that is admitted")
     busy_ns = dict(zip(sorted(program.resources), made.resources["busy_ns"].tolist(), strict=True))
     critical_ns = int(streams["end_alone_ns"].max(initial=0))
-    busiest_ns = check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy_ns)
+    stream_ns = check_conservation(program, acts, critical_path_ns=critical_ns, busy_ns=busy_ns)
+    busiest_ns = max(stream_ns, max(busy_ns.values(), default=0))
     bound_ns = max(critical_ns, busiest_ns)
     return SimulatedRun(program, acts, bound_ns, busiest_ns, MappingProxyType(busy_ns), num_events)
 

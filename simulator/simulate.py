@@ -53,7 +53,7 @@ class Simulation:
     hfu: float | None
     makespan_s: float
     makespan_lower_bound_s: float
-    busiest_stream_s: float
+    busiest_s: float
     num_tasks: int
     num_events: int
     simulate_time_s: float = field(compare=False)
@@ -105,7 +105,7 @@ def simulate(
         hfu=None if peak is None else program.hardware_flop_per_step / peak,
         makespan_s=acts.makespan_ns / 1e9,
         makespan_lower_bound_s=found.lower_bound_ns / 1e9,
-        busiest_stream_s=found.busiest_stream_ns / steps / 1e9,
+        busiest_s=found.busiest_ns / steps / 1e9,
         num_tasks=len(acts),
         num_events=found.num_events,
         simulate_time_s=time.perf_counter() - began_s,

@@ -16,12 +16,22 @@ from strategy.program.program import Program
 from tests.campaigns.memory import check, random_case
 from tests.campaigns.transparency import differences, text_of
 from tests.support.poison import Poison
-from tests.support.small_plans import config_of, in_float64, plan_by_rules, request, train
+from tests.support.random_plans import PlanCase
+from tests.support.small_plans import config_of, deduced_plan, in_float64, plan_by_rules, request, train
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_ranks_allocate_what_is_planned(number: int) -> None:
     assert list(check(random_case(number))) == []
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_ranks_allocate_what_is_planned_where_collectives_run_beside_each_other(stage: int) -> None:
+    """Two nodes of two ranks: what a stream may do early, for no other holds it up, is in use early."""
+    training = in_float64(Training(global_batch=8, num_micro_batches=2))
+    config = config_of(training, dp=2, tp=2, zero_stage=stage, zero_min_size=8)
+    plan = deduced_plan(request(4, training, backend="cupy", per_node=2), config, ("data", "tensor"))
+    assert list(check(PlanCase(plan, "deduced", program_of(plan)))) == []
 
 
 def test_a_place_that_is_given_away_too_soon_is_noticed() -> None:

@@ -77,6 +77,17 @@ def test_processes_compute_what_one_device_computes(ranks: int) -> None:
     }
 
 
+@pytest.mark.mpi
+def test_collectives_on_two_levels_run_beside_each_other() -> None:
+    """Two nodes of two ranks, and a communicator for each stream of collectives; on threads and as processes."""
+    training = in_float64(Training(global_batch=8, num_micro_batches=2))
+    config = config_of(training, dp=2, tp=2, zero_stage=2, zero_min_size=8)
+    plan = deduced_plan(request(4, training, backend="cupy", per_node=2), config, ("data", "tensor"))
+    assert {stream.name for stream in program_of(plan).streams} == {"compute", "intra", "inter", "load"}
+    assert list(check(plan)) == []
+    assert check_under_mpi(4, {0: plan}) == {0: []}
+
+
 def test_the_plans_differ_enough() -> None:
     """Half of each quota of the campaign, and one of each at least."""
     seen = Counter(name for number in range(CASES) for name in {*exercised(case(number))})

@@ -12,10 +12,11 @@ off its own simulation by more than `MOST_OFF`; a plan of ours that is not found
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 from experiments.outputs import clean_stdout
+from experiments.prices import KeptSimulations
 from experiments.published.closed_form_judge import Judgement, judged
 from experiments.published.configurations import Configuration
 from experiments.published.fitting import reference
@@ -23,7 +24,7 @@ from experiments.published.rows import read_cells
 from experiments.published.scores import measured_seconds
 from experiments.published.step_causes import StepCauses, difference, step_causes
 from experiments.verbs.search import degrees
-from simulator.simulate import Simulation, simulate
+from simulator.simulate import Simulation
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError, OutOfTimeError
 from strategy.closed_form.calibration import FittedConstants
@@ -34,10 +35,9 @@ from strategy.layout.config import PlanConfig
 from strategy.lowering.lower import model_flop
 from strategy.models import family_of
 from strategy.plan.plan import Plan
-from strategy.program.program import Program
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.rule_based_plans import solved_by_rule
-from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep
+from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.search import search
 from strategy.space.candidates import Request, candidates_of
 
@@ -114,19 +114,6 @@ class PublishedComparison:
         return "" if self.theirs is None or self.ours is None else difference(self.theirs.causes, self.ours.causes)
 
 
-@dataclass(slots=True)
-class _Simulator:
-    """Simulates, and remembers what it saw by the time of the step."""
-
-    seen: dict[float, Simulation] = field(default_factory=dict)
-
-    def __call__(self, program: Program) -> SimulatedStep:
-        """The simulated time of a step, and what bounds it from below; as `experiments.prices.simulated_step`."""
-        found = simulate(program)
-        self.seen[found.step_time_s] = found
-        return SimulatedStep(found.step_time_s, min(found.busiest_stream_s, found.step_time_s))
-
-
 def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) -> PublishedComparison:
     """Price what was published, and search without any pins.
 
@@ -139,7 +126,7 @@ def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) ->
     free = _request(one, cluster)
 
     def priced(what: str, find: Callable[[Simulate], tuple[Plan, str]]) -> PricedPlan | None:
-        simulator = _Simulator()
+        simulator = KeptSimulations()
         try:
             plan, laid_out = find(simulator)
         except (InputError, ContradictionError) as error:
@@ -149,7 +136,7 @@ def compare(one: Configuration, time_limit_s: float, fitted: FittedConstants) ->
         except OutOfTimeError:
             failures.append(f"{what}: no plan within {time_limit_s:g} s")
         else:
-            return _priced(plan, laid_out, simulator.seen[plan.claims.step_time_s], one.framework, fitted)
+            return _priced(plan, laid_out, simulator.by_time_s[plan.claims.step_time_s], one.framework, fitted)
         return None
 
     ours = priced("ours", lambda simulator: (_searched(free, simulator, time_limit_s), SEARCHED))

@@ -1,4 +1,4 @@
-"""Measure the solver, or the whole search, against published methods on the same problems; or the simulator's speed."""
+"""Measure the solver or the search against published methods, the objective against the simulation, or its speed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ PAIRS = 50
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan bench` takes."""
-    parser.add_argument("subject", choices=["search", "joint", "simulator"], help="what to measure")
+    parser.add_argument("subject", choices=["search", "joint", "objective", "simulator"], help="what to measure")
     parser.add_argument(
         "--time-limit",
         type=seconds,
         default=TIME_LIMIT_S,
         metavar="S",
-        help=f"search, joint: seconds for each method on each problem (default {TIME_LIMIT_S:g})",
+        help=f"search, joint, objective: seconds for each method on each problem (default {TIME_LIMIT_S:g})",
     )
     parser.add_argument(
-        "--pairs", type=positive_int, default=PAIRS, metavar="N", help="joint: models on clusters (default %(default)s)"
+        "--pairs",
+        type=positive_int,
+        default=PAIRS,
+        metavar="N",
+        help="joint, objective: models on clusters (default %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="joint: what these are drawn by (default %(default)s)"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="joint, objective: what these are drawn by (default %(default)s)",
     )
     add_json(parser)
 
@@ -41,10 +49,12 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print a line per problem as it is done, then the table or the document.
 
     Raises:
-        RunError: another method found something cheaper than ours.
+        RunError: another method found something cheaper than ours, or the objective is too far off.
     """
     if args.subject == "simulator":
         return bench_simulator(json=args.json)
+    if args.subject == "objective":
+        return bench_objective(args.pairs, args.seed, args.time_limit, json=args.json)
     if args.subject == "joint":
         return bench_joint(args.pairs, args.seed, args.time_limit, json=args.json)
     from experiments.outputs import clean_stdout
@@ -122,6 +132,42 @@ def joint_line(one: JointComparison) -> str:
         for name, result in one.results.items()
     )
     return f"{one.name}: {', '.join(steps)}"
+
+
+def bench_objective(pairs: int, seed: int, time_limit_s: float, *, json: bool) -> int:
+    """Price and simulate plans pinned at random, print a line per pair as it is done, then the summary or the document.
+
+    Raises:
+        RunError: an objective is too far off its simulation, or the pairs cover too little.
+    """
+    from experiments.objective_bench import check_close, check_covered, covered, line, measured, summary, table
+    from experiments.objective_problems import QUOTAS, pinned_problems
+    from experiments.outputs import clean_stdout
+
+    started, done = time.perf_counter(), []
+    for number in range(pairs):
+        with clean_stdout():
+            found = measured(pinned_problems(number, seed), time_limit_s)
+        if found is not None:
+            done.append(found)
+        say(f"{number + 1} of {pairs}: {'no plan in time' if found is None else line(found)}")
+    if json:
+        emit(
+            {
+                "time_limit_s": time_limit_s,
+                "seed": seed,
+                "bench_time_s": time.perf_counter() - started,
+                "covered": covered(done),
+                "summary": summary(done),
+                "pairs": [one.document() for one in done],
+            }
+        )
+    else:
+        counts = ", ".join(f"{name} {n} (at least {int(QUOTAS[name] * pairs)})" for name, n in covered(done).items())
+        write_out(f"{table(done)}\ncovered: {counts}\n")
+    check_covered(done, pairs)
+    check_close(done)
+    return 0
 
 
 def bench_simulator(*, json: bool) -> int:

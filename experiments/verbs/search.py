@@ -218,6 +218,8 @@ def _path_of(out: Path, one: CountAnswer) -> Path:
 
 def _count_document(one: CountAnswer, out: Path, calibration: Calibration | None) -> dict[str, object]:
     """What JSON has of one count: `bound` is null where nothing fits, `search` where there was none."""
+    from strategy.plan.plan import config_document
+
     bound = search = None
     if one.bound is not None and one.bound_s is not None and one.config is not None:
         rate = one.bound.tokens / one.bound.steps / one.bound_s

@@ -18,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -48,6 +49,11 @@ def nodes_of(cluster: Cluster, group: tuple[int, ...]) -> tuple[tuple[int, ...],
     if len(found) < 2 or len(counts) > 1 or counts == {1}:
         return ()
     return tuple(tuple(members) for members in found.values())
+
+
+def meets_inside(cluster: Cluster, group: tuple[int, ...]) -> bool:
+    """Whether some ranks of a group share a node."""
+    return any(cluster.level(pair) == "intra" for pair in pairwise(sorted(group)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,12 +77,13 @@ class CostModel:
         """The constants that price an act: measured ones, else those of the data sheet."""
         return self.coefficients.get(features.key) or data_sheet(self.cluster, features)
 
-    def work(self, features: Features, rank: int, sent_nbytes: Sequence[int]) -> Work:
+    def work(self, features: Features, rank: int, sent_nbytes: Sequence[int], *, passes_inside: bool = False) -> Work:
         """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
 
         The bytes demanded are those that the slowest port on the way carries, at its nominal rate, in the priced time.
         Alone, the act takes what `seconds` says on the rank that sends the most (`features.nbytes`); beside another on
         the same port, longer. A copy between a device and its host has one part, and every rank the largest piece.
+        Of a flat collective between nodes that also `passes_inside` them, the port inside carries as many.
 
         Where computation slows down beside communication, both use the rank's device: computation for all its time,
         communication for that share of the time in which it moves bytes.
@@ -98,6 +99,8 @@ class CostModel:
         demands: dict[str, int] = {}
         for part, nbytes in zip(features.parts or (features,), sent_nbytes or (features.nbytes,), strict=True):
             ports = ports_on_the_way(here, part)
+            if passes_inside and not features.parts and part.level == "inter":
+                ports = (*ports, "intra")
             nominal = self.coefficients_of(part).s_per_byte * min(port_rate(here, port) for port in ports)
             for port in ports:
                 most[port] = most.get(port, 0) + round(part.nbytes * nominal)

@@ -1,18 +1,26 @@
 """Lower: from a laid-out graph to the program of every rank.
 
-Every tensor becomes a register on each rank of its stage, every action an actor. On each stage the step runs as
+Every tensor becomes a register on each rank of its stage, every action an actor. A stage takes its actions in one order
+(`stage_order`), and each stream of a rank is the subsequence that belongs to it:
 
-    prologue   step-rate acts before the first forward (copies of parameters)
-    chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
-    epilogue   the update
+    compute      ops, slices, and on a CPU, whose core copies by itself, all collectives and copies
+    intra        collectives inside nodes, where they overlap
+    inter        collectives between nodes, where they overlap
+    d2h, h2d     copies to the host and back, where they overlap
+    0>1          transfers from one stage to another
+    load         inputs; dynamic
 
-and each stream of a rank is the subsequence that belongs to it: `compute`; where they overlap, `comm` for collectives
-and `d2h` and `h2d` for copies to the host and back; one stream per pair of stages for transfers, in the sender's order
-on both sides; and a dynamic `load`.
+Collectives on one level of the network queue, for they would use the same links. Those on two do not hold up each
+other: gradients and parameters travel between nodes while a tensor axis inside a node goes on. Both streams keep the
+order of the stage, so that two take waits away and add none: what finishes on one finishes on two. A collective that
+goes inside nodes and between them is one act, and queues with those between. Transfers have a stream per pair of
+stages, for both ends must take them in one order, the sender's, and no collective of a stage waits for another stage.
 
 Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
 The priced time of an act is cut in two, the bytes that its busiest rank sends at the priced seconds per byte,
 and the rest, its latency: alone, an act takes what the cost model says, and beside another on one port longer.
+A collective between nodes of which several ranks are on one node uses the ports inside as well: its parts there, or,
+where it has none, all that it sends, for of some rank all of it goes to a neighbour in its node.
 """
 
 from __future__ import annotations
@@ -26,7 +34,7 @@ from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
 from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
-from strategy.comm.hierarchical import nodes_of
+from strategy.comm.hierarchical import meets_inside, nodes_of
 from strategy.cost.cost import CostModel, expected, port_rates
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase, Role
@@ -35,9 +43,9 @@ from strategy.graph.ops.traits import Movement, counts_flop
 from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
-from strategy.layout.schedule import chunk_order
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
+from strategy.lowering.stage_order import stage_order
 from strategy.program.program import (
     ActKind,
     Actor,
@@ -59,8 +67,6 @@ from strategy.sbp.tensor import Box, Rate, Shape, TensorSpec, box_shape
 
 FOLDED_FROM = 32
 """More ranks than these are simulated by those that stand for others, where there are such."""
-
-PROLOGUE, EPILOGUE = "prologue", "epilogue"
 
 MOST_ACTORS = 1_000_000
 MOST_ACTS = 100_000_000
@@ -169,7 +175,6 @@ class _Lowering:
     """Of a tensor on a rank, for what acts at a rate."""
     box_of: dict[tuple[int, int], Box] = field(default_factory=dict)
     actors_of: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
-    staged: dict[int, list[tuple[int, Action]]] = field(default_factory=dict)
     rendezvous: int = 0
     specs: Numbers[TensorSpec] = field(default_factory=Numbers)
     layouts: Numbers[NdSbp] = field(default_factory=Numbers)
@@ -187,7 +192,6 @@ class _Lowering:
         for index, action in enumerate(self.arrangement.actions):
             self.budget.check()
             self.actors_of[index] = list(self._make_actors(action, self.features[index]))
-            self.staged.setdefault(action.stage, []).append((index, action))
         ranks = sum(len(placement.devices) for placement in self.layout.stages.placements)
         return Program(
             ranks=ranks,
@@ -238,7 +242,7 @@ class _Lowering:
         if action.kind is ActKind.TRANSFER:
             yield from self._make_transfer(action, features)
             return
-        name = self._stream_name(action)
+        name = self._stream_name(action, features)
         groups: dict[tuple[int, ...], int] = {}
         for rank in self._ranks_of(action.stage):
             task = self._task(action, features, rank)
@@ -248,13 +252,13 @@ class _Lowering:
             yield name, self._add_actor(action, rank, features, task, number)
         self.rendezvous += len(groups)
 
-    def _stream_name(self, action: Action) -> str:
+    def _stream_name(self, action: Action, features: Features) -> str:
         if action.kind is ActKind.LOAD:
             return "load"
         if action.kind is ActKind.COPY and self.pipeline.overlaps:
             cost = op_definition(self.graph.by_name[action.op].kind).cost
             return "d2h" if cost == Movement(Space.HOST) else "h2d"
-        return "comm" if action.kind.is_communication and self.pipeline.overlaps else "compute"
+        return features.level if action.kind.is_communication and self.pipeline.overlaps else "compute"
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
         there, rate = self.ports, action.rate
@@ -285,7 +289,8 @@ class _Lowering:
         sent = part_nbytes(action.kind, task, rank, spec)
         if self.folded is not None and any(sent):
             sent = tuple(part.nbytes for part in features.parts or (features,))
-        return self.cost.work(features, rank, sent)
+        passes_inside = isinstance(task, BoxingTask) and meets_inside(self.cost.cluster, task.group)
+        return self.cost.work(features, rank, sent, passes_inside=passes_inside)
 
     def _task(self, action: Action, features: Features, rank: int) -> Task:
         if action.op:
@@ -383,12 +388,12 @@ class _Lowering:
 
     def _streams(self) -> Iterator[Stream]:
         sequences: dict[tuple[int, str], list[int]] = {}
-        for stage in range(len(self.layout.stages.placements)):
+        stages = len(self.layout.stages.placements)
+        for lists, order in stage_order(self.graph, self.arrangement, self.pipeline, stages):
             self.budget.check()
-            parts = {key: self._turns(actions) for key, actions in self._parts(stage).items()}
-            order = [parts[key] for key in self._order(stage) if key in parts]
-            for stream in {stream for turns in parts.values() for stream in turns}:
-                found = chain.from_iterable([turns[stream] for turns in order if stream in turns])
+            turns = [self._turns(actions) for actions in lists]
+            for stream in {stream for found in turns for stream in found}:
+                found = chain.from_iterable([turns[n][stream] for n in order if stream in turns[n]])
                 sequences.setdefault(stream, []).extend(found)
         for (rank, name), sequence in sorted(sequences.items()):
             dynamic = name == "load"
@@ -401,23 +406,3 @@ class _Lowering:
             for name, actor in self.actors_of[index]:
                 found.setdefault((self.actors[actor].rank, name), []).append(actor)
         return found
-
-    def _parts(self, stage: int) -> dict[object, list[int]]:
-        """The actions of a stage: before the chunks, in those of each phase and lap, and after."""
-        found: dict[object, list[int]] = {}
-        for index, action in self.staged.get(stage, ()):
-            key: object = action.phase, action.lap
-            if action.phase is Phase.UPDATE:
-                key = EPILOGUE
-            elif action.rate is Rate.STEP:
-                key = PROLOGUE
-            found.setdefault(key, []).append(index)
-        return found
-
-    def _order(self, stage: int) -> Iterator[object]:
-        """The parts of one step of a stage, in order."""
-        count, pipeline = len(self.layout.stages.placements), self.pipeline
-        yield PROLOGUE
-        for chunk in chunk_order(pipeline.schedule, count, stage, pipeline.num_micro_batches, pipeline.laps):
-            yield chunk.phase, chunk.lap
-        yield EPILOGUE

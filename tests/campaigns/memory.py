@@ -62,6 +62,7 @@ def exercised(case: PlanCase) -> Iterator[str]:
     yield from ["in place"] * any(len(found.blocks) > 1 for found in occupancy.of_rank(0))
     collective = any(any(isinstance(sbp, Split) for sbp in c.copy.layout) for c in case.plan.layout.conversions)
     yield from ["beside computation"] * (case.plan.pipeline.overlaps and collective)
+    yield from ["two levels"] * ({"intra", "inter"} <= {stream.name for stream in program.streams})
     yield from ["no gaps"] * (fullest(program, 0).nbytes == memory_nbytes(program)[0])
 
 

@@ -16,8 +16,9 @@ from simulator.conservation import check_conservation
 from simulator.engine import Jitter, run
 from simulator.resources import SharedResource
 from strategy.base.errors import DeadlockError, InternalError, PlanError
-from strategy.program.program import ActKind, Actor, Program, Stream, Work
+from strategy.program.program import ActKind, Actor, Port, Program, Register, Stream, Work
 from strategy.program.timeline import by_stream, stream_sequences
+from strategy.sbp.tensor import DType
 from tests.support.monitor import check_trace
 from tests.support.random_programs import coverage, live_programs, random_program
 
@@ -174,6 +175,18 @@ def test_lower_bound_is_the_time_where_nothing_is_shared() -> None:
         assert result.lower_bound_ns <= result.timeline.makespan_ns
         equal += result.lower_bound_ns == result.timeline.makespan_ns
     assert equal >= 20
+
+
+def test_the_busiest_resource_bounds_the_time() -> None:
+    """Two streams share it while each has a rest of its own, and neither is busy for as long as it is."""
+    ahead = Actor("ahead", 0, ActKind.COMPUTE, writes=(Port(0),), work=Work(900))
+    late = Actor("late", 0, ActKind.ALL_REDUCE, reads=(Port(0),), work=Work(0, (("x", 1000),)))
+    early = Actor("early", 0, ActKind.ALL_GATHER, work=Work(0, (("x", 1000),)))
+    streams = tuple(Stream(0, name, (index,)) for index, name in enumerate(("compute", "inter", "intra")))
+    register = Register("r", 0, (1,), DType.FLOAT32)
+    found = run(Program(1, (register,), (ahead, late, early), streams, {"x": GB}), 1)
+    assert [records[-1].end_ns - records[0].start_ns for records in by_stream(found.timeline)] == [900, 1100, 1100]
+    assert found.busiest_ns == found.lower_bound_ns == found.timeline.makespan_ns == 2000
 
 
 @pytest.mark.parametrize("fault", ["busy", "overlap", "backwards", "short"])

@@ -212,7 +212,7 @@ def test_live_blocks_never_exceed_the_blocks() -> None:
 def test_bounds_hold_and_figures_repeat() -> None:
     for _, program in live_programs(20):
         found = simulate(program, steps=2)
-        assert found.busiest_stream_s <= found.makespan_lower_bound_s <= found.makespan_s
+        assert found.busiest_s <= found.makespan_lower_bound_s <= found.makespan_s
         again = simulate(program, steps=2)
         assert (again, again.timeline) == (found, found.timeline)
 

@@ -68,7 +68,7 @@ def random_plan_case(
     Args:
         seed: the same seed gives the same plan.
         pipeline: whether it must have several stages.
-        backend: of the cluster; with "cupy", collectives run beside computation.
+        backend: of the cluster; with "cupy", collectives run beside computation, and a node has a tensor axis.
         ranks: how many it may have.
     """
     rng = random.Random(seed)
@@ -98,7 +98,8 @@ def random_plan_case(
         dp = 1
     more |= _random_memory(seed, rng, model, recompute, frozen=bool(training.frozen))
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule, **more)
-    asked = request(math.prod(config.mesh) * pp, training, model=model, backend=backend)
+    per_node = tp if backend == "cupy" else None
+    asked = request(math.prod(config.mesh) * pp, training, model=model, backend=backend, per_node=per_node)
     return _laid_out(seed, rng, asked, config)
 
 

@@ -60,10 +60,17 @@ def cluster(devices: int, *, backend: str = "numpy", per_node: int | None = None
 
 
 def request(
-    devices: int, training: Training, *, model: Model = MODEL, backend: str = "numpy", limit: int = 2**40
+    devices: int,
+    training: Training,
+    *,
+    model: Model = MODEL,
+    backend: str = "numpy",
+    per_node: int | None = None,
+    limit: int = 2**40,
 ) -> Request:
-    """A search for a plan of a small model."""
-    return Request("small", model, training, CostModel(cluster(devices, backend=backend), {}), limit)
+    """A search for a plan of a small model; all devices are on one node unless it is said how many are."""
+    cost = CostModel(cluster(devices, backend=backend, per_node=per_node), {})
+    return Request("small", model, training, cost, limit)
 
 
 def no_simulation(program: Program) -> SimulatedStep:
@@ -109,7 +116,9 @@ def plan_by_rules(asked: Request, config: PlanConfig, rules: Sequence[str], simu
 
 def random_plan(asked: Request, config: PlanConfig, rng: random.Random, simulate: Simulate = no_simulation) -> Plan:
     """Every op under some legal signature, every conversion by some legal steps, whatever they cost."""
-    keys = [CostKey(kind, level="intra") for kind in ActKind if kind.is_communication]
+    kinds = [kind for kind in ActKind if kind.is_communication]
+    levels = ("intra", "inter") if asked.cost.cluster.nodes > 1 else ("intra",)
+    keys = [CostKey(kind, level=level) for level in levels for kind in kinds]
     taste = {key: Coefficients(rng.random(), 0.0, rng.random()) for key in (*keys, CostKey(ActKind.SLICE))}
     moody = replace(asked, cost=CostModel(asked.cost.cluster, taste))
     space = space_of(moody, config, ())

@@ -8,7 +8,7 @@ import pytest
 
 from strategy.base.units import to_ns
 from strategy.comm.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
-from strategy.comm.hierarchical import PARTS, NodeSpan, nodes_of, span_of
+from strategy.comm.hierarchical import PARTS, NodeSpan, meets_inside, nodes_of, span_of
 from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates, step_features
 from strategy.hardware.cluster import Cluster, Link
 from strategy.hardware.presets import find_cluster
@@ -38,6 +38,8 @@ def test_groups_by_node() -> None:
     assert nodes_of(cluster, (3, 0, 2, 1)) == ((3, 2), (0, 1))
     for group in ((0, 1), (0, 2, 4), (0, 1, 2), (5,)):
         assert nodes_of(cluster, group) == ()
+    assert all(meets_inside(cluster, group) for group in ((0, 1), (3, 0, 2)))
+    assert not any(meets_inside(cluster, group) for group in ((4, 2, 0), (5,)))
     assert span_of(cluster, line(4), (0,)) == NodeSpan("inter", two_level=True)
     assert not span_of(cluster, Placement((0, 1, 2, 3), (2, 2), ("a", "b")), (1,)).two_level
     assert not span_of(on_nodes(2, 4), Placement((0, 1, 4, 5, 2, 3, 6, 7), (2, 4), ("a", "b")), (0,)).two_level

@@ -79,6 +79,26 @@ def test_without_gpu_direct_what_leaves_a_node_passes_the_host() -> None:
     assert quick.seconds(far) == pytest.approx(direct.seconds(far) + late_s)
 
 
+def test_a_flat_collective_between_nodes_uses_the_links_inside_them_too() -> None:
+    """It takes its price alone; what shares a node's links with it waits for as much of them as it moves."""
+    cost = CostModel(cluster(4, per_node=2), {})
+    far, near = (Features("all_reduce", 0, 10**8, 3, level) for level in ("inter", "intra"))
+    whole, apart = (cost.work(far, 1, [10**8], passes_inside=inside) for inside in (True, False))
+    assert dict(whole.demands) == dict(apart.demands) | {"intra:1": 10**8}
+    assert whole.latency_ns == apart.latency_ns
+    assert cost.work(near, 1, [10**8], passes_inside=True) == cost.work(near, 1, [10**8])
+    beside = Actor("near", 1, ActKind.ALL_REDUCE, work=cost.work(near, 1, [10**8]))
+    ends_s = []
+    for work in (apart, whole):
+        actors = (beside, Actor("far", 1, ActKind.ALL_REDUCE, work=work))
+        streams = tuple(Stream(1, actor.name, (index,)) for index, actor in enumerate(actors))
+        timeline = simulate(Program(4, (), actors, streams, port_rates(cost.cluster, 4)), steps=1).timeline
+        ends_s.append([record.end_ns / 1e9 for record in timeline.records])
+    (alone_s, far_s), (shared_s, same_s) = ends_s
+    assert far_s == same_s
+    assert shared_s == pytest.approx(alone_s + 10**8 / cost.cluster.intra.bytes_per_s, rel=1e-3)
+
+
 def test_without_gpu_direct_offloading_and_sending_share_the_link_to_the_host() -> None:
     found = cluster(2, per_node=1)
     host = Host(2**40, 1e11, 1e12, found.inter.bytes_per_s, 1e-6)

@@ -30,9 +30,11 @@ UNEVEN = GptConfig(layers=2, width=10, heads=2, sequence=5, vocabulary=17)
 
 
 @cache
-def plan_of(dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str = "cupy") -> Plan:
+def plan_of(
+    dp: int, tp: int, pp: int, *, model: GptConfig = EVEN, backend: str = "cupy", per_node: int | None = None
+) -> Plan:
     training = Training(global_batch=8 * dp, num_micro_batches=8)
-    asked = request(dp * tp * pp, training, model=model, backend=backend)
+    asked = request(dp * tp * pp, training, model=model, backend=backend, per_node=per_node)
     return deduced_plan(asked, config_of(training, dp=dp, tp=tp, pp=pp), ("data", "tensor"))
 
 
@@ -62,11 +64,17 @@ def acts(timeline: Timeline, ranks: set[int]) -> dict[tuple[str, int, int], tupl
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
-@pytest.mark.parametrize("degrees", [(2, 1, 1), (1, 2, 2), (2, 2, 1), (3, 2, 2), (2, 2, 4), (4, 3, 2)])
+@pytest.mark.parametrize(
+    ("degrees", "per_node"),
+    [
+        *(((2, 1, 1), None), ((1, 2, 2), None), ((2, 2, 1), None), ((3, 2, 2), None), ((2, 2, 4), None)),
+        *(((4, 3, 2), None), ((2, 2, 1), 2), ((3, 2, 2), 2), ((2, 2, 4), 2), ((4, 2, 2), 4)),
+    ],
+)
 def test_acts_take_place_when_they_do_among_all(
-    degrees: tuple[int, int, int], backend: str, monkeypatch: pytest.MonkeyPatch
+    degrees: tuple[int, int, int], per_node: int | None, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, folded = programs_of(plan_of(*degrees, backend=backend), monkeypatch)
+    whole, folded = programs_of(plan_of(*degrees, backend=backend, per_node=per_node), monkeypatch)
     shown = {stream.rank for stream in folded.streams}
     assert len(shown) == degrees[2]
     assert len(folded.alike) == whole.ranks == folded.ranks

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
 from executor.train import program_of
+from simulator.engine import run
 from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import model_flop
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
-from strategy.program.program import ActKind, LoadTask, OpTask
+from strategy.program.program import BoxingTask, LoadTask, OpTask, Program
 from strategy.program.protocol import admit, rendezvous_members
+from strategy.program.timeline import by_stream
 from strategy.sbp.tensor import box_shape
-from tests.support.small_plans import MODEL, config_of, random_plan, request
+from tests.support.small_plans import MODEL, config_of, deduced_plan, random_plan, request
 
 
 def made(seed: int, *, backend: str = "numpy") -> Plan:
@@ -24,7 +27,7 @@ def made(seed: int, *, backend: str = "numpy") -> Plan:
     count = pp if schedule is Schedule.INTERLEAVED else rng.choice((1, 2, 3))
     training = Training(global_batch=6 * dp, num_micro_batches=count)
     config = config_of(training, dp=dp, tp=tp, pp=pp, schedule=schedule)
-    return random_plan(request(dp * tp * pp, training, backend=backend), config, rng)
+    return random_plan(request(dp * tp * pp, training, backend=backend, per_node=tp), config, rng)
 
 
 @pytest.mark.parametrize("backend", ["numpy", "cupy"])
@@ -50,10 +53,14 @@ def test_programs_are_whole_and_live(seed: int, backend: str) -> None:
             assert [box_shape(box) for box in actor_.task.boxes] == [register.shape for register in ports]
     for members in rendezvous_members(program).values():
         assert len({program.actors[member].rank for member in members}) == len(members) > 1
-    names = {stream.name for stream in program.streams}
-    assert ("comm" in names) <= (backend == "cupy")
-    communicates = any(a.kind.is_communication and a.kind is not ActKind.TRANSFER for a in program.actors)
-    assert ("comm" in names) == (backend == "cupy" and communicates)
+    for stream in program.streams:
+        collectives = {
+            plan.cluster.level(actor.task.group)
+            for actor in (program.actors[index] for index in stream.sequence)
+            if isinstance(actor.task, BoxingTask) and actor.kind.is_communication
+        }
+        assert collectives <= ({stream.name} if backend == "cupy" else {"intra", "inter"})
+        assert not collectives or backend == "cupy" or stream.name == "compute"
 
 
 def test_model_flop_is_that_of_the_logical_step() -> None:
@@ -62,3 +69,31 @@ def test_model_flop_is_that_of_the_logical_step() -> None:
     dense = 6 * tokens * (12 * MODEL.layers * h * h + MODEL.vocabulary * h)
     attention = 14 * tokens * s * h * MODEL.layers
     assert model_flop(plan.graph, plan.pipeline) == dense + attention == program_of(plan).model_flop_per_step
+
+
+def acts_of(program: Program, stream: str) -> list[tuple[int, int]]:
+    """When the acts of a stream of the first rank begin and end, in two steps."""
+    index = next(i for i, found in enumerate(program.streams) if (found.rank, found.name) == (0, stream))
+    records = by_stream(run(program, 2).timeline)[index]
+    return [(record.start_ns, record.end_ns) for record in records]
+
+
+def between_and_inside(per_node: int) -> Program:
+    """Samples over the first axis of 4 devices, a layer over the second."""
+    training = Training(global_batch=8, num_micro_batches=2)
+    asked = request(4, training, backend="cupy", per_node=per_node)
+    return program_of(deduced_plan(asked, config_of(training, dp=2, tp=2), ("data", "tensor")))
+
+
+def test_gradients_travel_between_nodes_beside_a_tensor_axis_inside() -> None:
+    program = between_and_inside(2)
+    between, inside = acts_of(program, "inter"), acts_of(program, "intra")
+    assert any(begin < until and start < end for begin, end in between for start, until in inside)
+
+
+def test_collectives_of_one_level_queue() -> None:
+    """All of them on one node: what it is then, it was before."""
+    program = between_and_inside(4)
+    assert {stream.name for stream in program.streams} == {"compute", "intra", "load"}
+    acts = acts_of(program, "intra")
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(acts))

@@ -1,0 +1,53 @@
+"""Exchanges are what adds up gradients over samples, in every micro-batch; what takes them is summed for the update."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strategy.graph.graph import Phase, Role
+from strategy.layout.gradient_exchange import exchanges, takers
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
+from strategy.plan.plan import Plan
+from strategy.sbp.tensor import Rate
+from tests.support.small_plans import MODEL, config_of, deduced_plan, request
+
+
+def plan_of(*, zero_stage: int, pp: int = 1, precision: Precision = Precision.FULL, dp: int = 2) -> Plan:
+    training = Training(global_batch=4 * dp, num_micro_batches=2, precision=precision)
+    config = config_of(training, dp=dp, tp=2, pp=pp, zero_stage=zero_stage, zero_min_size=8)
+    asked = request(2 * dp * pp, training, model=replace(MODEL, layers=2), backend="cupy", per_node=2)
+    return deduced_plan(asked, config, ("data", "tensor"))
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+@pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
+def test_what_is_exchanged_is_cast_and_summed_and_no_more(precision: Precision, pp: int) -> None:
+    plan = plan_of(zero_stage=2, precision=precision, pp=pp)
+    graph, arrangement = plan.graph, plan.priced.arrangement
+    exchanged, taking = exchanges(graph, arrangement), takers(graph, arrangement)
+    shapes = {value.spec.shape for value in graph.with_role(Role.VARIABLE)}
+    assert exchanged
+    for index in exchanged:
+        action = arrangement.actions[index]
+        assert graph.values[arrangement.tensors[action.reads[0]].value].spec.shape in shapes
+        assert action.phase is Phase.BACKWARD
+    written = {tensor for index in exchanged | taking for tensor in arrangement.actions[index].writes}
+    assert taking
+    for index in taking:
+        action = arrangement.actions[index]
+        read = [t for t in action.reads if graph.values[arrangement.tensors[t].value].rate is not Rate.STEP]
+        assert written.issuperset(read)
+    sums = {op.name for op in graph.ops if op.phase is Phase.BACKWARD and graph.values[op.outputs[0]].rate is Rate.STEP}
+    assert sums & {arrangement.actions[index].op for index in taking}
+
+
+def test_where_samples_are_on_one_rank_nothing_is_exchanged() -> None:
+    """But gains and biases, of which every rank of a tensor axis may have a term; its other collectives are none."""
+    plan = plan_of(zero_stage=0, dp=1)
+    arrangement = plan.priced.arrangement
+    assert any(action.kind.is_communication and action.phase is Phase.BACKWARD for action in arrangement.actions)
+    moved = {arrangement.tensors[arrangement.actions[i].reads[0]].value for i in exchanges(plan.graph, arrangement)}
+    assert all(plan.graph.values[name].spec.shape in {(MODEL.width,), (3 * MODEL.width,)} for name in moved)
