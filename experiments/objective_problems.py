@@ -67,7 +67,7 @@ def _pinned(draw: random.Random, problem: JointProblem, schedule: Schedule | Non
     """A configuration of a problem under a schedule, or without a pipeline; None if it has none that may be drawn."""
     request = replace(problem.request, incumbents=True, gap=0.01)
     zero, recompute = draw.choice(ZERO), draw.choice(RECOMPUTES)
-    pins = Pins(pp=1 if schedule is None else None, schedule=schedule, recompute=recompute, zero_stage=zero or None)
+    pins = Pins(pp=1 if schedule is None else None, schedule=schedule, recompute=recompute, zero_stage=zero)
     found = [
         config
         for config in candidates_of(replace(request, pins=pins))

@@ -66,4 +66,5 @@ def profile_ranks(out: Path, *, json: bool) -> int:
 def _cluster_of(found: dict[str, Any]) -> Cluster:
     """A cluster from what `asdict` makes of one with a host."""
     links = {level: Link(**found[level]) for level in ("intra", "inter")}
-    return Cluster(**{**found, **links, "device": Device(**found["device"]), "host": Host(**found["host"])})
+    parts = {**links, "device": Device(**found["device"]), "host": Host(**found["host"]), "groups": ()}
+    return Cluster(**{**found, **parts})

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _COLOURS: Mapping[str, str] = {
     "forward": "#88CCEE",
     "backward": "#332288",
+    "weight": "#6699CC",
     "update": "#117733",
     "compute": "#44AA99",
     "load": "#999933",

@@ -17,6 +17,7 @@ from simulator.simulate import simulate
 from strategy.base.errors import RunError
 from strategy.cost.cost import CostModel
 from strategy.hardware.presets import find_cluster
+from strategy.layout.schedule import Schedule
 from strategy.models import find_model
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
@@ -33,7 +34,7 @@ TINY = PinnedProblem(
         Training(8),
         CostModel(CLUSTER, {}),
         2**34,
-        pins=Pins(dp=2, tp=1, pp=2, micro_batch=2),
+        pins=Pins(dp=2, tp=1, pp=2, micro_batch=2, schedule=Schedule.ONE_F_ONE_B),
     ),
     config_of(Training(8, num_micro_batches=2), dp=2, pp=2),
 )
@@ -56,7 +57,7 @@ def test_pairs_are_drawn_by_seed_and_cover_what_they_should() -> None:
     for one in found:
         assert one.config.tp <= one.request.cost.cluster.devices_per_node
         assert one.config.num_micro_batches <= objective_problems.MOST_MICRO_BATCHES
-        assert one.config.zero_stage == (one.request.pins.zero_stage or 0)
+        assert one.config.zero_stage == one.request.pins.zero_stage
 
 
 def test_another_stands_in_for_a_pair_without_a_plan() -> None:

@@ -167,3 +167,11 @@ def test_figures_are_the_same_bytes_again(pair: list[Timeline]) -> None:
         return buffer.getvalue()
 
     assert png() == png()
+
+
+def test_gradients_of_weights_are_drawn_where_they_are_put_off() -> None:
+    program = pipeline(2, 4, "zb-h1", forward_ns=1000, backward_ns=2000, weight_ns=1000)
+    letters = {"F": Phase.FORWARD, "B": Phase.BACKWARD, "W": Phase.WEIGHT}
+    phases = {actor.name: letters[actor.name[0]] for actor in program.actors if len(actor.name) == 2}
+    figure = timeline_figure([run(program, 1).timeline], phases=phases)
+    assert [text.get_text() for text in figure.legends[0].get_texts()][:3] == ["forward", "backward", "weight"]

@@ -48,15 +48,16 @@ ASKED = [
 
 def told(outcome: object) -> object:
     assert isinstance(outcome, Answer)
-    proposed = outcome.proposed
-    return outcome.least, outcome.point.tolist(), proposed and (dict(proposed.signatures), proposed.parts)
+    proposed, point = outcome.proposed, outcome.point
+    assert point is not None
+    return outcome.cut.inequality.least, point.tolist(), proposed and (dict(proposed.signatures), proposed.parts)
 
 
 def test_who_answers_does_not_change_an_answer() -> None:
     with Workers(templates(), 0) as alone, Workers(templates(), 2) as several:
         mine = [told(one) for one in alone.answers(ASKED)]
         theirs = [told(one) for one in several.answers(ASKED)]
-        assert {several.builder[one.template] for one in ASKED} == {0, 1, 2}
+        assert {several.builder[one.template.key] for one in ASKED} == {0, 1, 2}
         again = [told(one) for one in several.answers(ASKED[::-1])]
     assert mine == theirs == again[::-1]
 
@@ -77,7 +78,7 @@ def test_others_answer_while_something_else_is_done() -> None:
     for beside in (0, 2):
         with Workers(templates(), beside) as workers:
             outcomes = workers.meanwhile(ASKED, lambda: done.append(1))
-            assert (0 in {workers.builder[one.template] for one in ASKED}) == (not beside)
+            assert (0 in {workers.builder[one.template.key] for one in ASKED}) == (not beside)
         assert [told(one) for one in outcomes] == [told(one) for one in templates_answer()]
     assert len(done) == 2
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from strategy.bounds.pipeline_parts import parts_in, times_of
 from strategy.layout.config import PlanConfig
 from strategy.layout.layout import layer_runs
 from strategy.layout.makespan import makespan_ns
 from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.search.template.parts import LayerPart, ModelParts
-from strategy.search.template.stages import parts_in, peak_bytes, times_of
+from strategy.search.template.stages import peak_bytes
 from strategy.search.template.uneven_runs import UnevenPipeline
 
 CASES, QUOTA = 200, 30
