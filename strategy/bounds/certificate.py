@@ -194,6 +194,9 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
 def _read(
     pins: Pins, configurations: int, templates: Sequence[TemplateName], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> BoundCertificate:
+    for name, width in (("cuts", 5), ("weights", SIZE), ("paths", 2 + MESSAGES.stop), ("known", 3), ("bounded", 2)):
+        if arrays[name].ndim != 2 or arrays[name].shape[1] != width:
+            raise CertificateError("an array of another shape", where=f"certificate.arrays: {name}")
     words, at, every = arrays["proofs"], 0, list[TemplateCut]()
     for (template, bits, shift, least, size), units in zip(arrays["cuts"].tolist(), arrays["weights"], strict=True):
         proof = None if size == NO_PROOF else proof_of(words[at : at + size])

@@ -10,7 +10,6 @@ sum least. They come from a linear program in floating point, and it does not ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -105,5 +104,6 @@ def proved_ns(
 
 
 def _units(price: float) -> int:
-    """A multiplier as a whole number, none below zero."""
-    return int(math.ldexp(max(price, 0.0), PRICE_BITS))
+    """A multiplier as a whole number, none below zero; exact, however large."""
+    numerator, denominator = max(price, 0.0).as_integer_ratio()
+    return (numerator << PRICE_BITS) // denominator

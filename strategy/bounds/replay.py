@@ -17,6 +17,7 @@ from strategy.bounds.certificate import BoundCertificate
 from strategy.bounds.closed_forms import ClosedForms, all_of_micro_batch, on_axes, plain
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.least_work import least_steps_ns
+from strategy.bounds.linear_step import memory_rows
 from strategy.bounds.multipliers import MOST_NS, Multipliers, proved_ns
 from strategy.bounds.quick_bound import least_work
 from strategy.bounds.template_cut import TemplateCut
@@ -61,6 +62,12 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
     if config not in configs:
         raise CertificateError("the plan's configuration is not in the space", got=str(config))
     forms, every = ClosedForms(request, least_work(request)), (*certificate.layers, *certificate.cuts)
+    known = {*configs, *map(plain, configs)}
+    for at, cut in enumerate(every):
+        if cut.template.config not in known:
+            raise CertificateError("a template of no configuration of the space", where=f"certificate, cut {at}")
+        if not cut.weighing.is_in_range:
+            raise CertificateError("weights that nothing has", where=f"certificate, cut {at}")
     by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
     for at, cut in enumerate(certificate.layers):
         _take_layers(forms, cut, f"certificate, cut {at}")
@@ -171,6 +178,8 @@ def proved_of(
     known, layers = forms.inequalities(config), forms.request.model.layers
     if not all(0 <= ns <= MOST_NS for path, _ in multipliers.paths for ns in path.times_ns):
         raise CertificateError("a path of no point", where=where, expected=f"times of 0 to {MOST_NS} ns")
+    if len(multipliers.memory) != len(memory_rows(config, layers)):
+        raise CertificateError("prices of other rows of memory", where=where, got=len(multipliers.memory))
     priced = []
     for at, price in multipliers.forms:
         if not 0 <= at < len(known):

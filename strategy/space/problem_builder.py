@@ -20,7 +20,7 @@ import numpy.typing as npt
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
 
 IntArray = npt.NDArray[np.int64]
-LARGEST_BITS, MOST_BITS = 62, 1000
+LARGEST_BITS, MOST_BITS = 62, 200
 """Of sums of whole numbers, and of scales."""
 
 
@@ -55,6 +55,11 @@ class Weighing:
         """What they weigh."""
         found: npt.NDArray[np.float64] = np.ldexp(self.units.astype(np.float64), -self.bits)
         return found
+
+    @property
+    def is_in_range(self) -> bool:
+        """Whether there are such weights: none below zero, and of a size that figures of a cluster have."""
+        return self.units.min() >= 0 and 0 <= self.shift < LARGEST_BITS and abs(self.bits) <= MOST_BITS
 
     def total(self, cost: int) -> float:
         """What a cost of the problem stands for, in the unit of weights times counts."""
@@ -99,9 +104,7 @@ class LinearProblem:
 
     def is_exact(self, weighing: Weighing) -> bool:
         """Whether costs under weights are added in 64 bits, and are no more than what was counted."""
-        if weighing.units.min() < 0 or not 0 <= weighing.shift < LARGEST_BITS or abs(weighing.bits) > MOST_BITS:
-            return False
-        return self.most(weighing.units.astype(np.float64)) < 2.0**LARGEST_BITS
+        return weighing.is_in_range and self.most(weighing.units.astype(np.float64)) < 2.0**LARGEST_BITS
 
     def most(self, weights: npt.NDArray[np.float64]) -> float:
         """What the dearest legal choices of all nodes and pairs cost together."""

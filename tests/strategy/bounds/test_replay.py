@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +170,43 @@ def test_a_proof_of_something_else_is_refused(case: Case) -> None:
     cut, *others = case.certificate.cuts
     lighter = replace(cut.weighing, units=cut.weighing.units // 2)
     case.refused(replace(case.certificate, cuts=(replace(cut, weighing=lighter), *others)))
+
+
+@pytest.mark.parametrize("by", [-1.0, 1e300, 1e-300])
+def test_prices_beyond_all_measure_are_refused_in_words(case: Case, by: float) -> None:
+    """Of cuts and closed forms, where paths and memory keep theirs."""
+
+    def change(one: Multipliers) -> Multipliers:
+        cuts, forms = (tuple((at, by * price) for at, price in some) for some in (one.cuts, one.forms))
+        return replace(one, cuts=cuts, forms=forms)
+
+    forged = {place: change(one) for place, one in case.certificate.multipliers.items()}
+    assert "it may take less" in case.refused(replace(case.certificate, multipliers=forged))
+
+
+@pytest.mark.parametrize(
+    ("bits", "shift", "factor"), [(10**6, 0, 1), (-(10**6), 0, 1), (0, 70, 1), (0, -1, 1), (0, 0, -1)]
+)
+def test_weights_beyond_all_measure_are_refused_in_words(case: Case, bits: int, shift: int, factor: int) -> None:
+    def change(cut: TemplateCut) -> TemplateCut:
+        return replace(cut, weighing=replace(cut.weighing, units=factor * cut.weighing.units, bits=bits, shift=shift))
+
+    forged = replace(case.certificate, cuts=tuple(map(change, case.certificate.cuts)))
+    assert "weights that nothing has" in case.refused(forged)
+
+
+def test_a_template_that_computes_more_is_refused(case: Case) -> None:
+    """What else a configuration may say, where no configuration of the space does."""
+    more: list[dict[str, Any]] = [{"recompute_values": ("*",)}, {"tiles": 2}, {"zero_min_size": 8}]
+    for each in more:
+        names = (replace(cut.template, config=replace(cut.template.config, **each)) for cut in case.certificate.cuts)
+        forged = tuple(replace(cut, template=name) for cut, name in zip(case.certificate.cuts, names, strict=True))
+        assert "a template of no configuration" in case.refused(replace(case.certificate, cuts=forged))
+
+
+def test_prices_of_other_rows_are_refused(case: Case) -> None:
+    forged = {place: replace(one, memory=one.memory[1:]) for place, one in case.certificate.multipliers.items()}
+    assert "prices of other rows" in case.refused(replace(case.certificate, multipliers=forged))
 
 
 def test_another_space_is_refused(case: Case) -> None:
