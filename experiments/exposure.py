@@ -1,7 +1,8 @@
 """Exposure: what the objective and the simulation of a plan differ in, by what causes it.
 
-The objective counts every act in full. In the simulation communication runs beside computation, and is *exposed* where
-a rank communicates and computes nothing. Each is split into
+In the simulation communication runs beside computation, and is *exposed* where a rank communicates and computes
+nothing. The objective knows of that for stages as a whole (`step_times`); here it is what acts take alone, and its
+bubble what is left. Each is split into
 
     compute      acts that compute; simulated, also what they lose beside communication
     exchange     of gradients, per micro-batch or per step
@@ -21,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.simulate import Simulation
-from strategy.graph.graph import Graph, Phase, Role
+from strategy.graph.graph import Phase
 from strategy.layout.arrangement import Action
-from strategy.layout.gradient_exchange import exchanges
+from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.objective import Priced
+from strategy.layout.parameter_gathers import of_parameters
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 
@@ -45,10 +47,10 @@ def differences_s(priced: Priced, found: Simulation) -> dict[str, float]:
 def _causes(priced: Priced) -> dict[str, str]:
     """Action -> its cause; none of what loads."""
     graph, arrangement = priced.graph, priced.arrangement
-    parameters = _parameters(graph)
-    exchanged = exchanges(graph, arrangement)
+    parameters = of_parameters(graph)
+    gradients = exchanged(graph)
     found = {}
-    for index, action in enumerate(arrangement.actions):
+    for action in arrangement.actions:
         if action.kind is ActKind.TRANSFER:
             found[action.name] = TRANSFERS
         elif not action.kind.is_communication:
@@ -57,17 +59,8 @@ def _causes(priced: Priced) -> dict[str, str]:
         elif arrangement.tensors[action.reads[0]].value in parameters:
             found[action.name] = GATHERS
         else:
-            prepares = index in exchanged or action.phase is Phase.UPDATE
+            prepares = arrangement.tensors[action.reads[0]].value in gradients or action.phase is Phase.UPDATE
             found[action.name] = EXCHANGE if prepares else COLLECTIVES
-    return found
-
-
-def _parameters(graph: Graph) -> set[str]:
-    """Variables, and what is made of them alone."""
-    found = {value.name for value in graph.with_role(Role.VARIABLE)}
-    for op in graph.ops:
-        if op.inputs and op.phase is not Phase.UPDATE and found.issuperset(op.inputs):
-            found.update(op.outputs)
     return found
 
 

@@ -83,7 +83,13 @@ def test_collectives_on_two_levels_run_beside_each_other() -> None:
     training = in_float64(Training(global_batch=8, num_micro_batches=2))
     config = config_of(training, dp=2, tp=2, zero_stage=2, zero_min_size=8)
     plan = deduced_plan(request(4, training, backend="cupy", per_node=2), config, ("data", "tensor"))
-    assert {stream.name for stream in program_of(plan).streams} == {"compute", "intra", "inter", "load"}
+    assert {stream.name for stream in program_of(plan).streams} == {
+        "compute",
+        "intra",
+        "intra data",
+        "inter data",
+        "load",
+    }
     assert list(check(plan)) == []
     assert check_under_mpi(4, {0: plan}) == {0: []}
 

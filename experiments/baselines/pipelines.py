@@ -13,9 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from experiments.baselines.pricing import LayerPricing, Strategy, StrategyPrices
+from strategy.bounds.point import PASSES
 from strategy.layout.config import PlanConfig
-from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import StepTimes, no_times, step_ns
 from strategy.search.template.parts import LayerPart
 from strategy.search.template.stages import peak_bytes
 
@@ -66,16 +67,13 @@ Stage = Sequence[LayerRun]
 def priced(pricing: LayerPricing, stages: Sequence[Stage], samples: int, count: int) -> tuple[int, int]:
     """(nanoseconds of a step, bytes on the fullest rank) of `count` micro-batches of so many samples under 1F1B."""
     config = PlanConfig(1, 1, len(stages), 1, count, Schedule.ONE_F_ONE_B)
-    times = {name: np.zeros((len(stages), 1), np.int64) for name in ("forward_ns", "backward_ns", "weight_ns")}
-    once = {name: np.zeros(len(stages), np.int64) for name in ("before_ns", "after_ns")}
+    times = no_times(len(stages), 1)
     peak = 0
     for at, stage in enumerate(stages):
         pairs = [pair for layers in stage for pair in layers.parts]
         for part, number in pairs:
-            for name in times:
-                times[name][at, 0] += number * getattr(part, name)
-            for name in once:
-                once[name][at] += number * getattr(part, name)
+            for name in PASSES:
+                times[name][at] += number * getattr(part, name)
         for before, after in pairwise(stage):
             if before.strategy.ranks == after.strategy.ranks and _mesh(before) != _mesh(after):
                 source, target = before.strategy, after.strategy
@@ -83,11 +81,8 @@ def priced(pricing: LayerPricing, stages: Sequence[Stage], samples: int, count: 
                 times["backward_ns"][at, 0] += pricing.crossing_ns(target, source, samples, count, apart=False)
         laps = np.array([[number for _, number in pairs]], np.int64)
         peak = max(peak, peak_bytes([part for part, _ in pairs], config, at, laps))
-    ahead, back = messages_ns(pricing, stages, samples, count)
-    found = PipelineTimes(
-        **times, forward_message_ns=ahead, backward_message_ns=back, **once, overlaps=pricing.overlaps
-    )
-    return makespan_ns(Schedule.ONE_F_ONE_B, count, found), peak
+    times["forward_message_ns"], times["backward_message_ns"] = messages_ns(pricing, stages, samples, count)
+    return step_ns(Schedule.ONE_F_ONE_B, count, StepTimes(**times, overlap=pricing.overlap)), peak
 
 
 def messages_ns(
@@ -116,9 +111,10 @@ def held_bytes(part: LayerPart, in_flight: int) -> int:
 
 def busy_ns(part: LayerPart) -> int:
     """What a micro-batch takes, both ways."""
-    return part.forward_ns + part.backward_ns + part.weight_ns
+    beside_ns = part.forward_overlapped_ns + part.backward_overlapped_ns + part.weight_overlapped_ns
+    return part.forward_ns + part.backward_ns + part.weight_ns + beside_ns
 
 
 def once_ns(part: LayerPart) -> int:
     """What a step takes once."""
-    return part.before_ns + part.after_ns
+    return part.before_ns + part.after_ns + part.before_overlapped_ns + part.after_overlapped_ns

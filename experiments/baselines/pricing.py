@@ -31,6 +31,7 @@ from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.convert import Boxings, Converter, lay_out
 from strategy.layout.layout import Home, assign_stages, home_of
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import Overlap
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.sbp.placement import Placement
@@ -123,9 +124,9 @@ class LayerPricing:
         return self.request.memory_limit_bytes
 
     @property
-    def overlaps(self) -> bool:
-        """Whether messages travel beside computation."""
-        return self.request.cost.cluster.overlaps
+    def overlap(self) -> Overlap:
+        """How communication runs beside computation."""
+        return Overlap.of(self.request.cost.cluster)
 
     def meshes(self, ranks: int) -> Iterator[tuple[int, int]]:
         """(dp, tp): tensor axes stay within a node and divide the heads, as Megatron has them."""

@@ -23,8 +23,8 @@ from strategy.bounds.point import (
     HELD,
     MESSAGES,
     MICRO,
+    MICRO_OVERLAPPED,
     PARTS,
-    PASSES,
     SAVED,
     SIZE,
     SUMS,
@@ -35,6 +35,7 @@ from strategy.bounds.point import (
 from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import TICKS, Overlap
 from strategy.space.candidates import Request
 
 FEW = 4
@@ -60,7 +61,10 @@ class ClosedForms:
 
     def first_bounds_ns(self, configs: Sequence[PlanConfig]) -> list[int]:
         """Of a step of each, by the least work and what is known of its layers; memory aside."""
-        return least_steps_ns(self.work, configs, [self.following_ns(config) for config in configs])
+        beside_ns = [config.num_micro_batches * self.exchange_ns(config) // config.pp for config in configs]
+        slowed = Overlap.of(self.request.cost.cluster).slowed_ticks
+        following_ns = [self.following_ns(config) + slowed * self.exchange_ns(config) // TICKS for config in configs]
+        return list(map(max, least_steps_ns(self.work, configs, following_ns), beside_ns))
 
     def least_bytes(self, config: PlanConfig) -> float:
         """What the first stage holds at least, by its layers alone."""
@@ -79,10 +83,10 @@ class ClosedForms:
         alone_ns = int(once_s * 1e9) if config.tp * config.cp == 1 else 0
         least_ns = self.layers_ns.get(on_axes(config), alone_ns)
         more_s = self.work.seconds(config).following_s - once_s
-        return least_ns + max(int(more_s * 1e9) - 1, 0) + self.exchange_ns(config)
+        return least_ns + max(int(more_s * 1e9) - 1, 0)
 
     def exchange_ns(self, config: PlanConfig) -> int:
-        """Of all layers, in a micro-batch."""
+        """What goes on beside all layers at least, in a micro-batch."""
         key = config.dp, config.cp, config.tp, config.zero_stage, config.recompute
         if key not in self._exchange_ns:
             self._exchange_ns[key] = least_exchange_ns(self.request, self.work, config)
@@ -100,18 +104,20 @@ class ClosedForms:
         """Of several coordinates together."""
         layers, work, least = self.request.model.layers, self.work.seconds(config), self.least(config)
         exchange_ns, adding = self.gradients(config)
-        rest_ns = (work.micro_batch_s - work.following_s) * 1e9 + layers * self.adding_ns(config)
-        return [
+        all_ns = self.following_ns(config) + (work.micro_batch_s - work.following_s) * 1e9
+        found = [
             *_of_saved(self.work.bytes_of_layer(config)),
-            *_of_exchange(least, exchange_ns, micro=config.num_micro_batches == 1),
+            *_of_exchange(exchange_ns, micro=config.num_micro_batches == 1),
             *_of_adding(least, adding),
-            Inequality(all_of_micro_batch(layers), self.following_ns(config) + rest_ns),
+            Inequality(all_of_micro_batch(layers), all_ns),
         ]
-
-    def adding_ns(self, config: PlanConfig) -> float:
-        """What it takes at least to add up a layer's gradients in a micro-batch, beside what is done to parts."""
-        _, adding = self.gradients(config)
-        return 0.0 if adding is None else adding.ns
+        beside_ns = self.exchange_ns(config)
+        if beside_ns:
+            found.append(Inequality(all_overlapped_in_micro_batch(layers), beside_ns))
+        if adding is not None:
+            weights = all_of_micro_batch(layers) + adding.overlapped_per_ns * all_overlapped_in_micro_batch(layers)
+            found.append(Inequality(weights, all_ns + layers * adding.ns))
+        return found
 
     def gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
         """What it takes to exchange and to add up a layer's gradients, at least."""
@@ -153,6 +159,13 @@ def all_of_micro_batch(layers: int) -> FloatArray:
     return weights
 
 
+def all_overlapped_in_micro_batch(layers: int) -> FloatArray:
+    """(SIZE,): the weights of all that goes on beside a micro-batch."""
+    weights = np.zeros(SIZE)
+    weights[MICRO_OVERLAPPED] = np.tile([1.0, layers - 2, 1.0], 3)
+    return weights
+
+
 def plain(config: PlanConfig) -> PlanConfig:
     """A single micro-batch of which everything is kept: what others take more time than."""
     return replace(
@@ -174,26 +187,28 @@ def _of_saved(held: LeastBytes) -> list[Inequality]:
     return found
 
 
-def _of_exchange(least: FloatArray, layer_ns: int, *, micro: bool) -> list[Inequality]:
-    """Of every layer, beside what its update takes; `micro`: its gradients are exchanged as they arise."""
-    passes = [PASSES.index(name) for name in ("backward_ns", "weight_ns", "before_ns", "after_ns")]
+def _of_exchange(layer_ns: int, *, micro: bool) -> list[Inequality]:
+    """Of every layer; `micro`: its gradients are exchanged as they arise."""
+    names = ("backward_overlapped_ns", "weight_overlapped_ns", "before_overlapped_ns", "after_overlapped_ns")
     found = []
     for part in range(PARTS if layer_ns else 0):
         weights = np.zeros(SIZE)
-        weights[[PARTS * i + part for i in passes[0 if micro else 2 :]]] = 1.0
-        found.append(Inequality(weights, layer_ns + float(weights @ least)))
+        weights[[time_at(name, part) for name in names[0 if micro else 2 :]]] = 1.0
+        found.append(Inequality(weights, layer_ns))
     return found
 
 
 def _of_adding(least: FloatArray, layer: LeastAdding | None) -> list[Inequality]:
-    """Of the gradients of every layer, beside what its passes take."""
-    found = []
-    for part, rate in itertools.product(range(PARTS), () if layer is None else (0.0, layer.ns_per_byte)):
+    """Of the gradients of every layer, beside what its passes take: added up whole, or reduced first."""
+    found: list[Inequality] = []
+    if layer is None:
+        return found
+    ways = (0.0, layer.ns, layer.overlapped_per_ns), (layer.ns_per_byte, layer.least_ns, 1.0)
+    for part, (rate, more_ns, per_ns) in itertools.product(range(PARTS), ways):
         weights = np.zeros(SIZE)
-        weights[[time_at(name, part) for name in ("backward_ns", "weight_ns")]] = 1.0
-        value = float(weights @ least)
-        if layer is not None:
-            value += layer.ns + rate * layer.nbytes
+        weights[[time_at("backward_ns", part), time_at("weight_ns", part)]] = 1.0
+        value = float(weights @ least) + more_ns + rate * layer.nbytes
+        weights[[time_at("backward_overlapped_ns", part), time_at("weight_overlapped_ns", part)]] = per_ns
         weights[SUMS.start + part] = rate
         found.append(Inequality(weights, value))
     return found

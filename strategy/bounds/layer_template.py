@@ -19,6 +19,7 @@ import numpy as np
 from strategy.base.budget import Budget
 from strategy.base.identity import Identity
 from strategy.bounds.point import (
+    AHEAD,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -39,6 +40,7 @@ from strategy.layout.convert import Boxings, Converter, lay_out
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import OVERLAPPED
 from strategy.models import Model
 from strategy.passes.planned import planned_graph
 from strategy.passes.weight_gradients import defer_weight_gradients
@@ -167,6 +169,10 @@ def on_one_stage(config: PlanConfig) -> PlanConfig:
     return replace(config, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B, runs=(), stage_order=())
 
 
+_PUT_OFF = {"backward_ns": "weight_ns", OVERLAPPED["backward_ns"]: OVERLAPPED["weight_ns"]}
+"""Where gradients of weights count that are a pass of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Weigher:
     """Says at which coordinate an act counts: by its pass, and the part that its op belongs to."""
@@ -180,8 +186,8 @@ class _Weigher:
         name, _ = account
         if op.name not in self.counted or name not in PASSES:
             return NOTHING
-        if name == "backward_ns" and op.name in self.apart:
-            name = "weight_ns"
+        if op.name in self.apart:
+            name = _PUT_OFF.get(name, name)
         return UNITS[time_at(name, self.part_of[op.name])]
 
 
@@ -226,7 +232,8 @@ def _held(
     """What bytes count: (value -> where it lives, value -> for whom it is kept).
 
     Only what is held for certain, until the last backward pass: variables and sums where they live; what is made once
-    per step, in every layout in which backward passes read it; and what these read of their micro-batch. Where a
+    per step, in every layout in which backward passes read it, and, until the last forward pass, in those in which
+    forward passes alone do; and what backward passes read of their micro-batch. Where a
     layer reads a value in both passes, its copies are made in the first one, so that every layout which the second one
     wants is kept; what is read in the backward pass alone is kept where it lives or, at the end of a stage, as it is
     wanted.
@@ -269,12 +276,14 @@ def _held(
             homes |= {name: unit(HELD.start + part)} if everything else {}
         elif decider.phase is Phase.FORWARD:
             often = [op for op in readers if act_rate(graph, op) is Rate.MICRO_BATCH and op.phase is not Phase.UPDATE]
-            often = [op for op in often if op.name in counted and op.phase is not Phase.FORWARD]
+            often = [op for op in often if op.name in counted]
             places = [part_of[op.name] for op in often]
             if places:
                 part = part if part in places else places[0]
-                here = tuple(op.name for op in often if part_of[op.name] == part)
-                kept[name] = Kept(unit(HELD.start + part), here)
+                here = [op for op in often if part_of[op.name] == part]
+                ahead = tuple(op.name for op in here if op.phase is Phase.FORWARD)
+                behind = tuple(op.name for op in here if op.phase is not Phase.FORWARD)
+                kept[name] = Kept(unit(HELD.start + part), behind, first_weight=unit(AHEAD.start + part), first=ahead)
         elif decider.phase is not Phase.UPDATE and everything:
             homes[name] = unit(SUMS.start + part)
     return homes, kept

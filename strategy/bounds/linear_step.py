@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from strategy.bounds.pipeline_parts import parts_at, stage_times
 from strategy.bounds.point import (
+    AHEAD,
     DEFERRED,
     HELD,
     MESSAGES,
@@ -27,29 +28,31 @@ from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path, straight_path
 from strategy.layout.schedule import Schedule, chunk_order
+from strategy.layout.step_times import Overlap, in_ticks, mean_path
 
 IntArray = npt.NDArray[np.int64]
 
 
-def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlaps: bool, exact: bool) -> IntArray:
-    """(SIZE,): how often the longest path passes every coordinate; or, not `exact`, the longest straight one.
+def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap: Overlap, exact: bool) -> IntArray:
+    """(SIZE,): `TICKS` of every coordinate in the longest path; or, not `exact`, in the longest straight one.
 
     Args:
         config: whose schedule.
         layers: of the model.
         times_ns: (MESSAGES.stop,) a point's nanoseconds, under which it is the longest.
-        overlaps: whether messages travel beside computation.
+        overlap: how communication runs beside computation.
         exact: whether all paths count, or those that are found at once.
     """
     ns, (ahead, back) = times_ns[TIMES].reshape(len(PASSES), -1), times_ns[MESSAGES].tolist()
-    stages = stage_times(config, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlaps=overlaps)
-    find = critical_path if exact else straight_path
-    counts = find(config.schedule, config.num_micro_batches, stages).counts
+    stages = stage_times(config, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlap)
+    find, schedule = critical_path if exact else straight_path, config.schedule
+    paths = find(schedule, config.num_micro_batches, in_ticks(schedule, stages))
+    counts = mean_path(schedule, stages, paths).counts
     where, row = parts_at(config, layers), np.zeros(SIZE, np.int64)
     for i, name in enumerate(PASSES):
-        passed = getattr(counts, name)
-        at = where if passed.ndim == 2 else where.sum(1)
-        row[3 * i : 3 * i + 3] = np.tensordot(passed, at, passed.ndim)
+        often = getattr(counts, name)
+        at = where if often.ndim == 2 else where.sum(1)
+        row[3 * i : 3 * i + 3] = np.tensordot(often, at, often.ndim)
     row[MESSAGES] = counts.forward_message_ns.sum(), counts.backward_message_ns.sum()
     return row
 
@@ -62,10 +65,18 @@ def memory_rows(config: PlanConfig, layers: int) -> IntArray:
         row = np.zeros(SIZE, np.int64)
         row[HELD] = where[stage].sum(0)
         row[SUMS] = row[HELD] * sums
+        row[AHEAD] = row[HELD] * _forwards_follow(config, stage, sums=sums)
         for part, in_flight in blocks(config, stage, sums=sums):
             row[part] = np.array(in_flight) @ where[stage]
         found.append(row)
     return np.array(found)
+
+
+def _forwards_follow(config: PlanConfig, stage: int, *, sums: bool) -> bool:
+    """Whether forward passes follow, of every lap, when a stage holds most micro-batches at once."""
+    most = max(chunks_in_flight(config, stage, Phase.FORWARD, Phase.BACKWARD, sums=False))
+    few = most + sums if config.virtual_stages == 1 else 2 * most + config.pp
+    return config.num_micro_batches > few
 
 
 def blocks(config: PlanConfig, stage: int, *, sums: bool) -> tuple[tuple[slice, tuple[int, ...]], ...]:

@@ -17,10 +17,11 @@ import numpy as np
 
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
-from strategy.bounds.point import BYTES, SIZE, FloatArray
+from strategy.bounds.point import BYTES, PARTS, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
+from strategy.layout.step_times import TICKS, Overlap
 
-PRICE_BITS, ROW_BITS = 80, 40
+PRICE_BITS, ROW_BITS, TICK_BITS = 80, 40, TICKS.bit_length() - 1
 """Whole numbers are in units of 2^-bits."""
 MOST_NS, MOST_BYTES = 10**13, 10**7 << 20
 """No coordinate is more: what takes hours or holds ten TB is no layout of anything."""
@@ -63,10 +64,10 @@ def proved_ns(
     limit_bytes: int,
     least: FloatArray,
     known: Sequence[tuple[Inequality, float]],
-    *,
-    overlaps: bool,
+    overlap: Overlap,
+    bound_ns: int,
 ) -> int:
-    """What a step of a configuration takes at least.
+    """What a step of a configuration takes at least, or the bound in question if that is less.
 
     Args:
         multipliers: of which paths and memory count here.
@@ -75,15 +76,16 @@ def proved_ns(
         limit_bytes: of a device's memory.
         least: (SIZE,) of every coordinate alone.
         known: inequalities that hold for it, with their prices.
-        overlaps: whether messages travel beside computation.
+        overlap: how communication runs beside computation.
+        bound_ns: the bound in question.
     """
     rates, total, shares = [0] * SIZE, 0, 0
     for path, share in multipliers.paths:
         units = _units(share)
-        row = longest_path(config, layers, np.array(path.times_ns, np.int64), overlaps=overlaps, exact=path.exact)
+        row = longest_path(config, layers, np.array(path.times_ns, np.int64), overlap=overlap, exact=path.exact)
         shares += units
         for at in np.flatnonzero(row).tolist():
-            rates[at] += units * (int(row[at]) << ROW_BITS)
+            rates[at] += units * (int(row[at]) << (ROW_BITS - TICK_BITS))
     for row, price in zip(memory_rows(config, layers), multipliers.memory, strict=True):
         units = _units(price)
         total -= units * limit_bytes << ROW_BITS
@@ -96,11 +98,21 @@ def proved_ns(
         for at, weight in enumerate(weights):
             rates[at] -= units * weight
     lowest = [int(one) for one in np.floor(least)]
-    for at, rate in enumerate(rates):
-        most = MOST_BYTES if BYTES.start <= at < BYTES.stop else MOST_NS
-        total += rate * (lowest[at] if rate >= 0 else most)
+    most = np.full(SIZE, MOST_NS)
+    most[TIMES], most[BYTES] = _most_ns(config, layers, bound_ns), MOST_BYTES
+    total += sum(rate * (low if rate >= 0 else int(high)) for rate, low, high in zip(rates, lowest, most, strict=True))
     one = 1 << PRICE_BITS
     return total * one // max(shares, one) >> (PRICE_BITS + ROW_BITS)
+
+
+def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> int:
+    """What no pass has more of in a step that takes less than a bound.
+
+    All parts are on some stage, and a step takes no less than each of their passes, than what goes on beside it or,
+    of what is done once beside it, than a share of that.
+    """
+    share = TICKS // config.virtual_stages
+    return MOST_NS if layers < PARTS or not share else min(MOST_NS, TICKS * (bound_ns + 1) // share)
 
 
 def _units(price: float) -> int:

@@ -14,13 +14,16 @@ import numpy.typing as npt
 
 from strategy.layout.config import PlanConfig
 from strategy.layout.layout import layer_runs
-from strategy.layout.makespan import PipelineTimes
+from strategy.layout.objective import CHUNKS
 from strategy.layout.schedule import at_position
+from strategy.layout.step_times import OVERLAPPED, Overlap, StepTimes
 from strategy.space.short_model import MIDDLE
 
 IntArray = npt.NDArray[np.int64]
 FIRST, LAST = 0, 2
 """Indices of the parts at both ends; `MIDDLE` is that between."""
+OF_CHUNKS = frozenset(each for name in CHUNKS.values() for each in (name, OVERLAPPED[name]))
+"""What counts on every lap."""
 
 
 def parts_at(config: PlanConfig, layers: int) -> IntArray:
@@ -42,8 +45,8 @@ def parts_in(config: PlanConfig, runs: IntArray) -> IntArray:
 
 
 def stage_times(
-    config: PlanConfig, layers: int, times: Mapping[str, IntArray], between_ns: tuple[int, int], *, overlaps: bool
-) -> PipelineTimes:
+    config: PlanConfig, layers: int, times: Mapping[str, IntArray], between_ns: tuple[int, int], overlap: Overlap
+) -> StepTimes:
     """What the stages do whose parts take so long.
 
     Args:
@@ -51,18 +54,17 @@ def stage_times(
         layers: of the model.
         times: pass -> (3,), nanoseconds of the first, the middle and the last part.
         between_ns: what is handed on between two stages, forward and backward.
-        overlaps: whether messages travel beside computation.
+        overlap: how communication runs beside computation.
     """
-    return times_of(parts_at(config, layers), times, between_ns, overlaps=overlaps)
+    return times_of(parts_at(config, layers), times, between_ns, overlap)
 
 
 def times_of(
     where: IntArray,
     times: Mapping[str, IntArray],
     between_ns: tuple[int | IntArray, int | IntArray],
-    *,
-    overlaps: bool,
-) -> PipelineTimes:
+    overlap: Overlap,
+) -> StepTimes:
     """The same of so many parts on each stage and lap, (..., stages, laps, 3).
 
     Parts take as long everywhere, (3,), or on each stage, (stages, 3), and so do messages, or those of each place.
@@ -75,8 +77,7 @@ def times_of(
         found: IntArray = (where * each).sum(-1)
         return found
 
-    forward, backward, weight = (total(name) for name in ("forward_ns", "backward_ns", "weight_ns"))
-    before, after = (total(name).sum(-1) for name in ("before_ns", "after_ns"))
+    found = {name: total(name) if name in OF_CHUNKS else total(name).sum(-1) for name in times}
     shape = (*where.shape[:-3], stages * laps - 1)
     ahead, back = (np.broadcast_to(np.asarray(each, np.int64), shape) for each in between_ns)
-    return PipelineTimes(forward, backward, weight, ahead, back, before, after, overlaps)
+    return StepTimes(**found, forward_message_ns=ahead, backward_message_ns=back, overlap=overlap)

@@ -8,21 +8,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from strategy.layout.step_times import OVERLAPPED
+
 FloatArray = npt.NDArray[np.float64]
-PASSES = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
-"""The passes of a micro-batch, and what is done once per step; fields of `PipelineTimes`."""
+OWN = ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
+"""The passes of a micro-batch, and what is done once per step: what a stage does itself."""
+PASSES = (*OWN, *(OVERLAPPED[name] for name in OWN))
+"""The same, then what goes on beside each; fields of `StepTimes`."""
 PARTS = 3
-TIMES, MESSAGES = slice(0, 15), slice(15, 17)
+TIMES, MESSAGES = slice(0, 30), slice(30, 32)
 """Where nanoseconds are: of `PASSES` x parts, and of what is handed on to the next stage and back to that before."""
-HELD, SUMS, SAVED, WAITING, DEFERRED = slice(17, 20), slice(20, 23), slice(23, 26), slice(26, 29), slice(29, 32)
-"""Where the bytes of each part are: held for the whole step; in sums of gradients; saved by a micro-batch from its
-forward pass to its backward pass; from there to its gradients of weights, which may be a pass of their own; and from
-the backward pass to these."""
-BYTES, OF_MICRO_BATCH = slice(17, 32), slice(23, 32)
+HELD, AHEAD, SUMS = slice(32, 35), slice(35, 38), slice(38, 41)
+"""Where the bytes of each part are: held for the whole step; until the last forward pass; in sums of gradients."""
+SAVED, WAITING, DEFERRED = slice(41, 44), slice(44, 47), slice(47, 50)
+"""Those of a micro-batch: saved from its forward pass to its backward pass; from there to its gradients of weights,
+which may be a pass of their own; and from the backward pass to these."""
+BYTES, OF_MICRO_BATCH = slice(32, 50), slice(41, 50)
 """All of them, and those that every micro-batch in flight holds."""
-MICRO = slice(0, 9)
-"""Those of `TIMES` that every micro-batch takes."""
-SIZE = 32
+MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
+"""Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
+SIZE = 50
 
 
 def time_at(name: str, part: int) -> int:

@@ -24,6 +24,7 @@ from strategy.bounds.template_cut import TemplateCut
 from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
+from strategy.layout.step_times import Overlap
 from strategy.space.candidates import Request, listed
 from strategy.space.short_model import shortened
 
@@ -162,15 +163,20 @@ def _check_configuration(
         return
     if place not in certificate.multipliers:
         raise CertificateError("nothing says why it takes no less", where=where, expected=f"{bound_ns} ns at least")
-    found = proved_of(forms, certificate.multipliers[place], certificate.cuts, config, where)
+    found = proved_of(forms, certificate.multipliers[place], certificate.cuts, config, bound_ns, where)
     if found < bound_ns:
         raise CertificateError("it may take less", where=where, got=f"{found} ns proved", expected=f"{bound_ns} ns")
 
 
 def proved_of(
-    forms: ClosedForms, multipliers: Multipliers, cuts: Sequence[TemplateCut], config: PlanConfig, where: str
+    forms: ClosedForms,
+    multipliers: Multipliers,
+    cuts: Sequence[TemplateCut],
+    config: PlanConfig,
+    bound_ns: int,
+    where: str,
 ) -> int:
-    """What multipliers prove of a configuration, in nanoseconds.
+    """What multipliers prove of a configuration, in nanoseconds; of the bound in question, if that is less.
 
     Raises:
         CertificateError: they speak of what does not bound it.
@@ -190,8 +196,8 @@ def proved_of(
         if cut.least is None:
             raise CertificateError("a cut without a least cost", where=where, got=at)
         priced.append((cut.said_of(config, forms), price))
-    limit_bytes, overlaps = forms.request.memory_limit_bytes, forms.request.cost.cluster.overlaps
-    return proved_ns(multipliers, config, layers, limit_bytes, forms.least(config), priced, overlaps=overlaps)
+    limit_bytes, overlap = forms.request.memory_limit_bytes, Overlap.of(forms.request.cost.cluster)
+    return proved_ns(multipliers, config, layers, limit_bytes, forms.least(config), priced, overlap, bound_ns)
 
 
 def _cut(cuts: Sequence[TemplateCut], at: int, config: PlanConfig, where: str) -> TemplateCut:

@@ -15,20 +15,24 @@ import numpy as np
 from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.point import (
+    AHEAD,
     DEFERRED,
     HELD,
     MICRO,
     OF_MICRO_BATCH,
     PARTS,
-    PASSES,
     SAVED,
     SIZE,
     WAITING,
     FloatArray,
+    time_at,
 )
 from strategy.ilp.certificate.proof import Proof
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.space.problem_builder import Weighing
+
+HELD_OR_AHEAD = slice(HELD.start, AHEAD.stop)
+"""What is held of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +83,21 @@ class TemplateCut:
     def _is_of_work(self) -> bool:
         """Whether it holds for all that compute as much and more."""
         computes_once = self.template.config.recompute is Recompute.NONE
-        return computes_once and self.least is not None and not self.weighing.weights[OF_MICRO_BATCH].any()
+        weights = self.weighing.weights
+        # What only forward passes read, backward passes may read, too, that compute again.
+        no_dearer = not weights[OF_MICRO_BATCH].any() and bool((weights[AHEAD] <= weights[HELD]).all())
+        return computes_once and self.least is not None and no_dearer
 
     def bounds(self, config: PlanConfig) -> bool:
         """Whether what it says holds for a configuration."""
         ours, weights = self.template.config, self.weighing.weights
         if self.template.tensor_axis:
             return of_tensor_axis(ours) == of_tensor_axis(config) and not (
-                config.zero_stage == 3 and weights[HELD].any()
+                config.zero_stage == 3 and weights[HELD_OR_AHEAD].any()
             )
         if self.template.key == TemplateName(config, tensor_axis=False).key:
             return True
-        if not self._is_of_work or (config.zero_stage == 3 and weights[HELD].any()):
+        if not self._is_of_work or (config.zero_stage == 3 and weights[HELD_OR_AHEAD].any()):
             return False  # under stage 3 parameters are not held as they are used
         if of_work(ours) == of_work(config):
             return True
@@ -104,10 +111,14 @@ class TemplateCut:
         found = self.inequality
         if not self.template.tensor_axis:
             return found
-        of_layer_ns = forms.exchange_ns(config) / forms.request.model.layers + forms.adding_ns(config)
-        exchanged = found.weights[MICRO].reshape(-1, PARTS).min(0).sum() * of_layer_ns
-        more = float(found.weights @ forms.beside(config)) + exchanged
-        return Inequality(found.weights, math.nextafter(found.least + more, 0.0))
+        more, weights = float(found.weights @ forms.beside(config)), found.weights.copy()
+        _, adding = forms.gradients(config)
+        if adding is not None:
+            least = found.weights[MICRO].reshape(-1, PARTS).min(0)
+            more += float(least.sum()) * adding.ns
+            for name in ("backward_overlapped_ns", "weight_overlapped_ns"):
+                weights[time_at(name, 0) :][:PARTS] += adding.overlapped_per_ns * least
+        return Inequality(weights, math.nextafter(found.least + more, 0.0))
 
 
 def of_tensor_axis(config: PlanConfig) -> tuple[object, ...]:
@@ -133,7 +144,7 @@ def boxes_alike(config: PlanConfig) -> tuple[object, ...]:
 def on_tensor_axis(config: PlanConfig) -> tuple[slice, ...]:
     """The coordinates that a template of the tensor axis counts as those do that have a data axis too."""
     following = MICRO, SAVED, WAITING, DEFERRED
-    return following if config.zero_stage == 3 else (*following, HELD)
+    return following if config.zero_stage == 3 else (*following, HELD, AHEAD)
 
 
 def restricted(numbers: FloatArray, coordinates: Sequence[slice]) -> FloatArray:
@@ -146,5 +157,8 @@ def restricted(numbers: FloatArray, coordinates: Sequence[slice]) -> FloatArray:
 
 def _gathers_first(weights: FloatArray) -> bool:
     """Whether it costs no more to gather parameters once, ahead of all micro-batches, than in each of them."""
-    forward, before = (weights[PARTS * PASSES.index(name) :][:PARTS] for name in ("forward_ns", "before_ns"))
-    return bool((forward >= before).all())
+    forward, before, gathers, first = (
+        weights[time_at(name, 0) :][:PARTS]
+        for name in ("forward_ns", "before_ns", "forward_overlapped_ns", "before_overlapped_ns")
+    )
+    return bool((forward >= before).all() and (gathers >= first).all())

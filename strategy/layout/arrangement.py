@@ -157,6 +157,10 @@ class Lifetimes:
             found[op.name] = known[where] if where in known else known.setdefault(where, Leg(*where))
         return found
 
+    def first_leg(self, value: str, stage: int) -> Leg:
+        """The leg of `stage` that first reads a value: backwards, of two laps the later one."""
+        return min(map(self.leg, self.readers(value, stage)), key=lambda leg: self.run.begins_of(leg)[0])
+
     def whole(self, blocks: int) -> Lifetime:
         """Held for the whole step."""
         if blocks not in self._whole:
@@ -198,7 +202,7 @@ class Lifetimes:
         readers = self.readers(name, stage)
         if value.rate is Rate.STEP:
             return self.whole(1)
-        begin, written = self.conversion_time(name, stage), self.leg(readers[0])
+        begin, written = self.conversion_time(name, stage), self.first_leg(name, stage)
         producer = self.graph.producer.get(name)
         if producer is not None and begin == self.time_of[producer.name]:
             written = self.leg(producer)
@@ -217,7 +221,7 @@ class Lifetimes:
         producer = self.graph.producer.get(name)
         if producer is None or not self.pipeline.overlaps:
             return converted
-        written, read = self.leg(producer), self.leg(self.readers(name, stage)[0])
+        written, read = self.leg(producer), self.first_leg(name, stage)
         if written.stage != stage:
             return self.whole(converted.blocks)
         one_pass = self.pipeline.num_micro_batches == 1 and self.run.straight(written, [read])
@@ -243,9 +247,8 @@ class Lifetimes:
         if self.graph.values[copy.value].rate is Rate.STEP:
             return self.whole(1)
         if arrives:
-            first = self.readers(copy.value, copy.stage)[0]
-            sent = self.leg(self.graph.producer[copy.value])
-            return self.whole(max(2, self.run.in_flight(sent, [self.leg(first)], arrives=True)))
+            first, sent = self.first_leg(copy.value, copy.stage), self.leg(self.graph.producer[copy.value])
+            return self.whole(max(2, self.run.in_flight(sent, [first], arrives=True)))
         if departs:
             return self.whole(2)
         last = self.time_of[self.readers(copy.value, copy.stage)[0].name] if self.pipeline.overlaps else time
@@ -285,7 +288,7 @@ class Lifetimes:
             derived = all(self.graph.values[read].rate is Rate.STEP for read in producer.inputs)
             return (producer.phase if derived else Phase.UPDATE), 0
         departs = at != stage or (at == home and self.early(name))
-        leg = self.leg(producer if departs else self.readers(name, stage)[0])
+        leg = self.leg(producer) if departs else self.first_leg(name, stage)
         return leg.phase, leg.lap
 
     def departure_time(self, name: str) -> int:

@@ -1,7 +1,7 @@
-"""Gradient exchange: the collectives of backward passes that add up gradients of parameters, and who takes the result.
+"""Gradient exchange: the conversions of backward passes that add up gradients of parameters, and who takes the result.
 
-They do nothing but prepare the update: what follows from them in the chunks are casts and sums, which read what was
-exchanged and what lasts for the step, and nothing else.
+They do nothing but prepare the update: what follows from them in the chunks are casts and sums, which read such
+gradients and what lasts for the step, and nothing else.
 
     dw (terms) -> reduce-scatter -> cast -> sum over micro-batches | update
     backward      exchange          takers                         | epilogue
@@ -9,70 +9,70 @@ exchanged and what lasts for the step, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-
-from strategy.graph.graph import Graph, Phase
+from strategy.graph.graph import Graph, Op, Phase, act_rate
 from strategy.layout.arrangement import Action, Arrangement
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 
+BACKWARD = (Phase.BACKWARD, Phase.WEIGHT)
 
-def exchanges(graph: Graph, arrangement: Arrangement) -> frozenset[int]:
-    """The numbers of the collectives."""
-    return frozenset(i for i in _preparing(graph, arrangement) if arrangement.actions[i].kind.is_communication)
+
+def exchanged(graph: Graph) -> frozenset[str]:
+    """The values of a micro-batch that backward passes make for the update, and for what prepares it, alone."""
+    preparing = _preparing(graph)
+    return frozenset(
+        name
+        for name, op in graph.producer.items()
+        if op.phase in BACKWARD and _is_for(graph, name, preparing) and graph.values[name].rate is Rate.MICRO_BATCH
+    )
 
 
 def takers(graph: Graph, arrangement: Arrangement) -> frozenset[int]:
-    """The numbers of the actions that take what exchanges give, and of all that follows from them in the same chunk."""
-    taken: set[int] = set()
+    """The numbers of the actions that take what exchanges give, and of all that follows from them in the same chunk.
+
+    Of an exchange of several steps, those that follow upon one another at once are none.
+    """
+    preparing, values = _preparing(graph), exchanged(graph)
+    given, taken = set[int](), set[int]()
     found = []
-    for index in sorted(_preparing(graph, arrangement)):
-        action = arrangement.actions[index]
-        if not action.kind.is_communication or not taken.isdisjoint(action.reads):
+    for index, action in enumerate(arrangement.actions):
+        is_step = not action.op and action.writes and arrangement.tensors[action.writes[0]].value in values
+        if not _is_of_chunk(action) or not (is_step or action.op in preparing):
+            continue
+        waits_for = taken if action.kind.is_communication else given | taken
+        if not waits_for.isdisjoint(action.reads):
             taken.update(action.writes)
             found.append(index)
+        elif action.kind.is_communication:
+            given.update(action.writes)
     return frozenset(found)
 
 
-def _preparing(graph: Graph, arrangement: Arrangement) -> set[int]:
-    """Exchanges and takers: the largest set of which each is read by others of its chunk or by the update alone."""
-    actions = arrangement.actions
-    lasts = [graph.values[tensor.value].rate is Rate.STEP for tensor in arrangement.tensors]
-    readers: dict[int, list[int]] = {}
-    for index, action in enumerate(actions):
-        for tensor in action.reads:
-            readers.setdefault(tensor, []).append(index)
-    found = {index for index, action in enumerate(actions) if _may_prepare(action)}
-    before = -1
-    while len(found) != before:
-        before = len(found)
-        for index in sorted(found, reverse=True):
-            chunk = _chunk(actions[index])
-            for i in _following(actions[index], readers):
-                if actions[i].phase is not Phase.UPDATE and not (i in found and _chunk(actions[i]) == chunk):
-                    found.discard(index)
-        given: set[int] = set()
-        for index in sorted(found):
-            action = actions[index]
-            read = [tensor for tensor in action.reads if not lasts[tensor]]
-            if action.kind.is_communication or (read and given.issuperset(read)):
-                given.update(action.writes)
-            else:
-                found.remove(index)
-    return found
+def _preparing(graph: Graph) -> frozenset[str]:
+    """The largest set of ops of backward passes that read, of micro-batches, and make what they and the update read."""
+    found = frozenset(
+        op.name for op in graph.ops if op.phase in BACKWARD and op.inputs and act_rate(graph, op) is Rate.MICRO_BATCH
+    )
+    while True:
+        left = frozenset(name for name in found if _prepares(graph, graph.by_name[name], found))
+        if left == found:
+            return found
+        found = left
 
 
-def _may_prepare(action: Action) -> bool:
+def _prepares(graph: Graph, op: Op, others: frozenset[str]) -> bool:
+    read = [name for name in op.inputs if graph.values[name].rate is Rate.MICRO_BATCH]
+    return all(name in graph.producer and _is_for(graph, name, others) for name in read) and all(
+        _is_for(graph, name, others) for name in op.outputs
+    )
+
+
+def _is_for(graph: Graph, value: str, preparing: frozenset[str]) -> bool:
+    """Whether what prepares the update, and the update, alone read a value."""
+    return all(op.name in preparing or op.phase is Phase.UPDATE for op in graph.consumers[value])
+
+
+def _is_of_chunk(action: Action) -> bool:
     """Whether an action of a backward pass stays on its stage."""
-    backward = action.phase in (Phase.BACKWARD, Phase.WEIGHT) and action.rate is Rate.MICRO_BATCH
+    backward = action.phase in BACKWARD and action.rate is Rate.MICRO_BATCH
     return backward and action.kind is not ActKind.TRANSFER
-
-
-def _chunk(action: Action) -> tuple[Phase, int]:
-    return action.phase, action.lap
-
-
-def _following(action: Action, readers: Mapping[int, Sequence[int]]) -> Iterator[int]:
-    """The actions that read what one writes."""
-    for tensor in (*action.writes, *action.updates):
-        yield from readers.get(tensor, ())

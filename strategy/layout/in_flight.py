@@ -61,13 +61,13 @@ class UnitRun:
         return self._straight[key]
 
     def _count(self, written: Leg, read: Collection[Leg], arrives: bool) -> int:
-        begins = [time + arrives for time in self._begins_of(written)]
-        ends = sorted(max(times) + 1 for times in zip(*(self._begins_of(leg) for leg in read), strict=True))
+        begins = [time + arrives for time in self.begins_of(written)]
+        ends = sorted(max(times) + 1 for times in zip(*(self.begins_of(leg) for leg in read), strict=True))
         most = max((held - bisect_right(ends, time) for held, time in enumerate(begins, 1)), default=1)
         return self.num_micro_batches if most == len(ends) else max(most, 1)
 
-    def _begins_of(self, leg: Leg) -> tuple[int, ...]:
-        """Updates follow all chunks."""
+    def begins_of(self, leg: Leg) -> tuple[int, ...]:
+        """When the chunks of a leg begin, micro-batch by micro-batch; updates follow all chunks."""
         if leg in self.begins:
             return self.begins[leg]
         count = len(next(iter(self.begins.values())))
@@ -80,7 +80,7 @@ class UnitRun:
             for leg, times in self.begins.items()
             if leg.stage == written.stage and not first <= self._graph_position(leg) <= last
         ]
-        held = zip(self._begins_of(written), *map(self._begins_of, read), strict=True)
+        held = zip(self.begins_of(written), *map(self.begins_of, read), strict=True)
         return not any(
             bisect_left(times, max(until)) > bisect_right(times, begin) for begin, *until in held for times in outside
         )

@@ -1,21 +1,19 @@
 """Objective: the estimate of a step that the search minimises, by the schedule's own recurrence over the stages.
 
-    objective_ns = makespan_ns(schedule, micro-batches, the times of every stage)
+    objective_ns = step_ns(schedule, micro-batches, the times of every stage)
 
-An act is priced on the rank with the largest pieces, and counts in full where it is (`account_of`): in every chunk of
-its stage, lap and phase, or once, before the first chunk of a step or after the last. A transfer of a micro-batch is
-the message from its place along the pipeline to the next. What runs beside other work counts in full, but for messages
-where these overlap: the simulator knows about overlap, the objective does not.
+An act is priced on the rank with the largest pieces, and counts where it is (`account_of`): in every chunk of its
+stage, lap and phase, or once, before the first chunk of a step or after the last. A transfer of a micro-batch is the
+message from its place along the pipeline to the next. Conversions that no layer waits for (`overlapped`) count beside
+the chunk where collectives run beside computation; how long it lasts then, `step_times` says. What else runs beside
+other work counts in full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
@@ -27,21 +25,18 @@ from strategy.graph.graph import Graph, Phase
 from strategy.graph.signature import Signature, piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Pipeline, arrange
 from strategy.layout.layout import Layout
+from strategy.layout.overlapped import is_overlapped
 from strategy.layout.schedule import at_position, position_of
+from strategy.layout.step_times import OVERLAPPED, Overlap, StepTimes, no_times, step_ns
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate, TensorSpec
 
-if TYPE_CHECKING:  # what runs a plan needs no compiler
-    from strategy.layout.makespan import IntArray, PipelineTimes
-
 Account = tuple[str, tuple[int, ...]]
-"""Where an act counts: the name of a field of `PipelineTimes`, and its place in that array."""
+"""Where an act counts: the name of a field of `StepTimes`, and its place in that array."""
 
 CHUNKS = {Phase.FORWARD: "forward_ns", Phase.BACKWARD: "backward_ns", Phase.WEIGHT: "weight_ns"}
 """Phase -> the field of its chunks."""
-ONCE = ("before_ns", "after_ns")
-"""The fields of what is done once per step."""
 
 
 def account_of(rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
@@ -52,6 +47,14 @@ def account_of(rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
     if phase is Phase.UPDATE:
         return "after_ns", (stage,)
     return ("before_ns", (stage,)) if rate is Rate.STEP else (CHUNKS[phase], (stage, lap))
+
+
+def conversion_account(
+    graph: Graph, pipeline: Pipeline, value: str, rate: Rate, phase: Phase, stage: int, lap: int
+) -> Account:
+    """Where a conversion on one stage counts."""
+    name, place = account_of(rate, phase, stage, lap)
+    return (OVERLAPPED[name] if pipeline.overlaps and is_overlapped(graph, value, rate, phase) else name), place
 
 
 def message_account(pipeline: Pipeline, stages: int, rate: Rate, phase: Phase, stage: int, lap: int) -> Account:
@@ -148,36 +151,34 @@ class _Alike:
         return self.places[source, target]
 
 
-def pipeline_times(
+def step_times(
     graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline
-) -> PipelineTimes:
+) -> StepTimes:
     """What the stages of a laid-out graph do, and for how long."""
     features = all_features(graph, layout, arrangement, cost)
-    return _pipeline_times(arrangement, features, cost, pipeline, len(layout.stages.placements))
+    return _step_times(graph, arrangement, features, cost, pipeline, len(layout.stages.placements))
 
 
 def objective_ns(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostModel, pipeline: Pipeline) -> int:
     """The objective of a laid-out graph."""
-    return _makespan_ns(pipeline, pipeline_times(graph, layout, arrangement, cost, pipeline))
+    times = step_times(graph, layout, arrangement, cost, pipeline)
+    return step_ns(pipeline.schedule, pipeline.num_micro_batches, times)
 
 
-def no_times(pipeline: Pipeline, stages: int) -> dict[str, IntArray]:
-    """The arrays of `PipelineTimes`, all zero."""
-    chunks, messages = (stages, pipeline.laps), (stages * pipeline.laps - 1,)
-    shapes = {
-        **dict.fromkeys(CHUNKS.values(), chunks),
-        **dict.fromkeys(("forward_message_ns", "backward_message_ns"), messages),
-        **dict.fromkeys(ONCE, (stages,)),
-    }
-    return {name: np.zeros(shape, np.int64) for name, shape in shapes.items()}
+def overlap_of(pipeline: Pipeline, cost: CostModel) -> Overlap:
+    """How communication runs beside computation."""
+    return replace(Overlap.of(cost.cluster), allowed=True) if pipeline.overlaps else Overlap(allowed=False)
 
 
-def _pipeline_times(
-    arrangement: Arrangement, features: Sequence[Features], cost: CostModel, pipeline: Pipeline, stages: int
-) -> PipelineTimes:
-    from strategy.layout.makespan import PipelineTimes
-
-    found = no_times(pipeline, stages)
+def _step_times(
+    graph: Graph,
+    arrangement: Arrangement,
+    features: Sequence[Features],
+    cost: CostModel,
+    pipeline: Pipeline,
+    stages: int,
+) -> StepTimes:
+    found = no_times(stages, pipeline.laps)
     known: dict[Identity, int] = {}
     accounts: dict[object, Account] = {}
     sums: dict[Account, int] = {}
@@ -185,21 +186,20 @@ def _pipeline_times(
         key = Identity(seen)
         if key not in known:
             known[key] = to_ns(cost.seconds(seen))
-        sent = action.kind is ActKind.TRANSFER
         when = action.rate, action.phase, action.stage, action.lap
-        if (sent, when) not in accounts:
-            accounts[sent, when] = message_account(pipeline, stages, *when) if sent else account_of(*when)
-        account = accounts[sent, when]
+        converts = action.step is not None and action.kind is not ActKind.TRANSFER
+        what = arrangement.tensors[action.writes[0]].value if converts else action.kind is ActKind.TRANSFER
+        if (what, when) not in accounts:
+            if isinstance(what, str):
+                account = conversion_account(graph, pipeline, what, *when)
+            else:
+                account = message_account(pipeline, stages, *when) if what else account_of(*when)
+            accounts[what, when] = account
+        account = accounts[what, when]
         sums[account] = sums.get(account, 0) + known[key]
     for (name, place), total_ns in sums.items():
         found[name][place] = total_ns
-    return PipelineTimes(**found, overlaps=pipeline.overlaps)
-
-
-def _makespan_ns(pipeline: Pipeline, times: PipelineTimes) -> int:
-    from strategy.layout.makespan import makespan_ns
-
-    return makespan_ns(pipeline.schedule, pipeline.num_micro_batches, times)
+    return StepTimes(**found, overlap=overlap_of(pipeline, cost))
 
 
 @dataclass(frozen=True)
@@ -222,12 +222,12 @@ class Priced:
         return all_features(self.graph, self.layout, self.arrangement, self.cost)
 
     @cached_property
-    def times(self) -> PipelineTimes:
+    def times(self) -> StepTimes:
         """What its stages do, and for how long."""
         count = len(self.layout.stages.placements)
-        return _pipeline_times(self.arrangement, self.features, self.cost, self.pipeline, count)
+        return _step_times(self.graph, self.arrangement, self.features, self.cost, self.pipeline, count)
 
     @property
     def objective_ns(self) -> int:
         """The objective."""
-        return _makespan_ns(self.pipeline, self.times)
+        return step_ns(self.pipeline.schedule, self.pipeline.num_micro_batches, self.times)

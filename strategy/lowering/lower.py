@@ -4,16 +4,18 @@ Every tensor becomes a register on each rank of its stage, every action an actor
 (`stage_order`), and each stream of a rank is the subsequence that belongs to it:
 
     compute      ops, slices, and on a CPU, whose core copies by itself, all collectives and copies
-    intra        collectives inside nodes, where they overlap
-    inter        collectives between nodes, where they overlap
+    intra        collectives inside nodes that a layer waits for, where they overlap
+    inter        the same between nodes
+    intra data   gathers of parameters and exchanges of gradients inside nodes, where they overlap
+    inter data   the same between nodes
     d2h, h2d     copies to the host and back, where they overlap
     0>1          transfers from one stage to another
     load         inputs; dynamic
 
-Collectives on one level of the network queue, for they would use the same links. Those on two do not hold up each
-other: gradients and parameters travel between nodes while a tensor axis inside a node goes on. Both streams keep the
-order of the stage, so that two take waits away and add none: what finishes on one finishes on two. A collective that
-goes inside nodes and between them is one act, and queues with those between. Transfers have a stream per pair of
+Collectives of one kind on one level of the network queue. Gradients and parameters travel beside what a layer waits
+for; where that is on one level, they share its links. All streams keep the order of the stage, so that more of them
+take waits away and add none: what finishes on one finishes on two. A collective that goes inside nodes and
+between them is one act, and queues with those between. Transfers have a stream per pair of
 stages, for both ends must take them in one order, the sender's, and no collective of a stage waits for another stage.
 
 Links. Every rank sends through one port per level of the network, which all its collectives and transfers share.
@@ -43,6 +45,7 @@ from strategy.graph.ops.traits import Movement, counts_flop
 from strategy.layout.arrangement import Action, Arrangement, Held, Pipeline
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
+from strategy.layout.overlapped import is_overlapped
 from strategy.lowering.folding import Folding, folding
 from strategy.lowering.memory import allocated
 from strategy.lowering.stage_order import stage_order
@@ -258,7 +261,11 @@ class _Lowering:
         if action.kind is ActKind.COPY and self.pipeline.overlaps:
             cost = op_definition(self.graph.by_name[action.op].kind).cost
             return "d2h" if cost == Movement(Space.HOST) else "h2d"
-        return features.level if action.kind.is_communication and self.pipeline.overlaps else "compute"
+        if not (action.kind.is_communication and self.pipeline.overlaps):
+            return "compute"
+        value = self.arrangement.tensors[action.writes[0]].value
+        data = not action.op and is_overlapped(self.graph, value, action.rate, action.phase)
+        return f"{features.level} data" if data else features.level
 
     def _add_actor(self, action: Action, rank: int, features: Features, task: Task, number: int | None) -> int:
         there, rate = self.ports, action.rate

@@ -6,25 +6,29 @@ On each stage the step runs as
     chunks     forward and backward passes of the micro-batches, lap by lap, in the order of the schedule
     epilogue   the update
 
-What takes the result of an exchange of gradients (a cast, a sum over micro-batches) is postponed, where collectives run
-beside computation, until another layer is done: else computation would stand still for as long as the exchange takes.
+Where collectives run beside computation, what takes the result of an exchange of gradients (a cast, a sum over
+micro-batches) is postponed until another layer is done, and parameters are gathered while the layer ahead is computed:
+else computation would stand still for as long as these take.
 
-    compute    | b2    | b1     take 2 | f1   take 1 | f2        b2, b1   backward pass of layers 2 and 1
-    inter          | exchange 2 | exchange 1 |                   f1, f2   forward pass of the next chunk
+    compute       | b3    | b2      take 3 | b1   take 2 | f1 take 1       b3, b2, b1   backward pass of layers
+    inter data    | gather 2 | exchange 3, gather 1 | exchange 2 |         f1           forward pass of the next chunk
 
-The gradient of one layer is held for the time of another, in exchange. A chunk of the same passes as the one before
-does not come in between: its own exchange would need the memory that is taken from, and what waits for that, this one.
-So the order is one in which a stage could do one action after another, and no stream waits for what comes behind.
+The gradient of one layer, and the parameters of another, are held for the time of a third, in exchange. A chunk of the
+same passes as the one before does not come in between: its own exchange would need the memory that is taken from, its
+own parameters that which the one before may still read. So the order is one in which a stage could do one action after
+another, and no stream waits for what comes behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from strategy.graph.graph import Graph, Phase
 from strategy.layout.arrangement import Action, Arrangement, Pipeline
 from strategy.layout.gradient_exchange import takers
+from strategy.layout.parameter_gathers import gathers
 from strategy.layout.schedule import chunk_order
 from strategy.sbp.tensor import Rate
 
@@ -45,14 +49,15 @@ def stage_order(
     graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stages: int
 ) -> Iterator[tuple[list[list[int]], list[int]]]:
     """Stage by stage: lists of actions, by their numbers, and these lists in order, each as often as it is run."""
-    taking = takers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
+    postponed = takers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
+    advanced = gathers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
     staged: list[dict[Part, list[int]]] = [{} for _ in range(stages)]
     for index, action in enumerate(arrangement.actions):
         staged[action.stage].setdefault(part_of(action), []).append(index)
     layers = [graph.by_name[action.op].layer if action.op else None for action in arrangement.actions]
     for stage, parts in enumerate(staged):
-        runs = {part: _layer_runs(indices, layers, taking) for part, indices in parts.items()}
-        yield _with_postponed([part for part in _parts_in_order(pipeline, stages, stage) if part in parts], runs)
+        runs = {part: _layer_runs(indices, layers, advanced, postponed) for part, indices in parts.items()}
+        yield _interleaved([part for part in _parts_in_order(pipeline, stages, stage) if part in parts], runs)
 
 
 def _parts_in_order(pipeline: Pipeline, stages: int, stage: int) -> Iterator[Part]:
@@ -62,36 +67,47 @@ def _parts_in_order(pipeline: Pipeline, stages: int, stage: int) -> Iterator[Par
     yield EPILOGUE
 
 
-_Run = tuple[list[int], list[int]]
-"""Actions of a layer: those at once, and those that are postponed."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Actions of a layer: those that may come a layer earlier, those in between, and those that come a layer later."""
+
+    ahead: tuple[int, ...]
+    now: tuple[int, ...]
+    later: tuple[int, ...]
 
 
-def _with_postponed(order: Sequence[Part], runs: dict[Part, list[_Run]]) -> tuple[list[list[int]], list[int]]:
-    """The parts of a stage in order; what the last run of one postpones comes behind the first run of the next."""
+def _interleaved(order: Sequence[Part], runs: dict[Part, list[_Run]]) -> tuple[list[list[int]], list[int]]:
+    """The parts of a stage in order; what runs at both ends advance and postpone comes within the next parts."""
     lists: list[list[int]] = []
-    known: dict[tuple[Part, Part, Part], int] = {}
+    known: dict[tuple[Part, ...], int] = {}
     numbers = []
     for before, part, after in zip((None, *order), order, (*order[1:], None), strict=False):
-        key = _left_over(before, part), part, _left_over(part, after)
+        behind, in_front = _reach_over(before, part), _reach_over(part, after)
+        key = behind, before if behind else None, part, in_front, after if in_front else None
         if key not in known:
             known[key] = len(lists)
-            waiting = runs[key[0]][-1][1] if key[0] is not None else []
-            found: list[int] = []
-            for at_once, later in runs[part]:
-                found += at_once
+            waiting = runs[before][-1].later if behind and before is not None else ()
+            found = [] if behind else list(runs[part][0].ahead)
+            following = [run.ahead for run in runs[part][1:]]
+            following.append(runs[after][0].ahead if in_front and after is not None else ())
+            for run, next_ahead in zip(runs[part], following, strict=True):
+                found += next_ahead
+                found += run.now
                 found += waiting
-                waiting = later
-            lists.append(found if key[2] is not None else found + waiting)
+                waiting = run.later
+            lists.append(found if in_front else [*found, *waiting])
         numbers.append(known[key])
     return lists, numbers
 
 
-def _left_over(part: Part | None, following: Part | None) -> Part | None:
-    """The part, if what it postpones last comes within the one that follows."""
-    return None if part == following or following in (None, EPILOGUE) else part
+def _reach_over(before: Part | None, after: Part | None) -> bool:
+    """Whether what the first run of one part advances, and the last run of that before postpones, passes its end."""
+    return before != after and before not in (None, PROLOGUE) and after not in (None, EPILOGUE)
 
 
-def _layer_runs(indices: Sequence[int], layers: Sequence[int | None], taking: frozenset[int]) -> list[_Run]:
+def _layer_runs(
+    indices: Sequence[int], layers: Sequence[int | None], advanced: frozenset[int], postponed: frozenset[int]
+) -> list[_Run]:
     """The actions of a part, layer by layer; what is of none belongs to the layer ahead of it, or to the first."""
     of_layer: list[tuple[int | None, int]] = []
     layer = next((layers[index] for index in indices if layers[index] is not None), None)
@@ -101,5 +117,6 @@ def _layer_runs(indices: Sequence[int], layers: Sequence[int | None], taking: fr
     found = []
     for _, run in groupby(of_layer, key=lambda pair: pair[0]):
         members = [index for _, index in run]
-        found.append(([i for i in members if i not in taking], [i for i in members if i in taking]))
+        ahead, later = (tuple(i for i in members if i in some) for some in (advanced, postponed))
+        found.append(_Run(ahead, tuple(i for i in members if i not in advanced and i not in postponed), later))
     return found

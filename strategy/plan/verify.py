@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from strategy.base.errors import EnvironmentLacks, SbplanError
+from strategy.base.errors import EnvironmentLacks, InputError, SbplanError
 from strategy.base.units import format_bytes
 from strategy.bounds.certificate import certificate_of
 from strategy.bounds.replay import Replayed, replay
@@ -242,7 +242,11 @@ def _figures(plan: Plan) -> Iterator[str]:
     claims = plan.claims
     if claims.memory_limit_bytes > plan.cluster.largest_memory_bytes:
         yield f"memory_limit_bytes: {claims.memory_limit_bytes}, a device has {plan.cluster.largest_memory_bytes}"
-    objective_s = plan.priced.objective_ns / 1e9
+    try:
+        objective_s = plan.priced.objective_ns / 1e9
+    except InputError as error:
+        yield f"objective_s: {error}"
+        return
     if abs(objective_s - claims.objective_s) > RELATIVE_TOLERANCE * objective_s:
         yield f"objective_s: {claims.objective_s} claimed, {objective_s} found"
         return

@@ -56,7 +56,7 @@ def certified(
     at = {cut: i for i, cut in enumerate(every)}
     multipliers = {place: _numbered(prices, at) for place, (_, prices) in found.items()}
     for place, (config, _) in found.items():
-        proved = min(proved, proved_of(forms, multipliers[place], every, config, ""))
+        proved = min(proved, proved_of(forms, multipliers[place], every, config, bound_ns, ""))
     closed = {place: at[cut] for place, cut in illegal.items()}
     return BoundCertificate(pins, len(configs), layers, tuple(every), multipliers, closed), proved
 

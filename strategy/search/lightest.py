@@ -16,8 +16,9 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.linear_step import blocks
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import HELD, SIZE, SUMS, TIMES, FloatArray
+from strategy.bounds.point import AHEAD, HELD, SIZE, SUMS, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
+from strategy.layout.step_times import Overlap
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.models import Model
@@ -65,8 +66,8 @@ def _light_proposals(
     for config in light[:LOOKED_AT]:
         answer = templates.answer(Question(config, _byte_weights(config, layers), False, np.inf, UNLIMITED))
         if answer.proposed is not None:
-            overlaps, between_ns = request.cost.cluster.overlaps, answer.proposed.between_ns
-            found = pipelined(answer.proposed.parts, config, layers, between_ns, overlaps=overlaps)
+            overlap, between_ns = Overlap.of(request.cost.cluster), answer.proposed.between_ns
+            found = pipelined(answer.proposed.parts, config, layers, between_ns, overlap)
             yield LayoutProposal(found, answer.proposed.signatures, answer.proposed.deep_ops)
 
 
@@ -74,7 +75,7 @@ def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:
     """(SIZE,): bytes by how often the first stage holds them, and a little of time."""
     weights, where = np.zeros(SIZE), parts_at(config, layers)[0]
     weights[TIMES] = 1.0
-    weights[HELD] = weights[SUMS] = NS_PER_BYTE * where.sum(0)
+    weights[HELD] = weights[AHEAD] = weights[SUMS] = NS_PER_BYTE * where.sum(0)
     for part, in_flight in blocks(config, 0, sums=True):
         weights[part] = NS_PER_BYTE * np.array(in_flight) @ where
     return weights

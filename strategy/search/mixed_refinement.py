@@ -22,7 +22,20 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.mixed_bound import mixed_bounds_ns
-from strategy.bounds.point import HELD, MESSAGES, MICRO, PASSES, SAVED, SIZE, SUMS, TIMES, WAITING, FloatArray
+from strategy.bounds.point import (
+    AHEAD,
+    HELD,
+    MESSAGES,
+    MICRO,
+    MICRO_OVERLAPPED,
+    PASSES,
+    SAVED,
+    SIZE,
+    SUMS,
+    TIMES,
+    WAITING,
+    FloatArray,
+)
 from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.comm.hierarchical import by_node
 from strategy.graph.signature import Signature
@@ -30,6 +43,7 @@ from strategy.layout.arrangement import arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings, Converter, lay_out
 from strategy.layout.schedule import at_position
+from strategy.layout.step_times import Overlap
 from strategy.models import Model
 from strategy.sbp.placement import Placement
 from strategy.search.box import EXHAUSTED, Box
@@ -151,10 +165,11 @@ class MixedRefinement:
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
         found[MICRO] *= config.num_micro_batches
+        found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
         byte = SCARCE * box.bound_ns / min(self.request.memory_limits(config))
         in_flight = min(config.pp, config.num_micro_batches)
-        for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
+        for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
             found[part] = byte * often * layers if box.tries else 0.0
         return found
 
@@ -188,7 +203,7 @@ class _PricedLayouts:
             parts=[self._parts(placement) for placement in placements],
             between_ns=(ahead, back),
             limits=[limit / margin for limit in request.memory_limits(config)],
-            overlaps=request.cost.cluster.overlaps,
+            overlap=Overlap.of(request.cost.cluster),
         )
         found = pipeline.best()
         if found is None:

@@ -12,9 +12,10 @@ import numpy as np
 
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import HELD, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import AHEAD, HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import Overlap
 from strategy.search.box import Box
 from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
@@ -84,18 +85,18 @@ class Prospects:
             layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
             least = TIE * box.bound_ns / self.request.memory_limit_bytes * layers
             in_flight = min(config.pp, config.num_micro_batches)
-            for part, often in ((HELD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
+            for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
                 weights[part] = HARDER**box.tries * np.maximum(weights[part], often * least)
         return weights
 
     def propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
         """Add the configurations of a box under the layouts that cost least; says how crowded memory is with them."""
         request, best_ns, within = self.request, self.best_ns, box.within
-        overlaps, least_ns, fitting_ns = request.cost.cluster.overlaps, math.inf, math.inf
+        overlap, least_ns, fitting_ns = Overlap.of(request.cost.cluster), math.inf, math.inf
         for one in box.configs:
             if within is None or within.step_ns(one, point) >= best_ns:
                 continue
-            found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlaps=overlaps)
+            found = pipelined(answer.parts, one, request.model.layers, answer.between_ns, overlap)
             proposal = LayoutProposal(found, answer.signatures, answer.deep_ops)
             self.known.proposals.append(proposal)
             least_ns = min(least_ns, found.step_ns)

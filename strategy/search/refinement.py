@@ -27,10 +27,12 @@ from strategy.bounds.closed_forms import all_of_micro_batch, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
+    AHEAD,
     DEFERRED,
     HELD,
     MESSAGES,
     MICRO,
+    MICRO_OVERLAPPED,
     PASSES,
     SAVED,
     SIZE,
@@ -309,8 +311,9 @@ class Refinement:
         layers = np.array([1.0, self.request.model.layers - 2, 1.0]) / config.pp
         found[TIMES] = np.tile(layers, len(PASSES))
         found[MICRO] *= config.num_micro_batches
+        found[MICRO_OVERLAPPED] *= config.num_micro_batches
         found[MESSAGES] = config.num_micro_batches if config.pp > 1 else 0
-        for part in (HELD, SUMS, SAVED, WAITING, DEFERRED):
+        for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED):
             if priced[part].any():
                 found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
         return LITTLE * found

@@ -9,6 +9,7 @@ from strategy.bounds.closed_forms import ClosedForms, on_axes
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import PARTS, FloatArray, time_at
 from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axis, on_tensor_axis, restricted
+from strategy.layout.step_times import Overlap
 from strategy.search.box import Box
 from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.space.candidates import Request
@@ -58,7 +59,7 @@ class SharedCuts:
             self.request.memory_limit_bytes,
             forms.least(config),
             forms.inequalities(config),
-            overlaps=self.request.cost.cluster.overlaps,
+            Overlap.of(self.request.cost.cluster),
         )
 
     def share(self, box: Box) -> bool:
@@ -78,6 +79,8 @@ class SharedCuts:
     def known_points(self, box: Box) -> list[FloatArray]:
         """What templates of a box's tensor axis are known to take, with what the box takes at least beside it."""
         config, beside = box.config, self.forms.beside(box.config)
-        beside[time_at("backward_ns", 0) :][:PARTS] += self.forms.exchange_ns(config) / self.request.model.layers
+        beside[time_at("backward_overlapped_ns", 0) :][:PARTS] += (
+            self.forms.exchange_ns(config) / self.request.model.layers
+        )
         known = self.points.get(of_tensor_axis(config), [])
         return [restricted(point, on_tensor_axis(config)) + beside for point in known]

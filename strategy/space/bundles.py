@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from strategy.graph.graph import Graph, Op, Phase, deciding_op
 from strategy.layout.arrangement import Lifetimes
-from strategy.layout.objective import account_of, message_account
+from strategy.layout.objective import account_of, conversion_account, message_account
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.space.classes import Classes, OpClass, Writer
 from strategy.space.space import SearchSpace, Weight
@@ -77,7 +77,8 @@ def _weights(lifetimes: Lifetimes, space: SearchSpace, name: str, home: int, sta
         lap = lifetimes.leg(lifetimes.readers(name, stage)[0]).lap
         return 0, 0, space.weight(owner, account_of(Rate.MICRO_BATCH, Phase.FORWARD, stage, lap))
     (phase, lap), (later, other) = (lifetimes.when(name, home, stage, at=at) for at in (home, stage))
-    leaves, arrives = account_of(rate, phase, home, lap), account_of(rate, later, stage, other)
+    leaves = conversion_account(space.graph, space.pipeline, name, rate, phase, home, lap)
+    arrives = conversion_account(space.graph, space.pipeline, name, rate, later, stage, other)
     moves = message_account(space.pipeline, len(space.stages.placements), rate, phase, home, lap)
     leaving, moving, arriving = (space.weight(owner, one) for one in (leaves, moves, arrives))
     return leaving, moving, arriving

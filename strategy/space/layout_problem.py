@@ -174,11 +174,14 @@ def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
         builder.add_costs(index, np.multiply.outer(sizes, weight))
     groups: dict[object, _Readers] = {}
     for name, kept in space.kept.items():
-        spec, readers = space.graph.values[name].spec, _reading(classes, name, kept.readers)
+        spec = space.graph.values[name].spec
+        first, readers = (_reading(classes, name, each) for each in (kept.first, kept.readers))
         either = classes.writer(name) if kept.or_home else None
-        readers_of = tuple((one.index, positions) for one, positions in readers)
-        group = groups.setdefault((spec, either and either.identity, readers_of), _Readers(name, spec, either, readers))
+        readers_of = tuple(tuple((one.index, positions) for one, positions in each) for each in (first, readers))
+        alike = spec, either and either.identity, readers_of
+        group = groups.setdefault(alike, _Readers(name, spec, either, readers, first))
         group.weight = group.weight + kept.weight
+        group.first_weight = group.first_weight + kept.first_weight
     for group in groups.values():
         group.add(space, builder)
 
@@ -233,10 +236,15 @@ class _Readers:
     spec: TensorSpec
     writer: Writer | None
     readers: Reading
+    first: Reading = ()
     weight: Weight = 0
+    first_weight: Weight = 0
 
     def add(self, space: SearchSpace, builder: ProblemBuilder) -> None:
-        """Count each layout once; where one class alone may want it, as a part of its own cost."""
+        """Count each layout once; where one class alone may want it, as a part of its own cost.
+
+        A layout is kept for nobody, for the first readers alone, or for all.
+        """
         if self.writer is not None:
             (reader, (position, *_)), *_ = self.readers
             layouts = [option.inputs[position] for option in reader.options]
@@ -246,15 +254,20 @@ class _Readers:
             table = Table(np.multiply.outer(np.minimum.outer(*sizes), self.weight))
             builder.add_edge(self.writer.found.index, reader.index, table)
             return
-        for layout, among in _wanted(self.readers).items():
-            price = np.multiply(_nbytes(space, self.spec, layout), self.weight)
+        first, later = _wanted(self.first), _wanted(self.readers)
+        for layout in dict.fromkeys((*first, *later)):
+            nbytes, ways = _nbytes(space, self.spec, layout), (first.get(layout, []), later.get(layout, []))
+            prices = [np.multiply(nbytes, weight) for weight in (self.first_weight, self.weight)]
+            among = [(index, wants, way) for way, each in enumerate(ways) for index, wants in each]
             if len(among) == 1:
-                ((index, wants),) = among
-                builder.add_costs(index, np.multiply.outer(wants.astype(np.int64), price))
+                ((index, wants, way),) = among
+                builder.add_costs(index, np.multiply.outer(wants.astype(np.int64), prices[way]))
                 continue
-            node = builder.add_node(f"{self.name} kept in {'.'.join(map(str, layout))}", np.array([0 * price, price]))
-            for index, wants in among:
-                builder.add_edge(index, node, Table(_needs(wants, 2)))
+            said = [prices[way] for way, each in enumerate(ways) if each]
+            costs = np.array([0 * said[0], *said])
+            node = builder.add_node(f"{self.name} kept in {'.'.join(map(str, layout))}", costs)
+            for index, wants, way in among:
+                builder.add_edge(index, node, Table(_needs(wants, len(costs), len(said) - 1 if way else 0)))
 
 
 @dataclass(slots=True)
@@ -417,8 +430,8 @@ def _paid(prices: IntArray, often: IntArray) -> IntArray:
     return table
 
 
-def _needs(wants: BoolArray, width: int) -> IntArray:
-    """Who wants a copy may not leave it unused, its choice 0."""
+def _needs(wants: BoolArray, width: int, least: int = 0) -> IntArray:
+    """Who wants a copy may not leave it unused, its choice 0, nor used for `least` others alone, which come next."""
     table = np.zeros((wants.size, width), np.int64)
-    table[wants, 0] = FORBIDDEN
+    table[wants, : least + 1] = FORBIDDEN
     return table

@@ -18,9 +18,10 @@ from strategy.graph.graph import Graph, Op
 from strategy.graph.signature import Listings, SbpFilter, Signature
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.convert import Converter
-from strategy.layout.critical_path import Paths, even_paths
+from strategy.layout.critical_path import even_paths
 from strategy.layout.layout import Stages
-from strategy.layout.objective import Account
+from strategy.layout.objective import Account, overlap_of
+from strategy.layout.step_times import MeanPath, StepTimes, mean_path, no_times
 
 Keep = Callable[[Op, Signature], bool]
 """Whether a signature of an op may be chosen: how pins and rules restrict the search."""
@@ -50,11 +51,15 @@ class Kept:
         weight: of a byte.
         readers: ops that read it later.
         or_home: whether it may be kept where it lives, if that is smaller; else every layout that a reader wants is.
+        first_weight: of a byte of layouts that the first readers alone want.
+        first: ops that read it earlier, and for whom it is kept, too.
     """
 
     weight: Weight
     readers: tuple[str, ...]
     or_home: bool = False
+    first_weight: Weight = 0
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class SearchSpace:
     converter: Converter
     keep: Keep
     """Which signatures ZeRO and pins leave; what an op is `allows` says, with the rules of the axes."""
-    along: Paths | None = None
+    along: MeanPath | None = None
     """The paths whose length a choice costs; else those that pass all stages about alike."""
     owned: bool = False
     """Whether tensors may be with one rank of the data axis."""
@@ -136,12 +141,14 @@ class SearchSpace:
         return self.stages.placements[0].mesh
 
     @cached_property
-    def paths(self) -> Paths:
+    def paths(self) -> MeanPath:
         """The paths whose length a choice costs."""
         pipeline, count = self.pipeline, len(self.stages.placements)
         if self.along is not None:
             return self.along
-        return even_paths(pipeline.schedule, count, pipeline.laps, pipeline.num_micro_batches, pipeline.overlaps)
+        even = even_paths(pipeline.schedule, count, pipeline.laps, pipeline.num_micro_batches, pipeline.overlaps)
+        nothing = StepTimes(**no_times(count, pipeline.laps), overlap=overlap_of(pipeline, self.cost))
+        return mean_path(pipeline.schedule, nothing, even)
 
     def weight(self, op: Op, account: Account) -> Weight:
         """How often the paths pass an act of an op, or of a conversion for it: what a nanosecond of it costs."""

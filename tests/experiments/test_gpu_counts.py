@@ -49,7 +49,21 @@ def test_the_front_is_what_nothing_surpasses() -> None:
 
 
 def test_every_count_has_a_bound_and_those_on_the_front_a_plan(command: Command, tmp_path: Path, one_way: Path) -> None:
-    argv = [*SMALL, "--gpu", "v100", "--gpus", "8..16", "--tokens", "1B", "--pin", one_way, "--time-limit", 60]
+    argv = [
+        *SMALL,
+        "--gpu",
+        "v100",
+        "--gpus",
+        "8..16",
+        "--tokens",
+        "1B",
+        "--pin",
+        one_way,
+        "--time-limit",
+        60,
+        "--gap",
+        0.2,
+    ]
     said = command("search", *argv, "--out", tmp_path / "plan.json", "--json")
     found = json.loads(said.out)
     assert (said.code, found["status"]) == (0, "feasible")

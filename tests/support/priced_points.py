@@ -2,12 +2,15 @@
 
 Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetime_peak`, from their definitions:
 
-    times       every act counts in full in the chunk (stage, lap, phase) that it belongs to, or once, before the first
-                chunk of its stage or after the last; a transfer of a micro-batch to the next place of its pass is the
-                message between the two. Where weight gradients have no chunks of their own they follow the backward
-                pass at once.
+    times       every act counts in the chunk (stage, lap, phase) that it belongs to, or once, before the first chunk of
+                its stage or after the last; a transfer of a micro-batch to the next place of its pass is the message
+                between the two. Where weight gradients have no chunks of their own they follow the backward pass at
+                once. Where communication overlaps, conversions that no layer waits for are counted apart: all that are
+                done once, of what is made of variables alone, and of what only the update needs.
     objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
-                message has arrived; a message keeps its sender busy unless messages overlap
+                message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
+                its own acts, which what is counted apart and messages slow down, or as what is counted apart. What is
+                done once hides behind the first chunk, or behind the last one, or slows it down
     memory      every tensor takes its largest piece, in whole lines of 64 bytes, in all its blocks, while it lives
 
 What an act costs is the cost model's to say, which acts there are and how long tensors live is the arrangement's.
@@ -31,7 +34,7 @@ import numpy.typing as npt
 from strategy.base.errors import SbpError
 from strategy.base.units import to_ns
 from strategy.cost.measurement import Features
-from strategy.graph.graph import Phase, deciding_op
+from strategy.graph.graph import Graph, Phase, Role, deciding_op
 from strategy.graph.signature import piece_specs
 from strategy.layout.arrangement import Action, Arrangement, Held, arrange
 from strategy.layout.convert import Converter, lay_out
@@ -44,7 +47,10 @@ from tests.support.listed_plans import Listed
 IntArray = npt.NDArray[np.int64]
 Picks = tuple[int, ...]
 Key = tuple[object, ...]
-"""("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time)."""
+"""("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time); what
+is counted apart ends with "apart"."""
+PARTS_OF_NS = 64
+"""What is slowed down is counted in whole parts of a nanosecond."""
 LINE = 64
 """Bytes in whole numbers of which blocks are held."""
 IMPOSSIBLE = 2**62
@@ -128,6 +134,8 @@ class _Arranged:
     group_of: dict[str, int] = field(init=False)
     decides: dict[str, Picks] = field(init=False)
     """Value -> the groups that its conversions follow from, ascending."""
+    not_waited_for: frozenset[str] = field(init=False)
+    """Values that no layer waits for."""
 
     def __post_init__(self) -> None:
         graph = self.listed.graph
@@ -137,6 +145,7 @@ class _Arranged:
         for name in graph.values:
             ops = [*graph.consumers[name], *filter(None, [deciding_op(graph, name)])]
             self.decides[name] = tuple(sorted({self.group_of[op.name] for op in ops}))
+        self.not_waited_for = _not_waited_for(graph)
 
     def parts(self, layout: Layout) -> dict[Picks, dict[Key, int]]:
         """Groups -> what follows from their choice alone: nanoseconds by account, bytes by stage and time."""
@@ -145,7 +154,7 @@ class _Arranged:
         found: dict[Picks, dict[Key, int]] = defaultdict(lambda: defaultdict(int))
         for action in arrangement.actions:
             groups = (self.group_of[action.op],) if action.op else self.decides[_written(arrangement, action).value]
-            found[groups][self._account(action)] += self._act_ns(layout, arrangement, action)
+            found[groups][self._account(arrangement, action)] += self._act_ns(layout, arrangement, action)
         for tensor in arrangement.tensors:
             nbytes = self._nbytes(tensor)
             for time in range(tensor.lifetime.begin, tensor.lifetime.end):
@@ -163,8 +172,16 @@ class _Arranged:
                 except SbpError:
                     yield self.decides[copy.value]
 
-    def _account(self, action: Action) -> Key:
+    def _account(self, arrangement: Arrangement, action: Action) -> Key:
         """Where an act counts."""
+        found = self._place(action)
+        converts = not action.op and action.step is not None and action.kind is not ActKind.TRANSFER
+        if not (converts and self.listed.pipeline.overlaps):
+            return found
+        once = found[0] in ("before", "after")
+        return (*found, "apart") if once or _written(arrangement, action).value in self.not_waited_for else found
+
+    def _place(self, action: Action) -> Key:
         if action.phase is Phase.UPDATE:
             return "after", action.stage
         if action.rate is Rate.STEP:
@@ -210,6 +227,29 @@ class _Arranged:
         return -(-piece.nbytes // LINE) * LINE * tensor.lifetime.blocks
 
 
+def _not_waited_for(graph: Graph) -> frozenset[str]:
+    """What is made of variables alone, and what is made in backward passes of what no layer reads, for none to read."""
+    constant = {name for name, value in graph.values.items() if value.role is Role.VARIABLE}
+    for op in graph.ops:
+        if op.inputs and op.phase is not Phase.UPDATE and set(op.inputs) <= constant:
+            constant |= set(op.outputs)
+    often = {name for name, value in graph.values.items() if value.rate is Rate.MICRO_BATCH}
+    backward = [op for op in graph.ops if op.phase in (Phase.BACKWARD, Phase.WEIGHT)]
+    made = {name for op in backward for name in op.outputs}
+    layers = {op.name for op in graph.ops if op.phase is Phase.FORWARD}
+    layers |= {op.name for op in backward if not op.inputs or not {*op.inputs, *op.outputs, *op.updates} & often}
+    while True:
+        read = {name for op in graph.ops if op.name in layers for name in op.inputs}
+        more = {
+            op.name
+            for op in backward
+            if set(op.outputs) & read or any(name in often and (name in read or name not in made) for name in op.inputs)
+        }
+        if more <= layers:
+            return frozenset(constant | {name for name in made & often if name not in read})
+        layers |= more
+
+
 def _written(arrangement: Arrangement, action: Action) -> Held:
     return arrangement.tensors[action.writes[0]]
 
@@ -234,6 +274,7 @@ class _Tables:
         places, stages = range(config.pp * pipeline.laps), range(config.pp)
         keys: list[Key] = [(when, stage) for when in ("before", "after") for stage in stages]
         keys += [("chunk", phase, stage, lap) for phase in Phase for stage in stages for lap in range(pipeline.laps)]
+        keys += [(*key, "apart") for key in keys]
         keys += [("message", phase, place) for phase in (Phase.FORWARD, Phase.BACKWARD) for place in places]
         self.times = len(keys)
         keys += [("held", stage, time) for stage in stages for time in range(len(listed.graph.ops))]
@@ -298,25 +339,45 @@ class _Tables:
 def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
     """The recurrence of the schedule, of all points at once: (points,)."""
     pipeline, p = listed.pipeline, listed.config.pp
+    splits, laps = pipeline.schedule.splits_backward, pipeline.laps
     zero = np.zeros_like(next(iter(columns.values())))
-    order = [list(chunk_order(pipeline.schedule, p, s, pipeline.num_micro_batches, pipeline.laps)) for s in range(p)]
-    free = [columns.get(("before", stage), zero) for stage in range(p)]
+    slow = round(PARTS_OF_NS * listed.cost.cluster.device.slowdown) if pipeline.overlaps else 0
+
+    def taken(*key: object) -> IntArray:
+        phases = (Phase.BACKWARD, Phase.WEIGHT) if key[1] is Phase.BACKWARD and not splits else (key[1],)
+        return sum((columns.get((key[0], phase, *key[2:]), zero) for phase in phases), zero)
+
+    def chunk(phase: Phase, stage: int, lap: int) -> tuple[IntArray, IntArray]:
+        """How long it lasts, and how much of that nothing is done beside it."""
+        own, apart = taken("chunk", phase, stage, lap), taken("chunk", phase, stage, lap, "apart")
+        place = position_of(pipeline.schedule, p, stage, lap)
+        sent = {Phase.FORWARD: (place, place - 1), Phase.BACKWARD: (place, place + 1)}.get(phase, ())
+        messages = sum((columns.get(("message", phase, one), zero) for one in sent), zero)
+        lasts = np.maximum(PARTS_OF_NS * own + slow * (apart + messages), PARTS_OF_NS * apart)
+        return lasts, lasts - PARTS_OF_NS * apart
+
+    def once(when: str, stage: int, room: IntArray) -> IntArray:
+        apart = columns.get((when, stage, "apart"), zero)
+        hidden, late = slow * apart, PARTS_OF_NS // laps * apart - room
+        return PARTS_OF_NS * columns.get((when, stage), zero) + np.maximum(hidden, late)
+
+    order = [list(chunk_order(pipeline.schedule, p, s, pipeline.num_micro_batches, laps)) for s in range(p)]
+    first, last = ([(each[at].phase, each[at].lap) for each in order] for at in (0, -1))
+    free = [once("before", s, chunk(first[s][0], s, first[s][1])[1]) for s in range(p)]
     arrival: dict[Key, IntArray] = {}
     while any(order):
         for stage in range(p):
             while order[stage]:
                 phase, k, lap = order[stage][0].phase, order[stage][0].micro_batch, order[stage][0].lap
                 place, ahead = position_of(pipeline.schedule, p, stage, lap), phase is Phase.FORWARD
-                begins = place == (0 if ahead else p * pipeline.laps - 1) or phase is Phase.WEIGHT
+                begins = place == (0 if ahead else p * laps - 1) or phase is Phase.WEIGHT
                 if not begins and (phase, place, k) not in arrival:
                     break
                 order[stage].pop(0)
-                took = columns.get(("chunk", phase, stage, lap), zero)
-                if phase is Phase.BACKWARD and not pipeline.schedule.splits_backward:
-                    took = took + columns.get(("chunk", Phase.WEIGHT, stage, lap), zero)
+                took, _ = chunk(phase, stage, lap)
                 end = (free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])) + took
-                message = columns.get(("message", phase, place), zero)
+                message = PARTS_OF_NS * columns.get(("message", phase, place), zero)
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
                 free[stage] = end if pipeline.overlaps else end + message
-    ends = [free[stage] + columns.get(("after", stage), zero) for stage in range(p)]
-    return np.asarray(np.max(ends, axis=0))
+    ends = [free[s] + once("after", s, chunk(last[s][0], s, last[s][1])[1]) for s in range(p)]
+    return -(-np.asarray(np.max(ends, axis=0)) // PARTS_OF_NS)

@@ -24,11 +24,11 @@ from strategy.graph.signature import Signature, op_signatures, piece_specs
 from strategy.hardware.cluster import Cluster, Device, Link
 from strategy.layout.arrangement import Pipeline, arrange
 from strategy.layout.convert import Converter, lay_out
-from strategy.layout.critical_path import Paths, critical_path, length_ns
+from strategy.layout.critical_path import critical_path
 from strategy.layout.layout import Layout, Stages
-from strategy.layout.makespan import PipelineTimes, makespan_ns
-from strategy.layout.objective import no_times, pipeline_times
+from strategy.layout.objective import overlap_of, step_times
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, mean_path, no_times, step_ns
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
@@ -46,7 +46,7 @@ class GraphCase:
     stages: Stages
     pipeline: Pipeline
     cost: CostModel
-    paths: Paths
+    paths: MeanPath
     options: dict[str, tuple[Signature, ...]]
 
     @cached_property
@@ -112,10 +112,10 @@ def every_layout(case: GraphCase) -> Iterator[Priced]:
 def price(case: GraphCase, layout: Layout) -> Priced:
     """What a layout costs and holds, by the arrangement alone."""
     arrangement = arrange(case.graph, layout, case.pipeline)
-    times = pipeline_times(case.graph, layout, arrangement, case.cost, case.pipeline)
+    times = step_times(case.graph, layout, arrangement, case.cost, case.pipeline)
     peaks = lifetime_peaks(case.graph, case.stages, arrangement)
-    objective = makespan_ns(case.pipeline.schedule, case.pipeline.num_micro_batches, times)
-    return Priced(length_ns(case.space.paths.counts, times), objective, max(peaks), layout)
+    objective = step_ns(case.pipeline.schedule, case.pipeline.num_micro_batches, times)
+    return Priced(case.space.paths.length(times), objective, max(peaks), layout)
 
 
 def ties(graph: Graph, options: dict[str, tuple[Signature, ...]]) -> list[list[Op]]:
@@ -146,12 +146,13 @@ def random_case(seed: int, *, axes: int = 1, stages: int = 1, most: int = 400) -
     size = math.prod(mesh)
     names = ("data", "tensor")[:axes]
     placements = tuple(Placement(tuple(range(s * size, (s + 1) * size)), mesh, names) for s in range(stages))
+    cost = _random_cost(rng, size * stages)
     return GraphCase(
         graph,
         Stages(placements, _random_stages(rng, graph, stages)),
         pipeline,
-        _random_cost(rng, size * stages),
-        random_paths(rng, pipeline, stages),
+        cost,
+        random_paths(rng, pipeline, stages, cost),
         _random_options(rng, graph, mesh, most),
     )
 
@@ -336,7 +337,7 @@ def _random_cost(rng: random.Random, devices: int) -> CostModel:
     def latency() -> float:
         return rng.choice((0.0, 1e-9, 1e-7, 1e-6))
 
-    device = Device("random", "numpy", 2**40, rate(), rate(), latency())
+    device = Device("random", "numpy", 2**40, rate(), rate(), latency(), slowdown=rng.choice((0.0, 0.2)))
     per_node = rng.choice((devices, 2, 1)) if devices % 2 == 0 else devices
     links = (Link(rate(), latency()), Link(rate(), latency()))
     return CostModel(Cluster("random", devices // per_node, per_node, device, *links), {}, latency())
@@ -357,15 +358,16 @@ def _random_options(rng: random.Random, graph: Graph, mesh: Shape, most: int) ->
     return options
 
 
-def random_paths(rng: random.Random, pipeline: Pipeline, stages: int) -> Paths:
+def random_paths(rng: random.Random, pipeline: Pipeline, stages: int, cost: CostModel) -> MeanPath:
     """The critical path of random times, or its mean with others."""
 
-    def one() -> Paths:
+    def one() -> MeanPath:
         arrays = {
             name: np.array([rng.randrange(9) for _ in zeros.flat], np.int64).reshape(zeros.shape)
-            for name, zeros in no_times(pipeline, stages).items()
+            for name, zeros in no_times(stages, pipeline.laps).items()
         }
-        times = PipelineTimes(**arrays, overlaps=pipeline.overlaps)
-        return critical_path(pipeline.schedule, pipeline.num_micro_batches, times)
+        times = StepTimes(**arrays, overlap=overlap_of(pipeline, cost))
+        path = critical_path(pipeline.schedule, pipeline.num_micro_batches, in_ticks(pipeline.schedule, times))
+        return mean_path(pipeline.schedule, times, path)
 
     return one() if rng.random() < 0.5 else one().and_also(one())

@@ -21,10 +21,10 @@ from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
-from strategy.layout.critical_path import Paths, critical_path
+from strategy.layout.critical_path import critical_path
 from strategy.layout.layout import Layout
-from strategy.layout.makespan import PipelineTimes
 from strategy.layout.objective import Priced
+from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, longest_mix, mean_path
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.space.candidates import Request, space_of
@@ -33,6 +33,8 @@ from strategy.space.space import SearchSpace
 
 NEGLIGIBLE = 1e-3
 """A part of the objective that it is not worth looking at a second layout for, where any gap is allowed."""
+MOST_MIXES = 8
+"""So many mixes of paths are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Solved:
     objective_ns: int
     bound_ns: int
     peaks: tuple[int, ...]
-    times: PipelineTimes
+    times: StepTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class _Examination:
         rule_based = free.rule_based()
         bound, signatures = free.solve(*([] if rule_based is None else [rule_based]))
         found = None if signatures is None else self._evaluated(signatures, bound)
-        if found is not None and self.config.pp > 1 and not self._is_beaten(bound):
+        if found is not None and self._has_paths and not self._is_beaten(bound):
             found = self._focus_on_critical(found, None)
             bound = found.bound_ns
         if found is not None and self._fits(found):
@@ -140,7 +142,7 @@ class _Examination:
         limited_bound, best = self._within_memory(bound, rule_based, found)
         if best is None:
             return CandidateBound(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
-        if self.config.pp > 1 and not self._is_beaten(best.bound_ns):
+        if self._has_paths and not self._is_beaten(best.bound_ns):
             best = best if self._is_close(best) else self._focus_on_critical(best, self.memory_limit_bytes, found)
         best = self._no_worse_than_deduced(best)
         return CandidateBound(bound, best.bound_ns, best)
@@ -158,25 +160,46 @@ class _Examination:
     def _fits(self, found: Solved) -> bool:
         return max(found.peaks) <= self.memory_limit_bytes
 
-    def _critical(self, found: Solved) -> Paths:
+    def _critical(self, found: Solved) -> MeanPath:
         """The critical path of a layout."""
-        return critical_path(self.config.schedule, self.config.num_micro_batches, found.times)
+        schedule, times = self.config.schedule, found.times
+        path = critical_path(schedule, self.config.num_micro_batches, in_ticks(schedule, times))
+        return mean_path(schedule, times, path)
+
+    @property
+    def _has_paths(self) -> bool:
+        """Whether which path is critical depends on the layout."""
+        return self.config.pp > 1 or self.space.pipeline.overlaps
 
     def _focus_on_critical(self, found: Solved, limit: int | None, *others: Solved | None) -> Solved:
-        """Count the critical path alone: a second bound, and perhaps a better layout that holds no more than may be."""
-        alone = replace(self.space, along=self._critical(found))
-        known = [one.layout.signatures for one in (found, *others) if one is not None]
-        try:
-            bound, signatures = WeightedProblem.of(alone, limit, self.budget, self.cutoff_ns, self.gap).solve(*known)
-        except OutOfTimeError:
-            return found
-        bound = min(max(bound, found.bound_ns), found.objective_ns)
-        found = replace(found, bound_ns=bound)
-        if signatures is not None and not self._is_close(found):
-            other = self._evaluated(signatures, bound)
-            if other.objective_ns < found.objective_ns and (self._fits(other) or not self._fits(found)):
-                return other
-        return found
+        """Count critical paths: further bounds, and perhaps a better layout that holds no more than may be.
+
+        First that of the layout alone, then mixes of those of all layouts that are known, weighed so that the least of
+        these is as long as it can be: the next layout is shorter, or the bound is as high as it gets.
+        """
+        layouts = [one for one in (found, *others) if one is not None]
+        paths, best, mix = [self.space.paths], found, self._critical(found)
+        for _ in range(MOST_MIXES):
+            paths += [self._critical(one) for one in layouts[len(paths) - 1 :]]
+            known = [one.layout.signatures for one in layouts]
+            try:
+                problem = WeightedProblem.of(
+                    replace(self.space, along=mix), limit, self.budget, self.cutoff_ns, self.gap
+                )
+                bound, signatures = problem.solve(*known)
+            except OutOfTimeError:
+                break
+            best = replace(best, bound_ns=min(max(bound, best.bound_ns), best.objective_ns))
+            if signatures is None or self._is_close(best) or self._is_beaten(best.bound_ns):
+                break
+            other = self._evaluated(signatures, best.bound_ns)
+            if other.objective_ns < best.objective_ns and (self._fits(other) or not self._fits(best)):
+                best = other
+            if any(other.layout.signatures == one.layout.signatures for one in layouts):
+                break
+            layouts.append(other)
+            mix = longest_mix([*paths, self._critical(other)], [one.times for one in layouts])
+        return best
 
     def _within_memory(
         self, bound_ns: int, rule_based: Mapping[str, Signature] | None, found: Solved | None
@@ -192,7 +215,7 @@ class _Examination:
         known = [] if rule_based is None else [rule_based]
         if found is not None:
             known.append(found.layout.signatures)
-            if self.config.pp > 1:
+            if self._has_paths:
                 space = replace(space, along=space.paths.and_also(self._critical(found)))
         try:
             limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns, self.gap)

@@ -26,6 +26,7 @@ from strategy.bounds.multipliers import MOST_BYTES, MOST_NS, Path
 from strategy.bounds.point import BYTES, MESSAGES, SIZE, FloatArray
 from strategy.bounds.template_cut import TemplateCut
 from strategy.layout.config import PlanConfig
+from strategy.layout.step_times import TICKS, Overlap
 
 UNITS = np.concatenate([np.full(BYTES.start, 1e6), np.full(SIZE - BYTES.start, 2.0**20)])
 """Milliseconds and MiB: what the program counts in."""
@@ -158,7 +159,7 @@ class OuterApproximation:
 
     layers: int
     limit_bytes: int
-    overlaps: bool
+    overlap: Overlap
     least: FloatArray
     """(SIZE,), the least of every coordinate alone, in `UNITS`."""
     cuts: list[tuple[FloatArray, float]] = field(default_factory=list)
@@ -168,7 +169,7 @@ class OuterApproximation:
 
     @staticmethod
     def of(
-        layers: int, limit_bytes: int, least: FloatArray, forms: Sequence[Inequality], *, overlaps: bool
+        layers: int, limit_bytes: int, least: FloatArray, forms: Sequence[Inequality], overlap: Overlap
     ) -> OuterApproximation:
         """What closed forms say.
 
@@ -177,17 +178,19 @@ class OuterApproximation:
             limit_bytes: of a device.
             least: (SIZE,) of every coordinate alone, in nanoseconds and bytes.
             forms: inequalities that hold.
-            overlaps: whether messages travel beside computation.
+            overlap: how communication runs beside computation.
         """
-        found = OuterApproximation(layers, limit_bytes, overlaps, least / UNITS)
+        found = OuterApproximation(layers, limit_bytes, overlap, least / UNITS)
         for at, form in enumerate(forms):
             found.add_cut(form, at)
         return found
 
     def add_cut(self, inequality: Inequality, why: Known) -> None:
-        """Take note of an inequality."""
+        """Take note of an inequality that says something."""
         numbers = inequality.weights * UNITS
         size = float(numbers.max())
+        if not size:
+            return
         self.cuts.append((numbers / size, inequality.least / size))
         self.known.append((why, size))
 
@@ -275,8 +278,8 @@ class OuterApproximation:
     def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[Path, FloatArray]:
         """The longest path of a point in `UNITS`, or the longest straight one; how often it passes everything."""
         times_ns = (point * UNITS)[: MESSAGES.stop].astype(np.int64)
-        counts = longest_path(config, self.layers, times_ns, overlaps=self.overlaps, exact=exact)
-        return Path(tuple(times_ns.tolist()), exact), counts.astype(np.float64)
+        counts = longest_path(config, self.layers, times_ns, overlap=self.overlap, exact=exact)
+        return Path(tuple(times_ns.tolist()), exact), counts / TICKS
 
     def _memory(self, config: PlanConfig) -> tuple[FloatArray, FloatArray]:
         """Rows of what the first and the last stage hold, without and with sums of gradients; their limits."""

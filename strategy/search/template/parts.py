@@ -16,8 +16,12 @@ from strategy.graph.ops import op_definition
 from strategy.layout.arrangement import Action, Arrangement, Held
 from strategy.layout.layout import Layout
 from strategy.layout.objective import all_features
+from strategy.layout.overlapped import is_overlapped
+from strategy.layout.parameter_gathers import of_parameters
+from strategy.layout.step_times import OVERLAPPED
 from strategy.lowering.lifetime_peak import held_nbytes
 from strategy.passes.weight_gradients import defer_weight_gradients
+from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import Rate
 from strategy.space.bundles import owner_of
@@ -31,6 +35,8 @@ class LayerPart:
     Attributes:
         forward_ns, backward_ns, weight_ns: of a micro-batch; gradients of weights are apart from the backward pass.
         before_ns, after_ns: of a step, ahead of its first micro-batch and behind its last one.
+        forward_overlapped_ns, backward_overlapped_ns, weight_overlapped_ns, before_overlapped_ns, after_overlapped_ns:
+            what goes on beside each of these.
         static_bytes: held for ever.
         step_bytes: of a step, held through all its passes, but for sums.
         sum_bytes: of sums of gradients.
@@ -47,6 +53,11 @@ class LayerPart:
     weight_ns: int = 0
     before_ns: int = 0
     after_ns: int = 0
+    forward_overlapped_ns: int = 0
+    backward_overlapped_ns: int = 0
+    weight_overlapped_ns: int = 0
+    before_overlapped_ns: int = 0
+    after_overlapped_ns: int = 0
     static_bytes: int = 0
     step_bytes: int = 0
     sum_bytes: int = 0
@@ -74,8 +85,12 @@ def parts_of(graph: Graph, layout: Layout, arrangement: Arrangement, cost: CostM
     apart = {op.name for op in defer_weight_gradients(graph).ops if op.phase is Phase.WEIGHT}
     for action, features in zip(arrangement.actions, all_features(graph, layout, arrangement, cost), strict=True):
         op = _belongs_to(graph, arrangement, action)
-        found[at[op.name]].add_time(action, to_ns(cost.seconds(features)), apart=op.name in apart)
-    _hold(graph, layout, arrangement, at, found, apart)
+        name = _pass_of(action, apart=op.name in apart)
+        if cost.cluster.overlaps and action.step is not None and action.kind is not ActKind.TRANSFER:
+            value = arrangement.tensors[action.writes[0]].value
+            name = OVERLAPPED[name] if is_overlapped(graph, value, action.rate, action.phase) else name
+        found[at[op.name]].add(name, to_ns(cost.seconds(features)))
+    _hold(graph, layout, arrangement, at, found, apart, overlaps=cost.cluster.overlaps)
     return ModelParts(*(each.freeze() for each in found))
 
 
@@ -85,25 +100,24 @@ class _Sum:
     def __init__(self) -> None:
         self.of = {field.name: 0 for field in fields(LayerPart)}
 
-    def add_time(self, action: Action, ns: int, *, apart: bool) -> None:
-        """Add an act to the pass that it belongs to."""
-        if action.phase is Phase.UPDATE:
-            name = "after_ns"
-        elif action.rate is Rate.STEP:
-            name = "before_ns"
-        elif action.phase is Phase.FORWARD:
-            name = "forward_ns"
-        else:
-            name = "weight_ns" if apart or action.phase is Phase.WEIGHT else "backward_ns"
-        self.of[name] += ns
-
-    def add_bytes(self, name: str, nbytes: int) -> None:
-        """Add what is held."""
-        self.of[name] += nbytes
+    def add(self, name: str, more: int) -> None:
+        """Add nanoseconds or bytes."""
+        self.of[name] += more
 
     def freeze(self) -> LayerPart:
         """The part."""
         return LayerPart(**self.of)
+
+
+def _pass_of(action: Action, *, apart: bool) -> str:
+    """The pass that an act belongs to."""
+    if action.phase is Phase.UPDATE:
+        return "after_ns"
+    if action.rate is Rate.STEP:
+        return "before_ns"
+    if action.phase is Phase.FORWARD:
+        return "forward_ns"
+    return "weight_ns" if apart or action.phase is Phase.WEIGHT else "backward_ns"
 
 
 def _belongs_to(graph: Graph, arrangement: Arrangement, action: Action) -> Op:
@@ -114,11 +128,18 @@ def _belongs_to(graph: Graph, arrangement: Arrangement, action: Action) -> Op:
 
 
 def _hold(
-    graph: Graph, layout: Layout, arrangement: Arrangement, at: Mapping[str, int], found: list[_Sum], apart: set[str]
+    graph: Graph,
+    layout: Layout,
+    arrangement: Arrangement,
+    at: Mapping[str, int],
+    found: list[_Sum],
+    apart: set[str],
+    *,
+    overlaps: bool,
 ) -> None:
     """Add what tensors hold: for ever, for a step, from pass to pass, or in passing.
 
-    `apart` are gradients of weights.
+    `apart` are gradients of weights; `overlaps`: whether collectives run beside computation.
     """
     uses = _uses(arrangement, apart)
     update = next((i for i, action in enumerate(arrangement.actions) if action.phase is Phase.UPDATE), 0)
@@ -129,25 +150,41 @@ def _hold(
         nbytes = held_nbytes(graph, layout.stages, tensor, rank) // tensor.lifetime.blocks
         place = at[_holder(graph, tensor).name]
         if value.space is Space.HOST:
-            found[place].add_bytes("host_bytes", nbytes)
+            found[place].add("host_bytes", nbytes)
         elif value.role is Role.VARIABLE:
-            found[place].add_bytes("static_bytes", nbytes)
+            found[place].add("static_bytes", nbytes)
         elif use is None:
             continue
         elif value.rate is Rate.STEP:
             if use.passes:
-                found[place].add_bytes("sum_bytes" if _is_sum(graph, tensor.value) else "step_bytes", nbytes)
+                found[place].add("sum_bytes" if _is_sum(graph, tensor.value) else "step_bytes", nbytes)
             if use.end > update:
                 updating[place].add(max(use.begin, update), use.end, nbytes)
         elif use.first is Phase.FORWARD and use.last is not Phase.FORWARD:
-            found[place].add_bytes("waiting_bytes" if use.waits else "saved_bytes", nbytes)
+            found[place].add("waiting_bytes" if use.waits else "saved_bytes", nbytes)
         else:
             if use.waits and use.first is Phase.BACKWARD:
-                found[place].add_bytes("deferred_bytes", nbytes)
+                found[place].add("deferred_bytes", nbytes)
             passing[place].add(use.begin, use.end, nbytes)
-    for part, in_passing, in_update in zip(found, passing, updating, strict=True):
-        part.add_bytes("passing_bytes", in_passing.most())
-        part.add_bytes("update_bytes", in_update.most())
+    beside = _beside_bytes(graph, layout, arrangement, at) if overlaps else [0] * LAYERS
+    for part, in_passing, in_update, next_to in zip(found, passing, updating, beside, strict=True):
+        part.add("passing_bytes", in_passing.most() + next_to)
+        part.add("update_bytes", in_update.most())
+
+
+def _beside_bytes(graph: Graph, layout: Layout, arrangement: Arrangement, at: Mapping[str, int]) -> list[int]:
+    """What goes on beside another layer holds while that runs: what is gathered for the next, exchanged of the last."""
+    rank = layout.stages.placements[0].devices[0]
+    held = [dict.fromkeys((True, False), 0) for _ in range(LAYERS)]
+    for action in arrangement.actions:
+        if action.rate is not Rate.MICRO_BATCH or not action.kind.is_communication or action.kind is ActKind.TRANSFER:
+            continue
+        value = arrangement.tensors[action.writes[0]].value
+        if is_overlapped(graph, value, action.rate, action.phase):
+            moved = arrangement.tensors[(action.writes if value in of_parameters(graph) else action.reads)[0]]
+            place = at[_belongs_to(graph, arrangement, action).name]
+            held[place][action.phase is Phase.FORWARD] += held_nbytes(graph, layout.stages, moved, rank)
+    return [max(each.values()) for each in held]
 
 
 @dataclass(frozen=True, slots=True)

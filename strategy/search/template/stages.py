@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.bounds.pipeline_parts import parts_at, stage_times
+from strategy.bounds.point import PASSES
 from strategy.graph.graph import Graph
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Converter
 from strategy.layout.layout import Home, home_of
-from strategy.layout.makespan import makespan_ns
+from strategy.layout.step_times import Overlap, step_ns
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
 from strategy.search.template.chunks_held import chunks_held
@@ -36,7 +37,7 @@ class Pipelined:
 
 
 def pipelined(
-    parts: ModelParts, config: PlanConfig, layers: int, between_ns: tuple[int, int], *, overlaps: bool
+    parts: ModelParts, config: PlanConfig, layers: int, between_ns: tuple[int, int], overlap: Overlap
 ) -> Pipelined:
     """The step of a configuration that is made up of these parts.
 
@@ -45,22 +46,16 @@ def pipelined(
         config: degrees and schedule.
         layers: of the model.
         between_ns: what is handed on between two stages, forward and backward.
-        overlaps: whether messages travel beside computation.
+        overlap: how communication runs beside computation.
     """
     each = (parts.first, parts.middle, parts.last)
-    times = {
-        name: np.array([getattr(part, name) for part in each], np.int64)
-        for name in ("forward_ns", "backward_ns", "weight_ns", "before_ns", "after_ns")
-    }
-    step_ns = makespan_ns(
-        config.schedule,
-        config.num_micro_batches,
-        stage_times(config, layers, times, between_ns, overlaps=overlaps),
-    )
+    times = {name: np.array([getattr(part, name) for part in each], np.int64) for name in PASSES}
+    found = stage_times(config, layers, times, between_ns, overlap)
+    total_ns = step_ns(config.schedule, config.num_micro_batches, found)
     where = parts_at(config, layers)
     device = tuple(peak_bytes(each, config, stage, laps) for stage, laps in enumerate(where))
     host = tuple(int(laps.sum(0) @ [part.host_bytes for part in each]) for laps in where)
-    return Pipelined(config, step_ns, device, host)
+    return Pipelined(config, total_ns, device, host)
 
 
 def peak_bytes(parts: Sequence[LayerPart], config: PlanConfig, stage: int, laps: IntArray) -> int:

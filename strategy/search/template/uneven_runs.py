@@ -15,16 +15,16 @@ from functools import cached_property
 import numpy as np
 
 from strategy.bounds.pipeline_parts import FIRST, LAST, IntArray, parts_in, times_of
+from strategy.bounds.point import PASSES
 from strategy.layout.config import PlanConfig
 from strategy.layout.layout import layer_runs
-from strategy.layout.makespan import PipelineTimes, makespans_ns
 from strategy.layout.schedule import at_position
+from strategy.layout.step_times import Overlap, steps_ns
 from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.search.template.stages import Pipelined, peak_bytes
 from strategy.space.short_model import MIDDLE
 
 MICRO_BATCH = ("forward_ns", "backward_ns", "weight_ns")
-ONCE = ("before_ns", "after_ns")
 MOST_CUTS = 64
 """Of so many bottlenecks, from the least one on, the cuts are looked at."""
 BEST = 8
@@ -43,7 +43,7 @@ class UnevenPipeline:
         parts: of the model, by stage.
         between_ns: from every place to the next, forward and backward.
         limits: bytes that a rank of each stage may hold.
-        overlaps: whether messages travel beside computation.
+        overlap: how communication runs beside computation.
     """
 
     config: PlanConfig
@@ -51,7 +51,7 @@ class UnevenPipeline:
     parts: Sequence[ModelParts]
     between_ns: tuple[IntArray, IntArray]
     limits: Sequence[float]
-    overlaps: bool
+    overlap: Overlap
 
     @property
     def places(self) -> int:
@@ -98,13 +98,13 @@ class UnevenPipeline:
         stages = range(self.config.pp)
         return {
             name: np.array([[getattr(part, name) for part in self._each(stage)] for stage in stages], np.int64)
-            for name in (*MICRO_BATCH, *ONCE)
+            for name in PASSES
         }
 
     def _steps_ns(self, cuts: Sequence[tuple[int, ...]]) -> IntArray:
         where = parts_in(self.config, np.array(cuts, np.int64))
-        times: PipelineTimes = times_of(where, self._times, self.between_ns, overlaps=self.overlaps)
-        return makespans_ns(self.config.schedule, self.config.num_micro_batches, times)
+        times = times_of(where, self._times, self.between_ns, self.overlap)
+        return steps_ns(self.config.schedule, self.config.num_micro_batches, times)
 
     def _peaks(self, cut: tuple[int, ...]) -> tuple[int, ...]:
         where = parts_in(self.config, np.array(cut))

@@ -7,10 +7,12 @@ import pytest
 
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.layer_template import LayerTemplate, on_one_stage
-from strategy.bounds.point import PASSES, FloatArray
+from strategy.bounds.linear_step import longest_path
+from strategy.bounds.point import MESSAGES, PASSES, FloatArray
 from strategy.layout.config import PlanConfig
-from strategy.layout.objective import ONCE, Priced
+from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import TICKS, Overlap
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.models import Model
@@ -37,8 +39,8 @@ TRAINING = Training(global_batch=8, precision=Precision.BF16)
 
 def even(micro: int, step: int, layers: int, byte: float = 0.0) -> FloatArray:
     """Everything alike, wherever it is."""
-    often = [step if name in ONCE else micro for name in PASSES]
-    times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 5))
+    often = [step if name.startswith(("before", "after")) else micro for name in PASSES]
+    times, nbytes = (np.outer(each, [1.0, layers - 2, 1.0]).ravel() for each in (often, [byte] * 6))
     return np.concatenate([times, [0.0, 0.0], nbytes])
 
 
@@ -67,13 +69,17 @@ def test_the_cost_is_the_objective_of_the_deep_model(model: Model, dp: int, tp: 
     everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
     assert everywhere is not None
     solved = evaluated(config, deep, everywhere, 0)
-    cost = float(weights @ chosen.point)
-    assert solved.objective_ns == pytest.approx(cost, rel=1e-6), "norms of all layers are added up in one op"
+    cost, overlap = float(weights @ chosen.point), Overlap.of(asked.cost.cluster)
     assert (1 - 2 * CLOSE_ENOUGH) * cost <= chosen.cut.inequality.least <= cost
+    point = chosen.point.astype(np.int64)
+    path = longest_path(config, model.layers, point[: MESSAGES.stop], overlap=overlap, exact=True)
+    length_ns = -(-int(path @ point) // TICKS)
+    assert length_ns <= cost, "what goes on beside computation hides behind it"
+    assert solved.objective_ns == pytest.approx(length_ns, rel=1e-6), "norms of all layers are added up in one op"
     layout, arrangement = found.arranged(chosen.signatures)
     parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
-    one = pipelined(parts, config, model.layers, (0, 0), overlaps=True)
-    assert one.step_ns == cost
+    one = pipelined(parts, config, model.layers, (0, 0), overlap)
+    assert one.step_ns == length_ns
     assert max(one.peak_bytes) == pytest.approx(max(allocated_bytes(asked, deep, solved)), rel=0.15)
 
 
@@ -88,7 +94,7 @@ def test_stages_made_up_of_parts_take_what_stages_take(schedule: Schedule, laps:
     chosen = solved_template(found, config, even(8, 1, GPT.layers))
     layout, arrangement = found.arranged(chosen.signatures)
     parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
-    one = pipelined(parts, config, GPT.layers, (0, 0), overlaps=True)
+    one = pipelined(parts, config, GPT.layers, (0, 0), Overlap.of(asked.cost.cluster))
     deep = space_of(asked, config, free_rules(config))
     everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
     assert everywhere is not None
@@ -112,7 +118,7 @@ def test_bytes_that_count_make_less_of_them() -> None:
         )
         layout, arrangement = found.arranged(chosen.signatures)
         parts = parts_of(found.space.graph, layout, arrangement, asked.cost)
-        held.append(max(pipelined(parts, config, GPT.layers, (0, 0), overlaps=True).peak_bytes))
+        held.append(max(pipelined(parts, config, GPT.layers, (0, 0), Overlap.of(asked.cost.cluster)).peak_bytes))
     assert held[:3] == sorted(held[:3], reverse=True)
     assert held[2] < held[0]
     assert held[3] < held[0], "though times count nothing beside so many bytes"

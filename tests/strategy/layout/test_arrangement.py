@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 
+from executor.train import program_of
 from strategy.graph.graph import Role
 from strategy.layout.arrangement import Arrangement, Lifetimes, arrange
 from strategy.layout.layout import home_of
+from strategy.layout.schedule import Schedule, chunk_order
+from strategy.models.wide_deep import WideDeepConfig
+from strategy.passes.mixed_precision import Precision
+from strategy.passes.training import Training
 from strategy.program.program import ActKind
+from strategy.program.protocol import admit
 from strategy.sbp.tensor import Rate
 from tests.support.random_graphs import GraphCase, Priced, every_layout, random_case
+from tests.support.small_plans import config_of, random_plan, request
 
 SEEDS = range(20)
 
@@ -93,3 +101,25 @@ def test_lifetimes_do_not_depend_on_signatures() -> None:
     for name, value in case.graph.values.items():
         if value.rate is Rate.STEP and name in found:
             assert found[name] == {lifetimes.whole(1)}
+
+
+def test_a_conversion_is_made_in_the_first_chunk_that_reads_it() -> None:
+    """By the order of the stage's chunks: of a V, the first stage has the end, too, where backward passes begin."""
+    schedule = Schedule.ZBV
+    model = WideDeepConfig(layers=6, width=8, vocabulary=16, embedding=4, deep=2, wide=3, dense=2)
+    training = Training(global_batch=8, num_micro_batches=2, precision=Precision.BF16)
+    rng, seen = random.Random(4), 0
+    config = config_of(training, dp=2, pp=2, schedule=schedule, laps=2)
+    for _ in range(30):
+        plan = random_plan(request(4, training, model=model), config, rng)
+        actions = plan.priced.arrangement.actions
+        for stage in range(2):
+            turns = {(c.phase, c.lap): -n for n, c in enumerate(reversed(list(chunk_order(schedule, 2, stage, 2, 2))))}
+            made = {a.writes[0]: a for a in actions if a.step is not None and a.rate is Rate.MICRO_BATCH}
+            for action in (a for a in actions if a.stage == stage and (a.phase, a.lap) in turns):
+                for source in (made[tensor] for tensor in action.reads if tensor in made):
+                    if source.stage == stage and (source.phase, source.lap) in turns:
+                        assert turns[source.phase, source.lap] <= turns[action.phase, action.lap], (source, action)
+                        seen += source.lap != action.lap
+        admit(program_of(plan))
+    assert seen

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from strategy.graph.graph import Phase, Role
-from strategy.layout.gradient_exchange import exchanges, takers
+from strategy.layout.arrangement import Action
+from strategy.layout.gradient_exchange import exchanged, takers
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
+from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
 from tests.support.small_plans import MODEL, config_of, deduced_plan, request
 
@@ -22,19 +24,29 @@ def plan_of(*, zero_stage: int, pp: int = 1, precision: Precision = Precision.FU
     return deduced_plan(asked, config, ("data", "tensor"))
 
 
+def moves(plan: Plan, action: Action) -> bool:
+    """Whether an action exchanges gradients."""
+    if not action.kind.is_communication or action.kind is ActKind.TRANSFER:
+        return False
+    return plan.priced.arrangement.tensors[action.reads[0]].value in exchanged(plan.graph)
+
+
 @pytest.mark.parametrize("pp", [1, 2])
 @pytest.mark.parametrize("precision", [Precision.FULL, Precision.BF16])
 def test_what_is_exchanged_is_cast_and_summed_and_no_more(precision: Precision, pp: int) -> None:
     plan = plan_of(zero_stage=2, precision=precision, pp=pp)
     graph, arrangement = plan.graph, plan.priced.arrangement
-    exchanged, taking = exchanges(graph, arrangement), takers(graph, arrangement)
+    made, taking = exchanged(graph), takers(graph, arrangement)
+    moving = {i for i, action in enumerate(arrangement.actions) if moves(plan, action)}
     shapes = {value.spec.shape for value in graph.with_role(Role.VARIABLE)}
-    assert exchanged
-    for index in exchanged:
+    assert moving
+    for index in moving:
         action = arrangement.actions[index]
-        assert graph.values[arrangement.tensors[action.reads[0]].value].spec.shape in shapes
+        name = arrangement.tensors[action.reads[0]].value
+        assert name in made
+        assert graph.values[name].spec.shape in shapes
         assert action.phase is Phase.BACKWARD
-    written = {tensor for index in exchanged | taking for tensor in arrangement.actions[index].writes}
+    written = {tensor for index in moving | taking for tensor in arrangement.actions[index].writes}
     assert taking
     for index in taking:
         action = arrangement.actions[index]
@@ -49,5 +61,5 @@ def test_where_samples_are_on_one_rank_nothing_is_exchanged() -> None:
     plan = plan_of(zero_stage=0, dp=1)
     arrangement = plan.priced.arrangement
     assert any(action.kind.is_communication and action.phase is Phase.BACKWARD for action in arrangement.actions)
-    moved = {arrangement.tensors[arrangement.actions[i].reads[0]].value for i in exchanges(plan.graph, arrangement)}
+    moved = {arrangement.tensors[one.reads[0]].value for one in arrangement.actions if moves(plan, one)}
     assert all(plan.graph.values[name].spec.shape in {(MODEL.width,), (3 * MODEL.width,)} for name in moved)

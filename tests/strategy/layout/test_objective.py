@@ -15,8 +15,9 @@ from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey
 from strategy.graph.graph import Phase
 from strategy.layout.arrangement import Pipeline
-from strategy.layout.objective import account_of, message_account, no_times
+from strategy.layout.objective import account_of, message_account
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import no_times
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
@@ -101,7 +102,7 @@ def test_one_stream_takes_what_the_objective_says() -> None:
 
 
 def test_nothing_takes_no_time() -> None:
-    times = no_times(Pipeline(8, Schedule.ZBV, laps=2), 4)
+    times = no_times(4, 2)
     assert times["forward_ns"].shape == (4, 2)
     assert times["backward_message_ns"].shape == (7,)
     assert {int(each.sum()) for each in times.values()} == {0}
@@ -124,7 +125,7 @@ def test_a_pipeline_whose_acts_do_not_overlap_takes_what_the_objective_says(sche
 def test_messages_take_what_the_objective_says() -> None:
     """Where they overlap; what is sent once per step counts in full."""
     plan = piped(8, pp=4, backend="cupy", free=ALONE[:1])
-    assert plan.priced.times.overlaps
+    assert plan.priced.times.overlap.allowed
     simulated_s = simulate(program_of(plan), steps=1).step_time_s
     assert simulated_s == pytest.approx(plan.claims.objective_s, rel=1e-5)
     without = piped(8, pp=4, backend="cupy", free=ALONE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_programs_are_whole_and_live(seed: int, backend: str) -> None:
             for actor in (program.actors[index] for index in stream.sequence)
             if isinstance(actor.task, BoxingTask) and actor.kind.is_communication
         }
-        assert collectives <= ({stream.name} if backend == "cupy" else {"intra", "inter"})
+        assert collectives <= ({stream.name.removesuffix(" data")} if backend == "cupy" else {"intra", "inter"})
         assert not collectives or backend == "cupy" or stream.name == "compute"
 
 
@@ -87,13 +87,15 @@ def between_and_inside(per_node: int) -> Program:
 
 def test_gradients_travel_between_nodes_beside_a_tensor_axis_inside() -> None:
     program = between_and_inside(2)
-    between, inside = acts_of(program, "inter"), acts_of(program, "intra")
+    between, inside = acts_of(program, "inter data"), acts_of(program, "intra")
     assert any(begin < until and start < end for begin, end in between for start, until in inside)
 
 
-def test_collectives_of_one_level_queue() -> None:
-    """All of them on one node: what it is then, it was before."""
+def test_collectives_of_one_kind_on_one_level_queue() -> None:
+    """All of them on one node; gradients travel beside a tensor axis there, too."""
     program = between_and_inside(4)
-    assert {stream.name for stream in program.streams} == {"compute", "intra", "load"}
-    acts = acts_of(program, "intra")
-    assert all(end <= begin for (_, end), (begin, _) in pairwise(acts))
+    assert {stream.name for stream in program.streams} == {"compute", "intra", "intra data", "load"}
+    each = acts_of(program, "intra"), acts_of(program, "intra data")
+    for acts in each:
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(acts))
+    assert any(begin < until and start < end for (begin, end), (start, until) in product(*each))

@@ -12,9 +12,10 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError, SbpError
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
-from strategy.layout.critical_path import critical_path, length_ns
+from strategy.layout.critical_path import critical_path
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule
+from strategy.layout.step_times import TICKS, in_ticks, mean_path
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate, solved_as
 from strategy.search.candidate.weighted_problem import WeightedProblem
@@ -109,8 +110,9 @@ def test_no_bound_is_above_any_choice_of_a_pipeline(schedule: Schedule) -> None:
     best = verdict.solved
     assert verdict.free_bound_ns == best.bound_ns <= best.objective_ns <= 1.1 * best.bound_ns
     problem = layout_problem(space)
-    paths = [space.paths, critical_path(schedule, 4, best.times)]
-    assert length_ns(paths[1].counts, best.times) == best.objective_ns
+    critical = critical_path(schedule, 4, in_ticks(schedule, best.times))
+    paths = [space.paths, mean_path(schedule, best.times, critical)]
+    assert -(-paths[1].length(best.times) // TICKS) == best.objective_ns
     tried = 0
     while tried < 40:
         found = best.layout.signatures
@@ -128,4 +130,4 @@ def test_no_bound_is_above_any_choice_of_a_pipeline(schedule: Schedule) -> None:
         priced = Priced(space.graph, layout, space.pipeline, space.cost)
         assert best.bound_ns <= priced.objective_ns
         for one in paths:
-            assert length_ns(one.counts, priced.times) <= one.number * priced.objective_ns
+            assert one.length(priced.times) <= one.number * priced.objective_ns

@@ -11,9 +11,9 @@ import pytest
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.layer_template import LayerTemplate
-from strategy.bounds.linear_step import blocks, chunks_in_flight
+from strategy.bounds.linear_step import blocks, chunks_in_flight, memory_rows
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import AHEAD, DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
 from strategy.bounds.quick_bound import least_work
 from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig, Recompute
@@ -22,6 +22,7 @@ from strategy.layout.in_flight import Leg, unit_run
 from strategy.layout.makespan import PipelineTimes, makespan_ns
 from strategy.layout.objective import Priced
 from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.step_times import Overlap
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.models.gpt import GptConfig
@@ -55,7 +56,9 @@ CONFIGS = [
 def within(asked: Request, config: PlanConfig) -> OuterApproximation:
     forms = ClosedForms(asked, least_work(asked))
     least, known = forms.least(config), forms.inequalities(config)
-    return OuterApproximation.of(asked.model.layers, asked.memory_limit_bytes, least, known, overlaps=True)
+    return OuterApproximation.of(
+        asked.model.layers, asked.memory_limit_bytes, least, known, Overlap.of(asked.cost.cluster)
+    )
 
 
 def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
@@ -66,7 +69,7 @@ def cut(asked: Request, config: PlanConfig, found: OuterApproximation) -> int:
     chosen = solved_template(template, config, found.bound(config).weights)
     found.add_cut(chosen.cut.inequality, chosen.cut)
     parts = parts_of(template.space.graph, *template.arranged(chosen.signatures), asked.cost)
-    return pipelined(parts, config, asked.model.layers, (0, 0), overlaps=True).step_ns
+    return pipelined(parts, config, asked.model.layers, (0, 0), Overlap.of(asked.cost.cluster)).step_ns
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -185,6 +188,32 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
             assert 0 < counted <= laid_out.peaks[stage]
             assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
             assert counted >= 0.1 * laid_out.peaks[stage] or not sums
+        rows = memory_rows(config, GPT.layers)
+        for row, (stage, _) in zip(
+            rows, itertools.product(dict.fromkeys((0, config.pp - 1)), (False, True)), strict=True
+        ):
+            counted = float(row @ chosen.point)
+            assert 0 < counted <= laid_out.peaks[stage]
+            assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
+
+
+def test_what_forward_passes_alone_read_is_held_as_well() -> None:
+    """Parameters in layouts of the forward pass, where all that is held longer has its price: free, and at a price."""
+    config = PlanConfig(2, 2, 1, 2, 4, Schedule.ONE_F_ONE_B)
+    asked = request(4, TRAINING, model=GPT, backend="cuda")
+    short, weights = shortened(GPT), within(asked, config).bound(config).weights
+    assert short is not None
+    weights[HELD] = 1e3 * np.array([1.0, GPT.layers - 2, 1.0])
+    found = LayerTemplate.of(asked, short, config, UNLIMITED)
+    free = solved_template(found, config, weights).point
+    weights[AHEAD] = weights[HELD]
+    counted = solved_template(found, config, weights).point
+    assert free[AHEAD].sum() > 0
+    assert counted[AHEAD].sum() < free[AHEAD].sum()
+    for row, sums in zip(memory_rows(config, GPT.layers), (False, True), strict=True):
+        assert row[AHEAD].tolist() == [1, GPT.layers - 2, 1], sums
+    (first, _) = memory_rows(replace(config, num_micro_batches=1, micro_batch=8), GPT.layers)
+    assert not first[AHEAD].any(), "of a single micro-batch the forward pass is over when most is held"
 
 
 def rows_of(config: PlanConfig, point: FloatArray, stage: int, *, sums: bool) -> float:

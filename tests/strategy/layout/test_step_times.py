@@ -1,0 +1,134 @@
+"""Step times: what hides beside chunks takes no time, what does not is waited for, and paths are bounds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from strategy.layout.critical_path import critical_path, even_paths, straight_path
+from strategy.layout.makespan import makespan_ns
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.step_times import (
+    ARRAYS,
+    TICKS,
+    MeanPath,
+    Overlap,
+    StepTimes,
+    in_ticks,
+    longest_mix,
+    mean_path,
+    no_times,
+    step_ns,
+    steps_ns,
+)
+
+CASES = 400
+QUARTER = Overlap(allowed=True, slowed_ticks=TICKS // 4)
+
+
+def one_stage(overlap: Overlap, **times_ns: int) -> StepTimes:
+    """Of one stage; the rest takes no time."""
+    found = no_times(1, 1)
+    for name, ns in times_ns.items():
+        found[name][...] = ns
+    return StepTimes(**found, overlap=overlap)
+
+
+def random_times(rng: random.Random, stages: int, laps: int, overlap: Overlap) -> StepTimes:
+    """What goes on beside takes as long as chunks do, a tenth of it, or five times as long."""
+    arrays, beside = no_times(stages, laps), rng.choice([100, 1000, 5000])
+    for name, zeros in arrays.items():
+        most = beside if "overlapped" in name else 1000
+        arrays[name] = np.array([rng.randrange(most) for _ in zeros.flat], np.int64).reshape(zeros.shape)
+    return StepTimes(**arrays, overlap=overlap)
+
+
+def random_case(rng: random.Random) -> tuple[Schedule, int, StepTimes, StepTimes] | None:
+    """A schedule, micro-batches and times of two cases."""
+    schedule, stages = rng.choice(list(Schedule)), rng.randint(1, 4)
+    laps = {Schedule.INTERLEAVED: rng.randint(2, 3), Schedule.ZBV: 2}.get(schedule, 1)
+    count = rng.choice([stages, 2 * stages, rng.randint(1, 9)])
+    if schedule_problem(schedule, stages, laps, count):
+        return None
+    overlap = Overlap(allowed=rng.random() < 0.7, slowed_ticks=rng.choice([0, 12]))
+    return schedule, count, *(random_times(rng, stages, laps, overlap) for _ in range(2))
+
+
+@pytest.mark.parametrize(
+    ("beside_ns", "expected_ns"),
+    [(0, 100), (40, 110), (80, 120), (200, 200)],
+)
+def test_a_chunk_is_slowed_down_or_as_long_as_what_goes_on_beside_it(beside_ns: int, expected_ns: int) -> None:
+    times = one_stage(QUARTER, forward_ns=100, forward_overlapped_ns=beside_ns)
+    assert step_ns(Schedule.ONE_F_ONE_B, 3, times) == 3 * expected_ns
+
+
+@pytest.mark.parametrize(("beside_ns", "expected_ns"), [(40, 410), (200, 500), (220, 520)])
+def test_what_is_done_once_hides_behind_one_chunk(beside_ns: int, expected_ns: int) -> None:
+    """Parameters behind the first forward pass, gradients behind the last backward pass, of 100 ns each."""
+    passes = {"forward_ns": 100, "backward_ns": 60, "weight_ns": 40}
+    for name in ("before_overlapped_ns", "after_overlapped_ns"):
+        assert step_ns(Schedule.GPIPE, 2, one_stage(QUARTER, **passes, **{name: beside_ns})) == expected_ns
+
+
+def test_where_nothing_overlaps_nothing_is_slowed_down() -> None:
+    times = replace(one_stage(Overlap(allowed=False), forward_ns=100, backward_ns=100), overlap=Overlap(allowed=False))
+    assert step_ns(Schedule.ONE_F_ONE_B, 2, times) == 400
+
+
+def test_messages_slow_down_the_chunks_at_both_ends() -> None:
+    found = no_times(2, 1)
+    found["forward_ns"][:], found["forward_message_ns"][:] = 100, 40
+    plain = StepTimes(**found, overlap=Overlap(allowed=True))
+    slowed = replace(plain, overlap=QUARTER)
+    assert step_ns(Schedule.GPIPE, 1, plain) == 240
+    assert step_ns(Schedule.GPIPE, 1, slowed) == 260
+
+
+def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
+    """The critical path of a case is its step; under other times it, straight and even ones are no longer."""
+    rng, seen = random.Random(3), dict.fromkeys(("late", "beside", "splits", "laps"), 0)
+    cases = 0
+    while cases < CASES:
+        found = random_case(rng)
+        if found is None:
+            continue
+        schedule, count, times, others = found
+        cases += 1
+        ticks = in_ticks(schedule, times)
+        critical = mean_path(schedule, times, critical_path(schedule, count, ticks))
+        assert critical.length(times) == makespan_ns(schedule, count, ticks)
+        even = even_paths(schedule, times.stages, times.laps, count, times.overlap.allowed)
+        straight = straight_path(schedule, count, ticks)
+        each = [critical, *(mean_path(schedule, times, path) for path in (even, straight))]
+        step = makespan_ns(schedule, count, in_ticks(schedule, others))
+        for path in (*each, longest_mix(each, [times, others])):
+            assert all((getattr(path.counts, name) >= 0).all() for name in ARRAYS)
+            assert TICKS * path.length(others) <= path.number * step
+        counts = critical.counts
+        seen["late"] += bool((counts.after_overlapped_ns > times.overlap.slowed_ticks).any())
+        seen["beside"] += bool((counts.forward_overlapped_ns >= TICKS).any())
+        seen["splits"] += schedule.splits_backward
+        seen["laps"] += times.laps > 1
+    print(seen)
+    assert min(seen.values()) >= CASES // 10
+
+
+def test_a_mix_is_as_long_as_it_can_be() -> None:
+    """Of two paths of which each is short where the other is long, one half of each."""
+    one, other = (one_stage(Overlap(allowed=True), **{name: 100}) for name in ("forward_ns", "backward_ns"))
+    paths = [MeanPath(one_stage(one.overlap, **{name: 1}), 1) for name in ("forward_ns", "backward_ns")]
+    mix = longest_mix(paths, [one, other])
+    assert [Fraction(mix.length(times), mix.number) for times in (one, other)] == [50, 50]
+
+
+def test_many_cases_at_once_are_each_alone() -> None:
+    rng = random.Random(8)
+    each = [random_times(rng, 3, 1, QUARTER) for _ in range(5)]
+    stacked = StepTimes(**{name: np.array([getattr(one, name) for one in each]) for name in ARRAYS}, overlap=QUARTER)
+    expected = [step_ns(Schedule.ONE_F_ONE_B, 6, one) for one in each]
+    assert steps_ns(Schedule.ONE_F_ONE_B, 6, stacked).tolist() == expected
