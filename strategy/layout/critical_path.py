@@ -32,12 +32,6 @@ class Paths:
     counts: PipelineTimes
     number: int
 
-    def and_also(self, others: Paths) -> Paths:
-        """The mean of both means."""
-        ours, theirs = ({n: getattr(one.counts, n) for n in ARRAYS} for one in (self, others))
-        both = {name: ours[name] * others.number + theirs[name] * self.number for name in ARRAYS}
-        return Paths(replace(self.counts, **both), 2 * self.number * others.number)
-
 
 def length_ns(path: PipelineTimes, times: PipelineTimes) -> int:
     """Of a path, or of some together, under times."""

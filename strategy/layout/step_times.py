@@ -17,8 +17,7 @@ Chunks are counted in whole `TICKS` of a nanosecond, so that sums are exact.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -174,40 +173,9 @@ class MeanPath:
     counts: StepTimes
     number: int
 
-    def and_also(self, others: MeanPath) -> MeanPath:
-        """The mean of both means."""
-        ours, theirs = ({n: getattr(one.counts, n) for n in ARRAYS} for one in (self, others))
-        both = {name: ours[name] * others.number + theirs[name] * self.number for name in ARRAYS}
-        return MeanPath(StepTimes(**both, overlap=self.counts.overlap), 2 * self.number * others.number)
-
     def length(self, times: StepTimes) -> int:
         """Of all together, under times: no more than `number` times the step."""
         return sum(int((getattr(self.counts, name) * getattr(times, name)).sum()) for name in ARRAYS)
-
-
-MIX = 1 << 12
-"""Shares of paths in a mix are whole parts of it."""
-
-
-def longest_mix(paths: Sequence[MeanPath], known: Sequence[StepTimes]) -> MeanPath:
-    """The mix of paths under which the shortest of some steps is longest: their lengths are linear in its shares."""
-    from scipy.optimize import linprog
-
-    lengths = np.array([[path.length(times) / path.number for path in paths] for times in known])
-    scale = float(lengths.max()) or 1.0
-    rows = np.column_stack([-lengths / scale, np.ones(len(known))])
-    one = np.append(np.ones(len(paths)), 0.0)[None, :]
-    found = linprog(
-        -np.eye(len(paths) + 1)[-1], rows, np.zeros(len(known)), one, [1.0], bounds=[(0, None)] * len(one.T)
-    )
-    shares = np.floor(MIX * found.x[:-1]).astype(np.int64)
-    shares[shares.argmax()] += MIX - shares.sum()
-    common = math.lcm(*(path.number for path in paths))
-    total = no_times(known[0].stages, known[0].laps)
-    for share, path in zip(shares.tolist(), paths, strict=True):
-        for name in ARRAYS:
-            total[name] += share * (common // path.number) * getattr(path.counts, name)
-    return MeanPath(StepTimes(**total, overlap=known[0].overlap), MIX * common)
 
 
 def mean_path(schedule: Schedule, times: StepTimes, paths: Paths) -> MeanPath:

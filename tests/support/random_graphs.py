@@ -32,6 +32,7 @@ from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, mean_path,
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
+from strategy.search.candidate.path_mix import mixed
 from strategy.space.space import SearchSpace
 
 MOST_OPS = 8
@@ -370,4 +371,4 @@ def random_paths(rng: random.Random, pipeline: Pipeline, stages: int, cost: Cost
         path = critical_path(pipeline.schedule, pipeline.num_micro_batches, in_ticks(pipeline.schedule, times))
         return mean_path(pipeline.schedule, times, path)
 
-    return one() if rng.random() < 0.5 else one().and_also(one())
+    return one() if rng.random() < 0.5 else mixed([one(), one()], [1, 1])

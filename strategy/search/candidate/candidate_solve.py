@@ -24,8 +24,9 @@ from strategy.layout.convert import lay_out
 from strategy.layout.critical_path import critical_path
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
-from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, longest_mix, mean_path
+from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, mean_path
 from strategy.lowering.lifetime_peak import lifetime_peaks
+from strategy.search.candidate.path_mix import longest_mix, mixed
 from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.space.candidates import Request, space_of
 from strategy.space.deduce import Deduction, deduce
@@ -216,7 +217,7 @@ class _Examination:
         if found is not None:
             known.append(found.layout.signatures)
             if self._has_paths:
-                space = replace(space, along=space.paths.and_also(self._critical(found)))
+                space = replace(space, along=mixed([space.paths, self._critical(found)], [1, 1]))
         try:
             limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns, self.gap)
             bound, signatures = limited.solve(*known)

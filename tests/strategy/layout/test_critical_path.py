@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from strategy.layout import critical_path as module
-from strategy.layout.critical_path import Paths, critical_path, even_paths, length_ns
+from strategy.layout.critical_path import critical_path, even_paths, length_ns
 from strategy.layout.makespan import makespan_ns
 from strategy.layout.schedule import Schedule
 from tests.support.stage_by_stage import random_pipeline, random_times
@@ -25,8 +24,6 @@ def test_it_is_as_long_as_the_step_and_bounds_every_other(schedule: Schedule) ->
         assert length_ns(path.counts, times) == makespan_ns(schedule, m, times), (p, laps, m, times)
         others = replace(random_times(rng, p, laps, longest=100), overlaps=times.overlaps)
         assert length_ns(path.counts, others) <= makespan_ns(schedule, m, others)
-        both = path.and_also(even_paths(schedule, p, laps, m, times.overlaps))
-        assert length_ns(both.counts, others) <= both.number * makespan_ns(schedule, m, others)
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))
@@ -63,12 +60,3 @@ def test_very_long_steps_are_bounded_by_what_one_stage_does(
             assert 0 < paths.counts.forward_ns.sum() == paths.number * m * laps
             assert length_ns(paths.counts, times) <= paths.number * makespan_ns(schedule, m, times)
     even_paths.cache_clear()
-
-
-def test_a_mean_of_means_counts_both_as_much() -> None:
-    times = random_times(random.Random(6), 3, 1, longest=50)
-    one, other = critical_path(Schedule.GPIPE, 4, times), even_paths(Schedule.GPIPE, 3, 1, 4, times.overlaps)
-    both = one.and_also(other)
-    assert isinstance(both, Paths)
-    mean = (length_ns(one.counts, times) / one.number + length_ns(other.counts, times) / other.number) / 2
-    assert np.isclose(length_ns(both.counts, times) / both.number, mean, rtol=1e-12)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,16 +14,15 @@ from strategy.layout.schedule import Schedule, schedule_problem
 from strategy.layout.step_times import (
     ARRAYS,
     TICKS,
-    MeanPath,
     Overlap,
     StepTimes,
     in_ticks,
-    longest_mix,
     mean_path,
     no_times,
     step_ns,
     steps_ns,
 )
+from strategy.search.candidate.path_mix import longest_mix, mixed
 
 CASES = 400
 QUARTER = Overlap(allowed=True, slowed_ticks=TICKS // 4)
@@ -106,7 +104,7 @@ def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
         straight = straight_path(schedule, count, ticks)
         each = [critical, *(mean_path(schedule, times, path) for path in (even, straight))]
         step = makespan_ns(schedule, count, in_ticks(schedule, others))
-        for path in (*each, longest_mix(each, [times, others])):
+        for path in (*each, mixed(each, [1, 2, 3]), longest_mix(each, [times, others])):
             assert all((getattr(path.counts, name) >= 0).all() for name in ARRAYS)
             assert TICKS * path.length(others) <= path.number * step
         counts = critical.counts
@@ -116,14 +114,6 @@ def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
         seen["laps"] += times.laps > 1
     print(seen)
     assert min(seen.values()) >= CASES // 10
-
-
-def test_a_mix_is_as_long_as_it_can_be() -> None:
-    """Of two paths of which each is short where the other is long, one half of each."""
-    one, other = (one_stage(Overlap(allowed=True), **{name: 100}) for name in ("forward_ns", "backward_ns"))
-    paths = [MeanPath(one_stage(one.overlap, **{name: 1}), 1) for name in ("forward_ns", "backward_ns")]
-    mix = longest_mix(paths, [one, other])
-    assert [Fraction(mix.length(times), mix.number) for times in (one, other)] == [50, 50]
 
 
 def test_many_cases_at_once_are_each_alone() -> None:

@@ -31,7 +31,7 @@ def test_options_are_found_once_for_all_paths() -> None:
     op = space.graph.ops[0]
     asked: list[str] = []
     space = replace(space, keep=lambda op, _: not asked.append(op.name), known={})
-    other = replace(space, along=space.paths.and_also(space.paths))
+    other = replace(space, along=replace(space.paths))
     options = space.options(op)
     assert len(asked) == len(options) > 1
     assert other.options(op) is options

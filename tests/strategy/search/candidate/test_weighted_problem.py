@@ -10,6 +10,7 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.ilp.problem import evaluate
 from strategy.passes.training import Training
+from strategy.search.candidate.path_mix import mixed
 from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.space.candidates import free_rules, space_of
 from strategy.space.space import SearchSpace
@@ -67,4 +68,4 @@ def test_the_time_is_kept_to(space: SearchSpace) -> None:
 
 def test_paths_share_what_is_known_of_the_ops(space: SearchSpace) -> None:
     op = space.graph.ops[0]
-    assert replace(space, along=space.paths.and_also(space.paths)).options(op) is space.options(op)
+    assert replace(space, along=mixed([space.paths, space.paths], [1, 1])).options(op) is space.options(op)
