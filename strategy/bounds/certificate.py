@@ -35,7 +35,7 @@ from strategy.layout.schedule import Schedule
 from strategy.space.candidates import Pins
 from strategy.space.problem_builder import Weighing
 
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 1 << 30
 """More than this unpacked is refused."""
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}

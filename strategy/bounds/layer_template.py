@@ -23,6 +23,7 @@ from strategy.bounds.point import (
     DEFERRED,
     HELD,
     MESSAGES,
+    MOVED,
     PASSES,
     SAVED,
     SIZE,
@@ -37,8 +38,10 @@ from strategy.graph.signature import SbpFilter, Signature
 from strategy.layout.arrangement import Arrangement, arrange
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings, Converter, lay_out
+from strategy.layout.gradient_exchange import exchanged
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Account
+from strategy.layout.parameter_gathers import of_parameters
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import OVERLAPPED
 from strategy.models import Model
@@ -51,7 +54,7 @@ from strategy.space.candidates import Request, free_rules, placements_of, space_
 from strategy.space.layout_problem import LinearLayoutProblem, linear_layout_problem
 from strategy.space.rules import following_samples
 from strategy.space.short_model import LAYERS, MIDDLE, places_of
-from strategy.space.space import Handed, Kept, SearchSpace, Weight
+from strategy.space.space import Handed, Keeping, Kept, SearchSpace, Weight
 
 NOTHING, UNITS = np.zeros(SIZE, np.int64), tuple(unit(at) for at in range(SIZE))
 """Of what counts nowhere, and of what counts at one coordinate."""
@@ -128,6 +131,8 @@ def _template(
     graph = space.graph
     counted = _following(request, short, config) if following else frozenset(graph.by_name)
     homes, kept = _held(graph, counted, everything=not following)
+    if space.pipeline.overlaps and not following:
+        kept = {**_beside(graph), **kept}
     space = replace(
         space,
         converter=Converter(request.cost, space.stages.placements, boxings),
@@ -226,6 +231,26 @@ def _handed(graph: Graph, between: Converter) -> Mapping[str, Handed]:
     return found
 
 
+def _beside(graph: Graph) -> Mapping[str, Kept]:
+    """What is held of a layer between while another's backward pass runs, by what collectives give and take.
+
+    Parameters are gathered a layer earlier, and what exchanges give is taken a layer later (`lowering.stage_order`). So
+    at any time each of these is there of one layer or another.
+    """
+    parameters, gradients, part_of = of_parameters(graph), exchanged(graph), places_of(graph)
+    found: dict[str, Kept] = {}
+    for name, op in graph.producer.items():
+        value = graph.values[name]
+        if part_of[op.name] != MIDDLE or value.rate is not Rate.MICRO_BATCH or value.space is not Space.DEVICE:
+            continue
+        readers = tuple(one.name for one in graph.consumers[name] if one.phase is not Phase.FORWARD)
+        if readers and name in parameters:
+            found[name] = Kept(unit(MOVED.start), readers, keeping=Keeping.GATHERED)
+        elif readers and name in gradients:
+            found[name] = Kept(unit(MOVED.start), readers, keeping=Keeping.EXCHANGED)
+    return found
+
+
 def _held(
     graph: Graph, counted: frozenset[str], *, everything: bool
 ) -> tuple[Mapping[str, Weight], Mapping[str, Kept]]:
@@ -262,7 +287,7 @@ def _held(
             if decider.phase is not Phase.FORWARD:
                 waiting = [op.name for op in later if op.name in apart and part_of[op.name] == there]
                 if waiting and decider.name not in apart:
-                    kept[name] = Kept(unit(DEFERRED.start + there), (waiting[0],), or_home=True)
+                    kept[name] = Kept(unit(DEFERRED.start + there), (waiting[0],), keeping=Keeping.SMALLER)
                 continue
             later = [op for op in later if part_of[op.name] == there]
             weight = unit((WAITING if all(op.name in apart for op in later) else SAVED).start + there)
@@ -271,7 +296,7 @@ def _held(
             elif part == there:
                 homes[name] = weight
             else:
-                kept[name] = Kept(weight, (later[0].name,), or_home=True)
+                kept[name] = Kept(weight, (later[0].name,), keeping=Keeping.SMALLER)
         elif value.role is Role.VARIABLE:
             homes |= {name: unit(HELD.start + part)} if everything else {}
         elif decider.phase is Phase.FORWARD:

@@ -5,18 +5,19 @@ The step is at least as long as any path through its schedule, and a stage holds
 
 from __future__ import annotations
 
-import itertools
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.pipeline_parts import parts_at, stage_times
+from strategy.bounds.pipeline_parts import LAST, parts_at, stage_times
 from strategy.bounds.point import (
     AHEAD,
     DEFERRED,
     HELD,
     MESSAGES,
+    MOVED,
+    PARTS,
     PASSES,
     SAVED,
     SIZE,
@@ -29,8 +30,13 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path, straight_path
 from strategy.layout.schedule import Schedule, chunk_order
 from strategy.layout.step_times import Overlap, in_ticks, mean_path
+from strategy.space.short_model import MIDDLE
 
 IntArray = npt.NDArray[np.int64]
+GRADIENTS_SHARED = 2
+"""From this stage of ZeRO on, gradients are exchanged in every micro-batch."""
+LEAST_LAYERS = 5
+"""On a stage of so many, three that follow one another are neither the first nor the last part."""
 
 
 def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap: Overlap, exact: bool) -> IntArray:
@@ -58,18 +64,41 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
 
 
 def memory_rows(config: PlanConfig, layers: int) -> IntArray:
-    """(rows, SIZE): what the first and the last stage hold, without and with sums of gradients."""
-    where = parts_at(config, layers)
-    found = []
-    for stage, sums in itertools.product(dict.fromkeys((0, config.pp - 1)), (False, True)):
+    """(rows, SIZE): what the first and the last stage hold at one time or another."""
+    stages = dict.fromkeys((0, config.pp - 1))
+    return np.array([row for stage in stages for row in stage_rows(config, layers, stage)])
+
+
+def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:
+    """(SIZE,) each: what a stage holds when it holds most micro-batches, without and with sums of gradients.
+
+    Where parameters or gradients are moved in every micro-batch: also while the last layer of the stage but two runs
+    backward, when what those two have saved is gone, and what goes on beside others is there.
+    """
+    where, found = parts_at(config, layers)[stage], []
+    for sums in (False, True):
         row = np.zeros(SIZE, np.int64)
-        row[HELD] = where[stage].sum(0)
+        row[HELD] = where.sum(0)
         row[SUMS] = row[HELD] * sums
         row[AHEAD] = row[HELD] * _forwards_follow(config, stage, sums=sums)
         for part, in_flight in blocks(config, stage, sums=sums):
-            row[part] = np.array(in_flight) @ where[stage]
+            row[part] = np.array(in_flight) @ where
         found.append(row)
-    return np.array(found)
+        if config.num_micro_batches > sums and _moves_beside(config) and where.sum() >= LEAST_LAYERS:
+            at_work, done = row.copy(), np.zeros(PARTS, np.int64)
+            done[LAST if where[0, LAST] else MIDDLE] += 1
+            done[MIDDLE] += 1
+            for part in (SAVED, WAITING):
+                at_work[part] -= np.minimum(at_work[part], done)
+            at_work[MOVED] = 1
+            found.append(at_work)
+    return found
+
+
+def _moves_beside(config: PlanConfig) -> bool:
+    """Whether parameters are gathered, or gradients exchanged, in every micro-batch, beside passes in one piece."""
+    often = config.zero_stage >= GRADIENTS_SHARED or config.num_micro_batches == 1
+    return often and config.virtual_stages == 1 and not config.schedule.splits_backward
 
 
 def _forwards_follow(config: PlanConfig, stage: int, *, sums: bool) -> bool:

@@ -23,11 +23,13 @@ HELD, AHEAD, SUMS = slice(32, 35), slice(35, 38), slice(38, 41)
 SAVED, WAITING, DEFERRED = slice(41, 44), slice(44, 47), slice(47, 50)
 """Those of a micro-batch: saved from its forward pass to its backward pass; from there to its gradients of weights,
 which may be a pass of their own; and from the backward pass to these."""
-BYTES, OF_MICRO_BATCH = slice(32, 50), slice(41, 50)
+MOVED = slice(50, 51)
+"""Those of a layer between that are held at any time of backward passes: what is gathered, and what is exchanged."""
+BYTES, OF_MICRO_BATCH = slice(32, 51), slice(41, 50)
 """All of them, and those that every micro-batch in flight holds."""
 MICRO, MICRO_OVERLAPPED = slice(0, 9), slice(15, 24)
 """Those of `TIMES` that every micro-batch takes itself, and what goes on beside it."""
-SIZE = 50
+SIZE = 51
 
 
 def time_at(name: str, part: int) -> int:

@@ -19,6 +19,7 @@ from strategy.bounds.point import (
     DEFERRED,
     HELD,
     MICRO,
+    MOVED,
     OF_MICRO_BATCH,
     PARTS,
     SAVED,
@@ -85,7 +86,8 @@ class TemplateCut:
         computes_once = self.template.config.recompute is Recompute.NONE
         weights = self.weighing.weights
         # What only forward passes read, backward passes may read, too, that compute again.
-        no_dearer = not weights[OF_MICRO_BATCH].any() and bool((weights[AHEAD] <= weights[HELD]).all())
+        no_dearer = bool((weights[AHEAD] <= weights[HELD]).all())
+        no_dearer &= not (weights[OF_MICRO_BATCH].any() or weights[MOVED].any())
         return computes_once and self.least is not None and no_dearer
 
     def bounds(self, config: PlanConfig) -> bool:

@@ -7,15 +7,17 @@ On each stage the step runs as
     epilogue   the update
 
 Where collectives run beside computation, what takes the result of an exchange of gradients (a cast, a sum over
-micro-batches) is postponed until another layer is done, and parameters are gathered while the layer ahead is computed:
-else computation would stand still for as long as these take.
+micro-batches) is postponed until another layer is done, and parameters are gathered a layer earlier: else computation
+would stand still for as long as these take.
 
-    compute       | b3    | b2      take 3 | b1   take 2 | f1 take 1       b3, b2, b1   backward pass of layers
-    inter data    | gather 2 | exchange 3, gather 1 | exchange 2 |         f1           forward pass of the next chunk
+    compute       | b3         | b2   take 3 | b1   take 2 | f1   take 1    b3, b2, b1   backward pass of layers
+    inter data    | exchange 3, gather 2     | exchange 2, gather 1 |       f1           forward pass of the next chunk
 
-The gradient of one layer, and the parameters of another, are held for the time of a third, in exchange. A chunk of the
-same passes as the one before does not come in between: its own exchange would need the memory that is taken from, its
-own parameters that which the one before may still read. So the order is one in which a stage could do one action after
+What a layer gathers half way through is gathered half way through the layer ahead, so that the parameters of one layer
+are held in exchange, at any time, and the gradients of one layer, or two. A chunk of the same passes as the one
+before does not come in between: its own exchange would need the memory that is taken from, its own parameters that
+which the one before may still read. What is exchanged once per step comes as soon as it is whole
+(`exchanges_at_once`). So the order is one in which a stage could do one action after
 another, and no stream waits for what comes behind.
 """
 
@@ -30,6 +32,7 @@ from strategy.layout.arrangement import Action, Arrangement, Pipeline
 from strategy.layout.gradient_exchange import takers
 from strategy.layout.parameter_gathers import gathers
 from strategy.layout.schedule import chunk_order
+from strategy.lowering.exchanges_at_once import at_once
 from strategy.sbp.tensor import Rate
 
 PROLOGUE, EPILOGUE = "prologue", "epilogue"
@@ -57,7 +60,10 @@ def stage_order(
     layers = [graph.by_name[action.op].layer if action.op else None for action in arrangement.actions]
     for stage, parts in enumerate(staged):
         runs = {part: _layer_runs(indices, layers, advanced, postponed) for part, indices in parts.items()}
-        yield _interleaved([part for part in _parts_in_order(pipeline, stages, stage) if part in parts], runs)
+        lists, order = _interleaved([part for part in _parts_in_order(pipeline, stages, stage) if part in parts], runs)
+        if pipeline.overlaps and EPILOGUE in parts:
+            lists, order = at_once(arrangement, lists, order)
+        yield lists, order
 
 
 def _parts_in_order(pipeline: Pipeline, stages: int, stage: int) -> Iterator[Part]:
@@ -69,10 +75,13 @@ def _parts_in_order(pipeline: Pipeline, stages: int, stage: int) -> Iterator[Par
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Actions of a layer: those that may come a layer earlier, those in between, and those that come a layer later."""
+    """Actions of a layer: those that may come a layer earlier, those in between, and those that come a layer later.
 
-    ahead: tuple[int, ...]
-    now: tuple[int, ...]
+    The first two with how far through the layer they stand, from 0 to 1.
+    """
+
+    ahead: tuple[tuple[float, int], ...]
+    now: tuple[tuple[float, int], ...]
     later: tuple[int, ...]
 
 
@@ -87,17 +96,22 @@ def _interleaved(order: Sequence[Part], runs: dict[Part, list[_Run]]) -> tuple[l
         if key not in known:
             known[key] = len(lists)
             waiting = runs[before][-1].later if behind and before is not None else ()
-            found = [] if behind else list(runs[part][0].ahead)
+            found = [] if behind else [index for _, index in runs[part][0].ahead]
             following = [run.ahead for run in runs[part][1:]]
             following.append(runs[after][0].ahead if in_front and after is not None else ())
             for run, next_ahead in zip(runs[part], following, strict=True):
-                found += next_ahead
-                found += run.now
+                found += _by_place(next_ahead, run.now)
                 found += waiting
                 waiting = run.later
             lists.append(found if in_front else [*found, *waiting])
         numbers.append(known[key])
     return lists, numbers
+
+
+def _by_place(ahead: Sequence[tuple[float, int]], now: Sequence[tuple[float, int]]) -> list[int]:
+    """Actions of two layers by how far through these they stand, of equal ones those ahead first."""
+    ranked = [(place, kind, index) for kind, each in enumerate((ahead, now)) for place, index in each]
+    return [index for _, _, index in sorted(ranked)]
 
 
 def _reach_over(before: Part | None, after: Part | None) -> bool:
@@ -117,6 +131,8 @@ def _layer_runs(
     found = []
     for _, run in groupby(of_layer, key=lambda pair: pair[0]):
         members = [index for _, index in run]
-        ahead, later = (tuple(i for i in members if i in some) for some in (advanced, postponed))
-        found.append(_Run(ahead, tuple(i for i in members if i not in advanced and i not in postponed), later))
+        placed = [(at / len(members), index) for at, index in enumerate(members)]
+        ahead = tuple(pair for pair in placed if pair[1] in advanced)
+        now = tuple(pair for pair in placed if pair[1] not in advanced and pair[1] not in postponed)
+        found.append(_Run(ahead, now, tuple(index for index in members if index in postponed)))
     return found

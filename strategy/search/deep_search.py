@@ -30,7 +30,7 @@ from strategy.search.lightest import nothing_fits_deep
 from strategy.search.mixed_refinement import MixedRefinement
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
-from strategy.search.search_state import LayoutProposal, SearchState
+from strategy.search.search_state import LayoutProposal, SearchState, held_alike
 from strategy.space.candidates import Request
 
 FIRST_SHARE = 0.25
@@ -45,7 +45,7 @@ REFINING_SHARE = 0.75
 """Share of the time that is left after which no further group is refined."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
-SAFETY = 1.05
+SAFETY = 1.02
 """Plans of other degrees may hold more, in proportion, than one that fits."""
 
 
@@ -144,15 +144,15 @@ def _beside_each_other(
     request: Request, known: SearchState, leading: list[LayoutProposal], most: int
 ) -> list[LayoutProposal]:
     """The first of these, and next to it, where no plan has shown what its schedule holds, one with room to spare."""
-    unknown = bool(leading) and leading[0].found.config.schedule not in known.margins
+    unknown = bool(leading) and held_alike(leading[0].found.config) not in known.margins
     roomy = [one for one in leading[1:] if unknown and known.fits(request, one, spare=ROOM)]
     return [*leading[:1], *(roomy or leading[1:])[:1]][:most]
 
 
 def _learn(known: SearchState, one: LayoutProposal, nbytes: float) -> None:
     """What a plan holds says what the sum of the parts of others is worth; the most that was seen counts."""
-    schedule, seen = one.found.config.schedule, nbytes / max(one.found.peak_bytes)
-    known.margins[schedule] = max(known.margins.get(schedule, 0.0), seen)
+    alike, seen = held_alike(one.found.config), nbytes / max(one.found.peak_bytes)
+    known.margins[alike] = max(known.margins.get(alike, 0.0), seen)
 
 
 def _planning_s(request: Request, one: LayoutProposal) -> float:

@@ -16,7 +16,7 @@ from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.linear_step import blocks
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, HELD, SIZE, SUMS, TIMES, FloatArray
+from strategy.bounds.point import AHEAD, HELD, MOVED, SIZE, SUMS, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import Overlap
 from strategy.lowering.lower import lower_priced
@@ -76,6 +76,7 @@ def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:
     weights, where = np.zeros(SIZE), parts_at(config, layers)[0]
     weights[TIMES] = 1.0
     weights[HELD] = weights[AHEAD] = weights[SUMS] = NS_PER_BYTE * where.sum(0)
+    weights[MOVED] = NS_PER_BYTE
     for part, in_flight in blocks(config, 0, sums=True):
         weights[part] = NS_PER_BYTE * np.array(in_flight) @ where
     return weights

@@ -152,7 +152,7 @@ class MixedRefinement:
         fits = False
         for one, bound_ns in zip(box.configs, box.bounds_ns, strict=True):
             for order in stage_orders(self.request.cost.cluster, one.pp) if bound_ns < best_ns else ():
-                proposal = priced.proposal(replace(one, stage_order=order), self.known.margin(one.schedule))
+                proposal = priced.proposal(replace(one, stage_order=order), self.known.margin(one))
                 if proposal is not None:
                     self.known.proposals.append(proposal)
                     fits |= self.known.fits(self.request, proposal)

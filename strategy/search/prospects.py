@@ -12,7 +12,7 @@ import numpy as np
 
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, HELD, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import Overlap
@@ -23,9 +23,9 @@ from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import pipelined
 from strategy.space.candidates import Request
 
-TIE = 0.01
+TIE = 0.005
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""
-HARDER = 2.0
+HARDER = 6.0
 """By this factor bytes count more after every such proposal."""
 MOST_TRIES, FIRST_TRIES = 4, 8
 """So often proposals of a box are made to hold less: once something fits, and before."""
@@ -80,13 +80,13 @@ class Prospects:
         """
         crowded = self._crowded(box, most_ns)
         weights = (box.prices[box.config] if crowded is None else crowded).weights.copy()
-        if crowded is None or box.tries:
-            config = box.config
-            layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
-            least = TIE * box.bound_ns / self.request.memory_limit_bytes * layers
-            in_flight = min(config.pp, config.num_micro_batches)
-            for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
-                weights[part] = HARDER**box.tries * np.maximum(weights[part], often * least)
+        config = box.config
+        layers = parts_at(config, self.request.model.layers)[0].sum(0).astype(float)
+        byte = TIE * HARDER**box.tries * box.bound_ns / self.request.memory_limit_bytes
+        in_flight = min(config.pp, config.num_micro_batches)
+        for part, often in ((HELD, 1), (AHEAD, 1), (SUMS, 1), (SAVED, in_flight), (WAITING, in_flight)):
+            weights[part] = np.maximum(weights[part], often * byte * layers)
+        weights[MOVED] = np.maximum(weights[MOVED], byte)
         return weights
 
     def propose(self, box: Box, answer: Proposed, point: FloatArray) -> None:
@@ -102,7 +102,7 @@ class Prospects:
             least_ns = min(least_ns, found.step_ns)
             if self.known.fits(request, proposal):
                 fitting_ns = min(fitting_ns, found.step_ns)
-            held = self.known.margin(one.schedule) * max(found.peak_bytes)
+            held = self.known.margin(one) * max(found.peak_bytes)
             box.crowding[one.schedule] = max(0.0, held - within.held_bytes(one, point))
             self.crowding[one.schedule] = box.crowding[one.schedule] * one.tp * one.cp / one.micro_batch
         box.tries += 1
@@ -112,8 +112,8 @@ class Prospects:
         box.is_proposed |= is_last or math.isinf(least_ns) or fitting_ns <= (1 + SETTLED) * least_ns
 
     def most_promising(self, boxes: list[Box]) -> Box | None:
-        """The box that is thought to take least; what was thought of others is not looked at again for that."""
-        waiting = [(box.promise[1], i) for i, box in enumerate(boxes)]
+        """The box that is thought to take least; what takes long to think of others is not thought again for that."""
+        waiting = [(self._promise(box) if box.level < 2 else box.promise[1], i) for i, box in enumerate(boxes)]
         heapq.heapify(waiting)
         while waiting:
             i = waiting[0][1]
@@ -129,7 +129,9 @@ class Prospects:
         What is bounded in memory takes what it takes in the memory that is left in truth, by all cuts so far.
         """
         too_many = self.too_many.get(_of_memory(box.configs[0]), math.inf) <= box.configs[0].micro_batch
-        state = too_many, box.bound_ns, 0 if box.within is None else len(box.within.cuts), tuple(self.crowding.values())
+        state: object = too_many, box.bound_ns
+        if box.within is not None:
+            state = state, len(box.within.cuts), tuple(self.crowding.values())
         if box.promise[0] != state:
             if not math.isfinite(box.bound_ns):
                 guess_ns = math.inf
@@ -151,13 +153,16 @@ class Prospects:
         saved = self.work.bytes_of_layer(config).saved * request.model.layers / config.pp
         more = AGAIN_SAVED if config.recompute is Recompute.MEMORY_BOUND else ALL_SAVED
         held = static + more * saved * in_flight
-        exposed = 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
         gathers = config.num_micro_batches if config.zero_stage == 3 else 1
         gathered_ns = 6 * parameters * gathers / cluster.inter.bytes_per_s * 1e9 if config.dp > 1 else 0.0
         least = self.work.seconds(config)
         uneven_ns = least.outside_s * (1 - 1 / config.pp) * config.num_micro_batches * 1e9
+        computed_ns = box.bound_ns + uneven_ns
+        if config.tp > inside or box.level == 0:  # later bounds count what layers send inside of nodes
+            computed_ns *= 1 + 0.04 * min(config.tp, inside).bit_length() + max(0, config.tp - inside)
         crowded = max(1.0, held / request.memory_limit_bytes) ** 2
-        return crowded * ((box.bound_ns + uneven_ns) * (1 + exposed) + gathered_ns)
+        hides = Overlap.of(cluster).allowed
+        return crowded * (max(computed_ns, gathered_ns) if hides else computed_ns + gathered_ns)
 
 
 def _of_memory(config: PlanConfig) -> object:

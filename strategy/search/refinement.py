@@ -33,6 +33,7 @@ from strategy.bounds.point import (
     MESSAGES,
     MICRO,
     MICRO_OVERLAPPED,
+    MOVED,
     PASSES,
     SAVED,
     SIZE,
@@ -41,7 +42,7 @@ from strategy.bounds.point import (
     WAITING,
     FloatArray,
 )
-from strategy.bounds.template_cut import TemplateName, on_tensor_axis, restricted
+from strategy.bounds.template_cut import TemplateName, of_tensor_axis, on_tensor_axis, restricted
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.search.box import EXHAUSTED, Box
@@ -52,6 +53,7 @@ from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
 from strategy.space.candidates import Request, listed
+from strategy.space.short_model import MIDDLE
 
 MOST_STALLED = 2
 """So many cuts in turn may gain nothing before no further one is looked for."""
@@ -59,6 +61,8 @@ LITTLE = 2e-3
 """By this part what is not on a path counts all the same."""
 RISE, WORTH_SHARING = 1e-3, 3e-3
 """Part of the objective by which a further cut has to raise a bound, of the box's own and of all that share it."""
+SCARCE = 0.7
+"""Part of the memory from which on it is asked how little layers can save."""
 BESIDE = 1
 """Processes beside this one, if there are processors: as many boxes are refined at a time as there are processes."""
 ALONE_EFFORT = 3.0
@@ -243,6 +247,9 @@ class Refinement:
                 box.raise_bounds(most_ns)
                 continue
             if box.level == 2:
+                weights = self._of_saved(box)
+                if weights is not None:
+                    return self._ask(config, weights + self._a_little(box, weights), tensor_axis=True, of_bytes=True)
                 weights = self._worth_asking(box, self.cuts.known_points(box), WORTH_SHARING * most_ns)
                 if weights is not None:
                     return self._ask(config, restricted(weights, on_tensor_axis(config)), tensor_axis=True)
@@ -259,6 +266,20 @@ class Refinement:
             if not promises:
                 return None
         return None
+
+    def _of_saved(self, box: Box) -> FloatArray | None:
+        """(SIZE,): the weights of what a layer saves; once, where by what is known of it memory would be scarce."""
+        key, within = of_tensor_axis(box.config), box.within
+        known = self.cuts.points.get(key)
+        if known is None or within is None or key in self.cuts.weighed:
+            return None
+        saved = within.held_bytes(box.config, restricted(known[-1], (SAVED, WAITING)))
+        if saved < SCARCE * self.request.memory_limit_bytes:
+            return None
+        self.cuts.weighed.add(key)
+        weights = np.zeros(SIZE)
+        weights[[SAVED.start + MIDDLE, WAITING.start + MIDDLE]] = box.bound_ns / self.request.memory_limit_bytes
+        return weights
 
     def _worth_asking(self, box: Box, points: list[FloatArray], least_ns: float) -> FloatArray | None:
         """(SIZE,): the weights of a cut that may raise the bound by so much; None where known points forbid it.
@@ -277,8 +298,16 @@ class Refinement:
     def _first_question(self, box: Box) -> Question:
         return self._ask(plain(box.configs[0]), all_of_micro_batch(self.request.model.layers), tensor_axis=True)
 
-    def _ask(self, config: PlanConfig, weights: FloatArray, *, tensor_axis: bool, proposes: bool = False) -> Question:
-        return Question(config, weights, tensor_axis, self.one_s, self.budget, proposes)
+    def _ask(
+        self,
+        config: PlanConfig,
+        weights: FloatArray,
+        *,
+        tensor_axis: bool,
+        proposes: bool = False,
+        of_bytes: bool = False,
+    ) -> Question:
+        return Question(config, weights, tensor_axis, self.one_s, self.budget, proposes, of_bytes)
 
     def _take(self, box: Box, question: Question, answer: Answer, most_ns: float) -> None:
         """Make use of an answer."""
@@ -293,7 +322,7 @@ class Refinement:
         box.raise_bounds(most_ns)
         gained_ns = max(box.bound_ns - before_ns, nearer_ns)
         if question.tensor_axis:
-            box.level = 2 if gained_ns >= WORTH_SHARING * most_ns else 3
+            box.level = 2 if gained_ns >= WORTH_SHARING * most_ns or question.of_bytes else 3
             return
         if answer.proposed is not None:
             self.prospects.propose(box, answer.proposed, answer.point)
@@ -316,6 +345,8 @@ class Refinement:
         for part in (HELD, AHEAD, SUMS, SAVED, WAITING, DEFERRED):
             if priced[part].any():
                 found[part] = layers * TIE * box.bound_ns / self.request.memory_limit_bytes
+        if priced[MOVED].any():
+            found[MOVED] = TIE * box.bound_ns / self.request.memory_limit_bytes
         return LITTLE * found
 
 

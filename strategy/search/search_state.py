@@ -13,8 +13,10 @@ from strategy.layout.schedule import Schedule
 from strategy.search.template.stages import Pipelined
 from strategy.space.candidates import Request
 
-MARGIN = 1.0
+MARGIN = 0.985
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
+HeldAlike = tuple[Schedule, bool]
+"""What configurations hold micro-batches alike: their schedule, and whether they have a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,17 @@ class LayoutProposal:
     deep_ops: int
 
 
+def held_alike(config: PlanConfig) -> HeldAlike:
+    """What a configuration has in common with those whose plans tell what it holds."""
+    return config.schedule, config.pp > 1
+
+
 @dataclass(slots=True)
 class SearchState:
     """What has been found out: proposals, and whether all that may be better was looked at."""
 
     proposals: list[LayoutProposal] = field(default_factory=list)
-    margins: dict[Schedule, float] = field(default_factory=dict)
+    margins: dict[HeldAlike, float] = field(default_factory=dict)
     """Memory as it was laid out over the sum of its parts, where a plan has shown it."""
     refused: bool = False
     """Whether some plan did not fit though it was likely to."""
@@ -43,9 +50,9 @@ class SearchState:
     pace: float = 1.0
     """Time that a plan has taken over what it was expected to."""
 
-    def margin(self, schedule: Schedule) -> float:
+    def margin(self, config: PlanConfig) -> float:
         """What a sum of parts is multiplied by."""
-        return self.margins.get(schedule, MARGIN)
+        return self.margins.get(held_alike(config), MARGIN)
 
     def fitting(self, request: Request) -> list[LayoutProposal]:
         """Those that are likely to fit, fastest first."""
@@ -53,7 +60,7 @@ class SearchState:
 
     def fits(self, request: Request, one: LayoutProposal, *, spare: float = 0.0) -> bool:
         """Whether it is likely to, and to leave such a share of the device's memory free."""
-        margin, there = self.margin(one.found.config.schedule), host_memory_bytes(request.cost.cluster)
+        margin, there = self.margin(one.found.config), host_memory_bytes(request.cost.cluster)
         limits = request.memory_limits(one.found.config)
         held = all(margin * peak <= (1 - spare) * most for peak, most in zip(one.found.peak_bytes, limits, strict=True))
         return held and max(one.found.host_bytes) <= there

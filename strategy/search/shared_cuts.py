@@ -25,6 +25,8 @@ class SharedCuts:
         self.cuts: dict[object, list[TemplateCut]] = {}
         self.points: dict[object, list[FloatArray]] = {}
         """What templates of a tensor axis are known to take."""
+        self.weighed: set[object] = set()
+        """Templates of a tensor axis that were asked for the least that a layer saves."""
 
     def take(self, box: Box, cut: TemplateCut, point: FloatArray) -> float:
         """Remember a cut and its point; by how much that is nearer than all known ones, by the weights of the cut."""

@@ -14,6 +14,7 @@ owners hold (`layout_memory`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,10 +24,11 @@ import numpy.typing as npt
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.base.units import to_ns
-from strategy.cost.cost import by_groups, largest_nbytes
+from strategy.cost.cost import by_groups
 from strategy.graph.graph import Graph, act_rate
-from strategy.graph.signature import Signature
+from strategy.graph.signature import Signature, piece_specs
 from strategy.ilp.problem import FORBIDDEN, Problem
+from strategy.layout.layout import Home
 from strategy.layout.objective import account_of, load_features
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import TensorSpec
@@ -35,7 +37,7 @@ from strategy.space.classes import Classes, OpClass, Writer, classify
 from strategy.space.layout_memory import LayoutMemory
 from strategy.space.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table, Weighing
 from strategy.space.restriction import complete
-from strategy.space.space import Keep, SearchSpace, Weight
+from strategy.space.space import Keep, Keeping, SearchSpace, Weight
 
 BoolArray = npt.NDArray[np.bool_]
 Reading = tuple[tuple[OpClass, tuple[int, ...]], ...]
@@ -176,10 +178,10 @@ def _add_kept(builder: ProblemBuilder, classes: Classes) -> None:
     for name, kept in space.kept.items():
         spec = space.graph.values[name].spec
         first, readers = (_reading(classes, name, each) for each in (kept.first, kept.readers))
-        either = classes.writer(name) if kept.or_home else None
+        either = None if kept.keeping is Keeping.AS_READ else classes.writer(name)
         readers_of = tuple(tuple((one.index, positions) for one, positions in each) for each in (first, readers))
-        alike = spec, either and either.identity, readers_of
-        group = groups.setdefault(alike, _Readers(name, spec, either, readers, first))
+        alike = spec, kept.keeping, either and either.identity, readers_of
+        group = groups.setdefault(alike, _Readers(name, spec, kept.keeping, either, readers, first))
         group.weight = group.weight + kept.weight
         group.first_weight = group.first_weight + kept.first_weight
     for group in groups.values():
@@ -234,6 +236,7 @@ class _Readers:
 
     name: str
     spec: TensorSpec
+    keeping: Keeping
     writer: Writer | None
     readers: Reading
     first: Reading = ()
@@ -248,11 +251,10 @@ class _Readers:
         if self.writer is not None:
             (reader, (position, *_)), *_ = self.readers
             layouts = [option.inputs[position] for option in reader.options]
-            sizes = (
-                np.array([_nbytes(space, self.spec, one) for one in each]) for each in (self.writer.homes, layouts)
-            )
-            table = Table(np.multiply.outer(np.minimum.outer(*sizes), self.weight))
-            builder.add_edge(self.writer.found.index, reader.index, table)
+            nbytes = _kept_nbytes(space, self.spec, self.keeping, self.writer.homes, layouts)
+            if nbytes.any():
+                table = Table(np.multiply.outer(nbytes, self.weight))
+                builder.add_edge(self.writer.found.index, reader.index, table)
             return
         first, later = _wanted(self.first), _wanted(self.readers)
         for layout in dict.fromkeys((*first, *later)):
@@ -419,9 +421,32 @@ def _name(bundle: Bundle, layout: NdSbp) -> str:
     return f"{bundle.instances[0][0]}>{'.'.join(map(str, layout))}@{bundle.instances[0][2]}"
 
 
+def _kept_nbytes(
+    space: SearchSpace, spec: TensorSpec, keeping: Keeping, homes: Sequence[NdSbp], layouts: Sequence[NdSbp]
+) -> IntArray:
+    """(homes, layouts): bytes that are kept of a value that lives in the one and is read in the other."""
+    at_home, as_read = (np.array([_nbytes(space, spec, one) for one in each]) for each in (homes, layouts))
+    if keeping is Keeping.SMALLER:
+        return np.minimum.outer(at_home, as_read)
+    moved: dict[tuple[NdSbp, NdSbp], bool] = {}
+    for home, layout in itertools.product(homes, layouts):
+        if (home, layout) not in moved:
+            moved[home, layout] = _is_moved(space, spec, keeping, home, layout)
+    kept = at_home[:, None] if keeping is Keeping.EXCHANGED else as_read
+    return kept * np.array([[moved[home, layout] for layout in layouts] for home in homes])
+
+
+def _is_moved(space: SearchSpace, spec: TensorSpec, keeping: Keeping, home: NdSbp, layout: NdSbp) -> bool:
+    """Whether a collective reads what lives there, or gives what is read."""
+    if home == layout or not space.converter.reaches(spec, 0, [home], 0, [layout]).all():
+        return False
+    steps = space.converter.steps(spec, Home(0, home), 0, layout)
+    return (steps[0] if keeping is Keeping.EXCHANGED else steps[-1]).kind.is_communication
+
+
 def _nbytes(space: SearchSpace, spec: TensorSpec, layout: NdSbp) -> int:
-    """What the fullest rank holds of a tensor."""
-    return largest_nbytes(spec, layout, space.mesh)
+    """What the fullest rank holds of a tensor; room for the worst case, where it is ragged."""
+    return piece_specs([spec], [layout], space.mesh)[0].nbytes
 
 
 def _paid(prices: IntArray, often: IntArray) -> IntArray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
@@ -43,6 +44,15 @@ Weight = int | npt.NDArray[np.int64]
 """What something counts: a number, or one for every weight that is given later, (weights,)."""
 
 
+class Keeping(StrEnum):
+    """In which layouts a value is kept; but for the first, the first of its readers alone is looked at."""
+
+    AS_READ = "every layout that a reader wants"
+    SMALLER = "where it lives or as it is read, whichever is smaller"
+    GATHERED = "as it is read, where a collective brings it there"
+    EXCHANGED = "where it lives, where a collective takes it from there"
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """A value is kept for ops that read it later.
@@ -50,14 +60,14 @@ class Kept:
     Attributes:
         weight: of a byte.
         readers: ops that read it later.
-        or_home: whether it may be kept where it lives, if that is smaller; else every layout that a reader wants is.
+        keeping: in which layouts.
         first_weight: of a byte of layouts that the first readers alone want.
         first: ops that read it earlier, and for whom it is kept, too.
     """
 
     weight: Weight
     readers: tuple[str, ...]
-    or_home: bool = False
+    keeping: Keeping = Keeping.AS_READ
     first_weight: Weight = 0
     first: tuple[str, ...] = ()
 

@@ -40,6 +40,7 @@ class Question:
         most_s: seconds that it may take.
         budget: when all must end.
         proposes: whether it is asked for the layouts that cost least, whatever it says of the bound.
+        of_bytes: whether it is about what is held, not about time.
     """
 
     config: PlanConfig
@@ -48,6 +49,7 @@ class Question:
     most_s: float
     budget: Budget
     proposes: bool = False
+    of_bytes: bool = False
 
     @property
     def effort(self) -> float:

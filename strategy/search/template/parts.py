@@ -14,6 +14,7 @@ from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Phase, Role
 from strategy.graph.ops import op_definition
 from strategy.layout.arrangement import Action, Arrangement, Held
+from strategy.layout.gradient_exchange import BACKWARD
 from strategy.layout.layout import Layout
 from strategy.layout.objective import all_features
 from strategy.layout.overlapped import is_overlapped
@@ -145,6 +146,9 @@ def _hold(
     update = next((i for i, action in enumerate(arrangement.actions) if action.phase is Phase.UPDATE), 0)
     rank = layout.stages.placements[0].devices[0]
     passing, updating = ([_Profile() for _ in range(LAYERS)] for _ in range(2))
+    moved = _moved_beside(graph, arrangement, at) if overlaps else {}
+    # The last layer runs backward before all others: what it exchanges is not there beside that of another.
+    counted_once = {tensor for tensor, (place, phase) in moved.items() if place == LAYERS - 1 and phase in BACKWARD}
     for index, tensor in enumerate(arrangement.tensors):
         value, use = graph.values[tensor.value], uses.get(index)
         nbytes = held_nbytes(graph, layout.stages, tensor, rank) // tensor.lifetime.blocks
@@ -165,26 +169,28 @@ def _hold(
         else:
             if use.waits and use.first is Phase.BACKWARD:
                 found[place].add("deferred_bytes", nbytes)
-            passing[place].add(use.begin, use.end, nbytes)
-    beside = _beside_bytes(graph, layout, arrangement, at) if overlaps else [0] * LAYERS
+            if index not in counted_once:
+                passing[place].add(use.begin, use.end, nbytes)
+    beside = [dict.fromkeys((True, False), 0) for _ in range(LAYERS)]
+    for index, (place, phase) in moved.items():
+        nbytes = held_nbytes(graph, layout.stages, arrangement.tensors[index], rank)
+        beside[place][phase is Phase.FORWARD] += nbytes
     for part, in_passing, in_update, next_to in zip(found, passing, updating, beside, strict=True):
-        part.add("passing_bytes", in_passing.most() + next_to)
+        part.add("passing_bytes", in_passing.most() + max(next_to.values()))
         part.add("update_bytes", in_update.most())
 
 
-def _beside_bytes(graph: Graph, layout: Layout, arrangement: Arrangement, at: Mapping[str, int]) -> list[int]:
-    """What goes on beside another layer holds while that runs: what is gathered for the next, exchanged of the last."""
-    rank = layout.stages.placements[0].devices[0]
-    held = [dict.fromkeys((True, False), 0) for _ in range(LAYERS)]
+def _moved_beside(graph: Graph, arrangement: Arrangement, at: Mapping[str, int]) -> dict[int, tuple[int, Phase]]:
+    """What is gathered or exchanged, which is there of one layer or another at any time: tensor -> (part, pass)."""
+    found = {}
     for action in arrangement.actions:
         if action.rate is not Rate.MICRO_BATCH or not action.kind.is_communication or action.kind is ActKind.TRANSFER:
             continue
         value = arrangement.tensors[action.writes[0]].value
         if is_overlapped(graph, value, action.rate, action.phase):
-            moved = arrangement.tensors[(action.writes if value in of_parameters(graph) else action.reads)[0]]
-            place = at[_belongs_to(graph, arrangement, action).name]
-            held[place][action.phase is Phase.FORWARD] += held_nbytes(graph, layout.stages, moved, rank)
-    return [max(each.values()) for each in held]
+            moved = (action.writes if value in of_parameters(graph) else action.reads)[0]
+            found[moved] = at[_belongs_to(graph, arrangement, action).name], action.phase
+    return found
 
 
 @dataclass(frozen=True, slots=True)

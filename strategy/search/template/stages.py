@@ -67,9 +67,22 @@ def peak_bytes(parts: Sequence[LayerPart], config: PlanConfig, stage: int, laps:
 
     m, names = config.num_micro_batches, ("saved_bytes", "waiting_bytes", "deferred_bytes", "sum_bytes")
     held = chunks_held(config.schedule, config.pp, stage, m, config.virtual_stages)
-    passing = max(part.passing_bytes for part, count in zip(parts, laps.sum(0), strict=True) if count)
-    passes = (held * of_laps(*names)).sum((1, 2)).max() + of_laps("step_bytes").sum() + passing
+    passes = (held * of_laps(*names)).sum((1, 2)).max() + of_laps("step_bytes").sum()
+    passes += _passing(parts, laps.sum(0).tolist(), alone=int(held[:, 0].max()) == 1)
     return int(of_laps("static_bytes").sum() + max(passes, of_laps("update_bytes").sum()))
+
+
+def _passing(parts: Sequence[LayerPart], counts: Sequence[int], *, alone: bool) -> int:
+    """What is held in passing; of a micro-batch that is `alone` on its stage, but for what is not saved then.
+
+    While a part runs, nothing of those behind it is saved: not yet, or no more.
+    """
+    behind, most = 0, 0
+    for part, count in zip(reversed(parts), reversed(counts), strict=True):
+        if count:
+            most = max(most, part.passing_bytes - alone * behind)
+        behind += count * (part.saved_bytes + part.waiting_bytes)
+    return most
 
 
 def messages_ns(space: SearchSpace, signatures: Mapping[str, Signature], converter: Converter) -> tuple[int, int]:

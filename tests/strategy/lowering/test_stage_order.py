@@ -3,7 +3,7 @@ g gathers its parameters."""
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterable
 
 import pytest
 
@@ -37,7 +37,17 @@ def drawn(plan: Plan) -> list[str]:
     for lists, order in stage_order(plan.graph, arrangement, plan.pipeline, count):
         acts = ((index, arrangement.actions[index]) for number in order for index in lists[number])
         said = [letter(plan, action, gathers=index in gathering) for index, action in acts]
-        found.append(" ".join(word for word, _ in groupby(filter(None, said))))
+        found.append(" ".join(in_turns(filter(None, said))))
+    return found
+
+
+def in_turns(words: Iterable[str]) -> list[str]:
+    """Without repetitions; of a layer that is gathered while another runs, each once."""
+    found: list[str] = []
+    for word in words:
+        gathers = any(other.startswith("g") for other in found[-2:])
+        if word not in (found[-2:] if gathers else found[-1:]):
+            found.append(word)
     return found
 
 
@@ -70,10 +80,10 @@ def test_sums_come_a_layer_later(pp: int, schedule: str, expected: list[str]) ->
 @pytest.mark.parametrize(
     ("pp", "schedule", "expected"),
     [
-        (1, "1f1b", ["g0 g1 f0 g2 f1 g3 f2 g3 f3 g2 b3 g1 b2 t3 g0 b1 t2 g0 b0 t1 g1 f0 t0 g2 f1 g3 f2 g3 f3 g2 b3 g1 "
-                     "b2 t3 g0 b1 t2 b0 t1 t0"]),
-        (2, "gpipe", ["g0 g1 f0 f1 g0 g1 f0 g1 f1 g0 b1 b0 t1 t0 g1 g0 b1 b0 t1 t0",
-                      "g2 g3 f2 f3 g2 g3 f2 g3 f3 g2 b3 b2 t3 t2 g3 g2 b3 b2 t3 t2"]),
+        (1, "1f1b", ["g0 g1 f0 g2 f1 g3 f2 f3 g3 g2 b3 b2 g1 t3 b1 g0 t2 b0 g0 t1 g1 f0 t0 g2 f1 g3 f2 f3 g3 g2 b3 b2 "
+                     "g1 t3 b1 g0 t2 b0 t1 t0"]),
+        (2, "gpipe", ["g0 g1 f0 f1 g0 g1 f0 f1 g1 b1 g0 b0 t1 t0 g1 b1 g0 b0 t1 t0",
+                      "g2 g3 f2 f3 g2 g3 f2 f3 g3 g2 b3 b2 t3 t2 g3 g2 b3 b2 t3 t2"]),
     ],
 )  # fmt: skip
 def test_parameters_are_gathered_a_layer_earlier(pp: int, schedule: str, expected: list[str]) -> None:
@@ -81,6 +91,49 @@ def test_parameters_are_gathered_a_layer_earlier(pp: int, schedule: str, expecte
     plan = plan_of(pp, schedule, zero_stage=3)
     assert drawn(plan) == expected
     admit(program_of(plan))
+
+
+def test_the_parameters_of_one_layer_are_held_in_advance() -> None:
+    """At most as many gathered ones as a layer reads wait at any time, and few more while a layer is read."""
+    plan = plan_of(1, "1f1b", zero_stage=3)
+    arrangement = plan.priced.arrangement
+    ((lists, order),) = stage_order(plan.graph, arrangement, plan.pipeline, 1)
+    acts = [arrangement.actions[index] for index in lists[order[0]] + lists[order[1]]]
+    gathered = {acts_at: acts[acts_at].writes[0] for acts_at in range(len(acts)) if is_gather(acts[acts_at])}
+    last = {tensor: max(at for at, act in enumerate(acts) if tensor in act.reads) for tensor in gathered.values()}
+    held = [sum(at <= now <= last[tensor] for at, tensor in gathered.items()) for now in range(len(acts))]
+    of_layer = sum("layers.1." in acts[at].name and acts[at].phase is Phase.FORWARD for at in gathered)
+    assert of_layer > 1
+    assert of_layer <= max(held) <= of_layer + 3
+
+
+def is_gather(action: Action) -> bool:
+    """Whether an act gathers a parameter."""
+    return action.kind.is_communication and ".weight" in action.name
+
+
+def test_what_is_exchanged_once_per_step_comes_as_soon_as_it_is_whole() -> None:
+    """Each layer's gradients are exchanged behind its last sum, ahead of the sums of the layers that follow."""
+    plan = plan_of(1, "1f1b", zero_stage=0)
+    arrangement = plan.priced.arrangement
+    ((lists, order),) = stage_order(plan.graph, arrangement, plan.pipeline, 1)
+    acts = [arrangement.actions[index] for number in order for index in lists[number]]
+    sums: dict[int, int] = {}
+    exchanges: dict[int, int] = {}
+    for at, act in enumerate(acts):
+        if act.op and act.rate is Rate.MICRO_BATCH and act.phase is Phase.BACKWARD:
+            for tensor in (*act.writes, *act.updates):
+                sums[tensor] = at
+        elif act.kind.is_communication and act.phase is Phase.UPDATE:
+            exchanges[act.reads[0]] = at
+    summed = {tensor: at for tensor, at in exchanges.items() if tensor in sums}
+    assert len(summed) >= MODEL.layers
+    assert all(at > sums[tensor] for tensor, at in summed.items())
+    late = [tensor for tensor, at in summed.items() if any(acts[i].op for i in range(sums[tensor] + 1, at))]
+    assert not late, "computation stands between a sum and its exchange"
+    assert [arrangement.tensors[t].value for t in sorted(summed, key=summed.__getitem__)] == [
+        arrangement.tensors[t].value for t in sorted(summed, key=sums.__getitem__)
+    ]
 
 
 def test_where_nothing_overlaps_nothing_is_postponed() -> None:

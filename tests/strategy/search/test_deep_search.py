@@ -231,13 +231,13 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
     seconds = {"fast": 600.0, "slow": 1.0, "slowest": 2.0}
 
     class Config(str):
-        schedule = Schedule.ONE_F_ONE_B
+        schedule, pp = Schedule.ONE_F_ONE_B, 2
 
     known = SimpleNamespace(
         complete=True,
         tried=Tried(),
         pace=1.0,
-        margins={Schedule.ONE_F_ONE_B: 1.0},
+        margins={(Schedule.ONE_F_ONE_B, True): 1.0},
         fitting=lambda _: [SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name))) for name in seconds],
     )
     monkeypatch.setattr(module, "_planning_s", lambda _, one: seconds[one.name])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.layer_template import LayerTemplate
-from strategy.bounds.linear_step import blocks, chunks_in_flight, memory_rows
+from strategy.bounds.linear_step import blocks, chunks_in_flight, memory_rows, stage_rows
 from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, DEFERRED, HELD, SAVED, SUMS, WAITING, FloatArray
+from strategy.bounds.point import AHEAD, DEFERRED, HELD, MOVED, SAVED, SUMS, WAITING, FloatArray
 from strategy.bounds.quick_bound import least_work
 from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig, Recompute
@@ -188,13 +189,54 @@ def test_stages_hold_no_less_than_rows_say(config: PlanConfig, precision: Precis
             assert 0 < counted <= laid_out.peaks[stage]
             assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
             assert counted >= 0.1 * laid_out.peaks[stage] or not sums
-        rows = memory_rows(config, GPT.layers)
-        for row, (stage, _) in zip(
-            rows, itertools.product(dict.fromkeys((0, config.pp - 1)), (False, True)), strict=True
-        ):
-            counted = float(row @ chosen.point)
-            assert 0 < counted <= laid_out.peaks[stage]
-            assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
+        for stage in dict.fromkeys((0, config.pp - 1)):
+            for row in stage_rows(config, GPT.layers, stage):
+                counted = float(row @ chosen.point)
+                assert 0 < counted <= (math.inf if row[MOVED].any() else laid_out.peaks[stage])
+                assert counted <= max(allocated[rank] for rank in deep.stages.placements[stage].devices)
+
+
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+@pytest.mark.parametrize(
+    ("zero_stage", "dp", "pp", "m", "schedule"),
+    [
+        (3, 4, 1, 1, Schedule.ONE_F_ONE_B),
+        (3, 2, 1, 4, Schedule.ONE_F_ONE_B),
+        (2, 4, 1, 4, Schedule.ONE_F_ONE_B),
+        (3, 2, 2, 4, Schedule.ONE_F_ONE_B),
+        (3, 2, 2, 4, Schedule.GPIPE),
+        (2, 2, 2, 4, Schedule.ONEFLOW),
+    ],
+)
+def test_what_goes_on_beside_is_held(
+    zero_stage: int, dp: int, pp: int, m: int, schedule: Schedule, recompute: Recompute
+) -> None:
+    """By plans as they are laid out, at no price of memory and at one: parameters and gradients of a layer."""
+    model = replace(GPT, layers=6 * pp)
+    config = PlanConfig(
+        dp, 1, pp, 16 // (m * dp), m, schedule, recompute=recompute, zero_stage=zero_stage, zero_min_size=1
+    )
+    asked = request(dp * pp, TRAINING, model=model, backend="cuda")
+    short = shortened(model)
+    assert short is not None
+    deep, found = space_of(asked, config, free_rules(config)), LayerTemplate.of(asked, short, config, UNLIMITED)
+    for byte in (0.0, 1e3):
+        weights = within(asked, config).bound(config).weights
+        weights[HELD] = weights[SUMS] = weights[SAVED] = byte * np.array([1.0, model.layers - 2, 1.0])
+        chosen = solved_template(found, config, weights)
+        everywhere = expanded(found.space.graph, deep.graph, chosen.signatures)
+        assert everywhere is not None
+        laid_out = evaluated(config, deep, everywhere, 0)
+        allocated = memory_nbytes(
+            lower_priced(Priced(deep.graph, laid_out.layout, asked.pipeline_of(config), asked.cost))
+        )
+        assert chosen.point[MOVED].sum() > 0
+        for stage in dict.fromkeys((0, pp - 1)):
+            rows = [row for row in stage_rows(config, model.layers, stage) if row[MOVED].any()]
+            assert len(rows) == min(m, 2)
+            most = max(allocated[rank] for rank in deep.stages.placements[stage].devices)
+            counted = max(float(row @ chosen.point) for row in rows)
+            assert 0.3 * most <= counted <= most
 
 
 def test_what_forward_passes_alone_read_is_held_as_well() -> None:
@@ -212,7 +254,7 @@ def test_what_forward_passes_alone_read_is_held_as_well() -> None:
     assert counted[AHEAD].sum() < free[AHEAD].sum()
     for row, sums in zip(memory_rows(config, GPT.layers), (False, True), strict=True):
         assert row[AHEAD].tolist() == [1, GPT.layers - 2, 1], sums
-    (first, _) = memory_rows(replace(config, num_micro_batches=1, micro_batch=8), GPT.layers)
+    (first, *_) = memory_rows(replace(config, num_micro_batches=1, micro_batch=8), GPT.layers)
     assert not first[AHEAD].any(), "of a single micro-batch the forward pass is over when most is held"
 
 
