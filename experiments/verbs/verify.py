@@ -15,6 +15,7 @@ from experiments.console import emit, say
 from strategy.base.errors import CertificateError, PlanError
 
 if TYPE_CHECKING:
+    from strategy.bounds.candidate_replay import CandidatesReplayed
     from strategy.bounds.replay import Replayed
     from strategy.plan.plan import Plan
 
@@ -51,13 +52,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def bound_text(proved: Replayed | None) -> str:
+def bound_text(proved: Replayed | CandidatesReplayed | None) -> str:
     """What is known of the bound."""
     if proved is None:
         return "the bound is claimed, not re-proved"
-    several = f"{proved.by_multipliers} by multipliers over {proved.cuts} cuts of templates"
-    levels = f"{proved.by_work} by their work, {proved.by_layers} by their layers, {several}"
-    return f"the bound is proved for all configurations: {levels}"
+    return f"the bound is proved for all configurations: {proved.summary}"
 
 
 def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
@@ -92,7 +91,7 @@ def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
     return 0
 
 
-def document(plan: Plan, problems: list[str], proved: Replayed | None) -> dict[str, object]:
+def document(plan: Plan, problems: list[str], proved: Replayed | CandidatesReplayed | None) -> dict[str, object]:
     """The JSON document of a verification."""
     return {
         "accepted": not problems,
@@ -101,7 +100,7 @@ def document(plan: Plan, problems: list[str], proved: Replayed | None) -> dict[s
         "status": plan.claims.status,
         "lower_bound_s": plan.claims.lower_bound_s,
         "bound": "claimed, not re-proved" if proved is None else "proved",
-        "configurations": None if proved is None else proved.by_work + proved.by_layers + proved.by_multipliers,
+        "configurations": None if proved is None else proved.configurations,
     }
 
 
