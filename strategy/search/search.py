@@ -29,7 +29,7 @@ from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, Sb
 from strategy.base.status import Status
 from strategy.bounds.candidate_certificate import candidate_document
 from strategy.bounds.configurations import mesh_groups
-from strategy.bounds.layout_bound import saving_aside
+from strategy.bounds.layout_bound import saving_aside, takes_no_less
 from strategy.bounds.quick_bound import least_work, quick_bound_ns
 from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.models import Model
@@ -210,7 +210,9 @@ class _Known:
         """Take note of candidates with their quick bounds, of those that are alike what saves least memory first."""
         self.quick_ns.update(quick_ns)
         for config in quick_ns:
-            self.least_saving.setdefault(saving_aside(config), config)
+            known = self.least_saving.setdefault(saving_aside(config), config)
+            if takes_no_less(known, config):
+                self.least_saving[saving_aside(config)] = config
 
     @property
     def alone(self) -> tuple[PlanConfig, ...]:
