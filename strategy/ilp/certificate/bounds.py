@@ -99,7 +99,7 @@ def _price(work: Working, prices: Prices) -> Scaled:
     credit = sum(unit * room for unit, room in zip(units, work.room.tolist(), strict=True))
     bases = {node: int(cost[legal(cost)].min()) if legal(cost).any() else 0 for node, cost in work.costs.items()}
     credit -= work.constant + sum(bases.values()) << prices.shift
-    costs = {node: _scaled(minus(cost, np.int64(bases[node])), prices.bits, 0) for node, cost in work.costs.items()}
+    costs = {node: _scaled(minus(cost, np.array([bases[node]])), prices.bits, 0) for node, cost in work.costs.items()}
     for node, spans in work.spans.items():
         weighed = [(prefix[last] - prefix[first], amounts) for (first, last), amounts in spans.items()]
         priced = _weighed_sum([item for item in weighed if item[0]], prices.shift - prices.bits)
