@@ -7,6 +7,7 @@ its bound in exact integers.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,15 +49,17 @@ def run(args: argparse.Namespace) -> int:
         emit(document(plan, problems, proved))
     if problems:
         raise refusal(args.plan, problems)
-    say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; {bound_text(proved)}")
+    known = bound_text(proved, {} if plan.certificate is None else plan.certificate["pinned"])
+    say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; {known}")
     return 0
 
 
-def bound_text(proved: Replayed | CandidatesReplayed | None) -> str:
-    """What is known of the bound."""
+def bound_text(proved: Replayed | CandidatesReplayed | None, pinned: Mapping[str, object]) -> str:
+    """What is known of the bound, and of which space."""
     if proved is None:
         return "the bound is claimed, not re-proved"
-    return f"the bound is proved for all configurations: {proved.summary}"
+    space = "".join(f", {name} = {value}" for name, value in pinned.items())
+    return f"the bound is proved for all configurations{space}: {proved.summary}"
 
 
 def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:

@@ -42,7 +42,9 @@ def test_a_plan_of_the_search_is_accepted(command: Command, plan_file: Path) -> 
     assert said.code == 0
     assert (found["accepted"], found["problems"], found["bound"]) == (True, [], "proved")
     assert found["configurations"] > 1
-    assert "the bound is proved for all configurations" in said.err
+    pinned = json.loads(plan_file.read_text())["certificate"]["pinned"]
+    space = "".join(f", {name} = {value}" for name, value in pinned.items())
+    assert f"the bound is proved for all configurations{space}: " in said.err
     assert found["plan_hash"] == json.loads(plan_file.read_text())["plan_hash"]
     assert said.err.startswith(f"{plan_file}: accepted, ")
     assert said.err.count("\n") == 1
