@@ -17,8 +17,8 @@ from strategy.layout.critical_path import critical_path, even_paths
 from strategy.layout.objective import overlap_of
 from strategy.layout.step_times import ARRAYS, MeanPath, StepTimes, in_ticks, mean_path, no_times, step_ns
 
-MOST_SHARES, MOST_PATHS = 1 << 16, 64
-"""More shares would make costs too large to be counted."""
+MOST_SHARES, MOST_PATHS, MOST_COUNTED = 1 << 16, 64, 1 << 44
+"""Of a mix, and of how often its paths pass anything: sums of more could not be counted."""
 
 
 def mixed(paths: Sequence[MeanPath], shares: Sequence[int]) -> MeanPath:
@@ -61,8 +61,10 @@ class PathMix:
             if point is not None:
                 _check(point, pipeline, stages)
         found = self.mean(pipeline, stages, cost)
-        if any((getattr(found.counts, name) < 0).any() for name in ARRAYS):
-            raise CertificateError("paths that pass something less often than never")
+        for name in ARRAYS:
+            counts = getattr(found.counts, name)
+            if counts.size and not 0 <= counts.min() <= counts.max() <= MOST_COUNTED:
+                raise CertificateError("paths too long to be counted", where=name, got=int(counts.max()))
         return found
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from strategy.base.errors import CertificateError
 from strategy.bounds.multipliers import MOST_NS
-from strategy.bounds.path_mix import EVEN, MOST_PATHS, PathMix
+from strategy.bounds.path_mix import EVEN, MOST_PATHS, MOST_SHARES, PathMix
 from strategy.cost.cost import CostModel
 from strategy.layout.arrangement import Pipeline
 from strategy.layout.makespan import makespan_ns
@@ -87,6 +87,10 @@ def test_what_is_no_mix_is_refused() -> None:
         (PathMix((random_point(rng, pipeline, 2, cost),), (1,)), pipeline, "times of another pipeline"),
         (PathMix((longest,), (1,)), Pipeline(10**5, overlaps=True), "too long to be counted"),
     ]
+    many, point = Pipeline(1 << 20, overlaps=True), StepTimes(**no_times(8, 1), overlap=overlap_of(pipeline, cost))
+    with pytest.raises(CertificateError, match="paths too long to be counted"):
+        PathMix((None, point), (1, MOST_SHARES - 1)).checked_mean(many, 8, cost)
+    PathMix((None, point), (1, 99)).checked_mean(many, 8, cost)
     for mix, through, words in wrong:
         with pytest.raises(CertificateError, match=words):
             mix.checked_mean(through, 1, cost)
