@@ -13,7 +13,7 @@ def test_the_search_agrees_with_every_plan_listed() -> None:
     outcomes = [oracle.run(count, seed=seed, best=5) for count, seed in ((6, 9000), (8, 9200), (1, 151), (1, 184))]
     assert [failure for outcome in outcomes for failure in outcome.failures] == []
     degrees = "dp", "tp", "pp", "micro-batch", "schedule", "laps"
-    for knob in (*degrees, "signatures", "recompute", "zero", "saving", "tight limit", "half precision"):
+    for knob in (*degrees, "signatures", "recompute", "zero", "saving", "tight limit", "half precision", "certificate"):
         assert sum(outcome.coverage[knob] for outcome in outcomes), knob
 
 

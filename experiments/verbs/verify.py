@@ -7,6 +7,7 @@ its bound in exact integers.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from experiments.console import emit, say
 from strategy.base.errors import CertificateError, PlanError
 
 if TYPE_CHECKING:
+    from strategy.bounds.candidate_replay import CandidatesReplayed
     from strategy.bounds.replay import Replayed
     from strategy.plan.plan import Plan
 
@@ -47,17 +49,17 @@ def run(args: argparse.Namespace) -> int:
         emit(document(plan, problems, proved))
     if problems:
         raise refusal(args.plan, problems)
-    say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; {bound_text(proved)}")
+    known = bound_text(proved, {} if plan.certificate is None else plan.certificate["pinned"])
+    say(f"{args.plan}: accepted, {len(plan.graph.ops)} ops on {plan.ranks} ranks; {known}")
     return 0
 
 
-def bound_text(proved: Replayed | None) -> str:
-    """What is known of the bound."""
+def bound_text(proved: Replayed | CandidatesReplayed | None, pinned: Mapping[str, object]) -> str:
+    """What is known of the bound, and of which space."""
     if proved is None:
         return "the bound is claimed, not re-proved"
-    several = f"{proved.by_multipliers} by multipliers over {proved.cuts} cuts of templates"
-    levels = f"{proved.by_work} by their work, {proved.by_layers} by their layers, {several}"
-    return f"the bound is proved for all configurations: {levels}"
+    space = "".join(f", {name} = {value}" for name, value in pinned.items())
+    return f"the bound is proved for all configurations{space}: {proved.summary}"
 
 
 def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
@@ -92,7 +94,7 @@ def verify_certificate(path: Path, problem_path: Path, *, json: bool) -> int:
     return 0
 
 
-def document(plan: Plan, problems: list[str], proved: Replayed | None) -> dict[str, object]:
+def document(plan: Plan, problems: list[str], proved: Replayed | CandidatesReplayed | None) -> dict[str, object]:
     """The JSON document of a verification."""
     return {
         "accepted": not problems,
@@ -101,7 +103,7 @@ def document(plan: Plan, problems: list[str], proved: Replayed | None) -> dict[s
         "status": plan.claims.status,
         "lower_bound_s": plan.claims.lower_bound_s,
         "bound": "claimed, not re-proved" if proved is None else "proved",
-        "configurations": None if proved is None else proved.by_work + proved.by_layers + proved.by_multipliers,
+        "configurations": None if proved is None else proved.configurations,
     }
 
 

@@ -12,12 +12,8 @@ safetensors document in base64, with the same bytes for the same certificate.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import dataclasses
-import gzip
 import itertools
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.errors import CertificateError, SbplanError
+from strategy.bounds.certificate_arrays import packed, unpacked
 from strategy.bounds.multipliers import Multipliers, Path
 from strategy.bounds.point import MESSAGES, SIZE
 from strategy.bounds.template_cut import TemplateCut, TemplateName
@@ -36,8 +33,6 @@ from strategy.space.candidates import Pins
 from strategy.space.problem_builder import Weighing
 
 VERSION = 3
-MOST_BYTES = 1 << 30
-"""More than this unpacked is refused."""
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
 PINNED = {
@@ -46,6 +41,8 @@ PINNED = {
     **{"schedule": Schedule, "recompute": Recompute, "context": Context},
 }
 """What may be pinned of a space that there is a certificate of, with its type."""
+FLOATS = ("memory", "shares", "prices")
+"""Arrays of floating point."""
 NO_PROOF, NOTHING = -1, -1
 """In place of how many words a proof has, and of a least cost."""
 
@@ -84,19 +81,26 @@ def pinned(pins: Pins) -> dict[str, Any]:
     return {name: getattr(pins, name) for name in changed}
 
 
+def pins_of(found: Mapping[str, Any]) -> Pins:
+    """What JSON values say is pinned.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is something else.
+    """
+    return Pins(**{name: PINNED[name](value) for name, value in found.items()})
+
+
 def document(certificate: BoundCertificate) -> dict[str, Any]:
     """The certificate as JSON values."""
-    from safetensors.numpy import save
-
     every = (*certificate.layers, *certificate.cuts)
     names = list(dict.fromkeys(cut.template for cut in every))
-    content = save(_arrays(certificate, every, {name: i for i, name in enumerate(names)}))
+    arrays = _arrays(certificate, every, {name: i for i, name in enumerate(names)})
     return {
         "version": VERSION,
         "pinned": pinned(certificate.pins),
         "configurations": certificate.configurations,
         "templates": [{"tensor_axis": one.tensor_axis, **dataclasses.asdict(one.config)} for one in names],
-        "arrays": base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode(),
+        "arrays": packed(arrays),
     }
 
 
@@ -108,8 +112,8 @@ def certificate_of(found: Mapping[str, Any]) -> BoundCertificate:
     """
     try:
         _check_version(found["version"])
-        pins = Pins(**{name: PINNED[name](value) for name, value in found["pinned"].items()})
-        return _read(pins, int(found["configurations"]), _templates(found["templates"]), _unpacked(found["arrays"]))
+        arrays = unpacked(found["arrays"], FLOATS)
+        return _read(pins_of(found["pinned"]), int(found["configurations"]), _templates(found["templates"]), arrays)
     except CertificateError:
         raise
     except (SbplanError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -157,25 +161,6 @@ def _arrays(
         "prices": np.array(prices, np.float64),
         "illegal": np.array(list(certificate.illegal.items()), np.int64).reshape(-1, 2),
     }
-
-
-def _unpacked(text: str) -> dict[str, npt.NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        unpacker = zlib.decompressobj(wbits=31)
-        content = unpacker.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
-        if not unpacker.eof or unpacker.unused_data:
-            raise CertificateError("not a whole certificate of a bound", where="certificate.arrays")
-        arrays: dict[str, npt.NDArray[Any]] = load(content)
-    except (binascii.Error, zlib.error, SafetensorError) as error:
-        raise CertificateError(f"not a certificate of a bound: {error}", where="certificate.arrays") from None
-    for name, array in arrays.items():
-        wanted = np.float64 if name in ("memory", "shares", "prices") else np.int64
-        if array.dtype != wanted or not np.isfinite(array).all():
-            raise CertificateError("not a certificate of a bound", where=f"certificate.arrays: {name}")
-    return arrays
 
 
 def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:

@@ -42,6 +42,17 @@ class Replayed:
     by_multipliers: int
     cuts: int
 
+    @property
+    def configurations(self) -> int:
+        """Of the space."""
+        return self.by_work + self.by_layers + self.by_multipliers
+
+    @property
+    def summary(self) -> str:
+        """How many are bounded on which level."""
+        several = f"{self.by_multipliers} by multipliers over {self.cuts} cuts of templates"
+        return f"{self.by_work} by their work, {self.by_layers} by their layers, {several}"
+
 
 def replay(request: Request, certificate: BoundCertificate, bound_ns: int, config: PlanConfig) -> Replayed:
     """What a certificate proves of a bound.

@@ -15,6 +15,8 @@ from typing import Generic, TypeVar
 
 from strategy.base.errors import EnvironmentLacks, InputError, SbplanError
 from strategy.base.units import format_bytes
+from strategy.bounds.candidate_certificate import candidate_certificate_of, is_of_candidates
+from strategy.bounds.candidate_replay import CandidatesReplayed, replay_candidates
 from strategy.bounds.certificate import certificate_of
 from strategy.bounds.replay import Replayed, replay
 from strategy.comm.boxing import BoxingStep, step_between
@@ -80,7 +82,7 @@ def admitted(plan: Plan, run: Callable[[Program], T], *, program: Program | None
     return [*_memory(plan, program), *_traffic(plan, program)] or Admitted(program, result)
 
 
-def replayed_bound(plan: Plan) -> Replayed | None:
+def replayed_bound(plan: Plan) -> Replayed | CandidatesReplayed | None:
     """What the plan's certificate proves of its bound; None where it has none: the bound is claimed then.
 
     Raises:
@@ -88,16 +90,17 @@ def replayed_bound(plan: Plan) -> Replayed | None:
     """
     if plan.certificate is None:
         return None
-    certificate = certificate_of(plan.certificate)
     request = Request(
         model_name=plan.model_name,
         model=plan.model,
         training=replace(plan.training, num_micro_batches=1),
         cost=plan.cost,
         memory_limit_bytes=plan.claims.memory_limit_bytes,
-        pins=certificate.pins,
     )
-    return replay(request, certificate, math.floor(plan.claims.lower_bound_s * 1e9), plan.config)
+    bound_ns = math.floor(plan.claims.lower_bound_s * 1e9)
+    if is_of_candidates(plan.certificate):
+        return replay_candidates(request, candidate_certificate_of(plan.certificate), bound_ns, plan.config)
+    return replay(request, certificate_of(plan.certificate), bound_ns, plan.config)
 
 
 def _stages(plan: Plan) -> Iterator[str]:

@@ -17,6 +17,7 @@ solved for a part of the time.
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,9 @@ from strategy.base.beside import beside
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError, SbplanError
 from strategy.base.status import Status
+from strategy.bounds.candidate_certificate import candidate_document
 from strategy.bounds.configurations import mesh_groups
+from strategy.bounds.layout_bound import saving_aside, takes_no_less
 from strategy.bounds.quick_bound import least_work, quick_bound_ns
 from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.models import Model
@@ -36,8 +39,9 @@ from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.rule_based_plans import likely_first, solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate
+from strategy.search.certify_candidates import CandidateProofs, certified_candidates
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
-from strategy.search.deep_search import deep_search
+from strategy.search.deep_search import deep_search, with_bound
 from strategy.search.search_result import SearchResult, Watch
 from strategy.space.candidates import Request, free_rules, on_types, saves_most, state_bytes, with_offload
 from strategy.space.short_model import shortened
@@ -130,10 +134,22 @@ def search(
                 raise
             interrupted, simulated = True, 1
         plans = _simulated(request, known, simulate, most=simulated, budget=budget)
-    status = _status(plans[0], known)
-    chosen = replace(plans[0], claims=replace(plans[0].claims, status=str(status)))
+    chosen = plans[0] if len(candidates) > len(quick_ns) else _certified(request, plans[0], known.proofs)
+    status = _status(chosen, known)
+    chosen = replace(chosen, claims=replace(chosen.claims, status=str(status)))
     runners_up = tuple((plan.config, plan.claims.step_time_s) for plan in plans[1:])
     return SearchResult(chosen, status, runners_up, len(candidates), time.monotonic() - start, interrupted)
+
+
+def _certified(request: Request, plan: Plan, proofs: CandidateProofs) -> Plan:
+    """A plan with the certificate of its bound, which is what is proved, if certificates speak of what is pinned."""
+    bound_ns = math.floor(plan.claims.lower_bound_s * 1e9)
+    certificate, proved_ns = certified_candidates(request, proofs, bound_ns)
+    if certificate is None:
+        return plan
+    if proved_ns < bound_ns:
+        plan = with_bound(plan, proved_ns / 1e9, Status.FEASIBLE)
+    return replace(plan, certificate=candidate_document(certificate))
 
 
 def _have_something(request: Request, candidates: Sequence[PlanConfig], known: _Known) -> bool:
@@ -188,12 +204,15 @@ class _Known:
     free_bounds_ns: dict[PlanConfig, int] = field(default_factory=dict)
     conflict: InfeasibleError | None = None
     complete: bool = True
+    proofs: CandidateProofs = field(default_factory=CandidateProofs)
 
     def begin(self, quick_ns: Mapping[PlanConfig, int]) -> None:
         """Take note of candidates with their quick bounds, of those that are alike what saves least memory first."""
         self.quick_ns.update(quick_ns)
         for config in quick_ns:
-            self.least_saving.setdefault(_plain(config), config)
+            known = self.least_saving.setdefault(saving_aside(config), config)
+            if takes_no_less(known, config):
+                self.least_saving[saving_aside(config)] = config
 
     @property
     def alone(self) -> tuple[PlanConfig, ...]:
@@ -217,12 +236,12 @@ class _Known:
 
     def bound_ns(self, config: PlanConfig) -> int:
         """What is known of a candidate, by itself or by the one that saves less memory."""
-        derived = self.free_bounds_ns.get(_plain(config), 0) if self.derives else 0
+        derived = self.free_bounds_ns.get(saving_aside(config), 0) if self.derives else 0
         return max(self.quick_ns.get(config, 0), self.bounds_ns.get(config, 0), derived)
 
     def waits(self, config: PlanConfig, few: Sequence[PlanConfig]) -> bool:
         """Whether more will be known of a candidate when those are solved that are to be solved now."""
-        return self.derives and self.least_saving[_plain(config)] in few
+        return self.derives and self.least_saving[saving_aside(config)] in few
 
     def raise_bound(self, config: PlanConfig, bound_ns: int) -> None:
         """Take note that no layout of a candidate takes less."""
@@ -241,7 +260,8 @@ class _Known:
 
     def learn(self, config: PlanConfig, examined: CandidateBound, before_ns: int) -> None:
         """Take note of a solved candidate that had the bound `before_ns`."""
-        alike = _plain(config)
+        alike = saving_aside(config)
+        self.proofs.learn(config, examined)
         if config == self.least_saving[alike]:
             self.free_bounds_ns[alike] = max(examined.free_bound_ns, self.free_bounds_ns.get(alike, 0))
         if examined.bound_ns is None or examined.bound_ns > examined.free_bound_ns:
@@ -261,11 +281,6 @@ def _known(request: Request, quick_ns: Mapping[PlanConfig, int]) -> _Known:
     known = _Known(derives=not request.pins.layouts)
     known.begin(quick_ns)
     return known
-
-
-def _plain(config: PlanConfig) -> PlanConfig:
-    """What candidates have in common that differ in how they save memory on the device alone."""
-    return replace(config, zero_stage=0, zero_owner=False, recompute=Recompute.NONE, recompute_values=())
 
 
 def _quick_bounds(request: Request, budget: Budget) -> dict[PlanConfig, int]:
@@ -336,6 +351,7 @@ def _solve_each(
             elif isinstance(examined, InfeasibleError):
                 known.conflict = examined
                 known.without.add(config)
+                known.proofs.learn_no_signatures(config)
             else:
                 raise examined
 

@@ -35,7 +35,7 @@ from strategy.sbp.tensor import TensorSpec
 from strategy.space.bundles import Bundle, Weights, bundles
 from strategy.space.classes import Classes, OpClass, Writer, classify
 from strategy.space.layout_memory import LayoutMemory
-from strategy.space.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table, Weighing
+from strategy.space.problem_builder import IntArray, LinearProblem, ProblemBuilder, Table, Weighing, weighed
 from strategy.space.restriction import complete
 from strategy.space.space import Keep, Keeping, SearchSpace, Weight
 
@@ -154,7 +154,7 @@ def _add_classes(builder: ProblemBuilder, classes: Classes) -> None:
     for found, weight in zip(classes.of_ops, weights, strict=True):
         first, nothing = found.ops[0], [0] * len(found.options)
         name = first.template if first.template and len(found.ops) > 1 else first.name
-        costs = [np.multiply.outer(op_ns.get((each, found.kind), nothing), w) for each, w in weight.items()]
+        costs = [weighed(op_ns.get((each, found.kind), nothing), w) for each, w in weight.items()]
         builder.add_node(name, sum(costs[1:], start=costs[0]))
     for name in classes.held:
         builder.add_node(f"{name}@home", [0])
@@ -338,8 +338,9 @@ class _Copies:
         costs: Weight = 0
         for (_, stage), (_, _, arriving) in bundle.moves.items():
             groups = space.cost.cluster.groups_of(space.stages.placements[stage].devices)
-            costs = costs + to_ns(space.cost.seconds(by_groups(loading, groups))) * arriving
+            costs = costs + weighed(to_ns(space.cost.seconds(by_groups(loading, groups))), arriving)
         usages = () if self.memory is None else self.memory.of_loaded(bundle, layout)
+        costs = np.minimum(costs, FORBIDDEN)
         return self.builder.add_node(_name(bundle, layout), np.multiply.outer([0, 1], costs), usages)
 
     def _converted(self, bundle: Bundle, writer: Writer, memory: LayoutMemory, layout: NdSbp) -> int:
@@ -394,9 +395,9 @@ class _Copies:
             whole = np.where(is_none, 0, prices).astype(np.int64)
             for each, weight in zip(whole, weights, strict=True):
                 if each.any() and np.any(weight):
-                    found += np.multiply.outer(each, weight)
+                    found = np.minimum(found + weighed(each, weight), FORBIDDEN)
             found[is_none] = FORBIDDEN
-        return np.minimum(found, FORBIDDEN, out=found)
+        return found
 
     def _conversions_ns(
         self, spec: TensorSpec, writer: Writer, home: int, stage: int, layouts: Sequence[NdSbp]

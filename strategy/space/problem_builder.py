@@ -139,6 +139,16 @@ def _split(values: Sequence[int], sizes: IntArray) -> Iterator[tuple[int, ...]]:
         begin = end
 
 
+def weighed(ns: npt.ArrayLike, weight: int | IntArray) -> IntArray:
+    """(..., weights): what nanoseconds cost that count so much; what is too dear to be counted is forbidden."""
+    times = np.asarray(ns, np.int64)
+    costs: IntArray = np.asarray(np.multiply.outer(times, weight))
+    if float(times.max(initial=0)) * float(np.max(weight)) >= FORBIDDEN:
+        dear = np.multiply.outer(times.astype(np.float64), weight) >= FORBIDDEN
+        costs = np.where(dear, FORBIDDEN, costs)
+    return costs
+
+
 class ProblemBuilder:
     """The nodes and edges so far; between two nodes there is one edge, the sum of what was added."""
 

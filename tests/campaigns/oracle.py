@@ -9,6 +9,7 @@ against that:
                    which need not be among the points, do not stand beside it
     default gap    it is within one percent of that, or better by rule
     bound          no bound lies above the least; optimal is what has no gap
+    certificate    the certificate of the bound, where pins allow one, is accepted by a verifier that knows no search
     saving         without pinned layouts, memory aside, no point that computes again or shares out takes less than the
                    best that is alike otherwise and does neither, as the search supposes
     simulation     the answer takes no longer than `SLOWER` times the fastest of the `BEST` points of least objective;
@@ -34,7 +35,7 @@ import numpy as np
 from experiments.prices import simulated_step
 from simulator.simulate import simulate
 from strategy.base.budget import Budget
-from strategy.base.errors import InfeasibleError
+from strategy.base.errors import CertificateError, InfeasibleError
 from strategy.base.status import Status
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.objective import Priced
@@ -42,6 +43,7 @@ from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.plan.plan import Plan
+from strategy.plan.verify import replayed_bound
 from strategy.program.program import Program
 from strategy.search.search import search
 from strategy.space.candidates import Request
@@ -235,6 +237,14 @@ def _check_optimum(request: Request, spaces: Sequence[Points], least: Found, exe
         exercised.append("better by rule")
     if claims.status == Status.OPTIMAL:
         exercised.append(f"proved, gap {gap}")
+    yield from _check_certificate(plan, exercised)
+
+
+def _check_certificate(plan: Plan, exercised: list[str]) -> Iterator[str]:
+    try:
+        exercised += [] if replayed_bound(plan) is None else ["certificate"]
+    except CertificateError as error:
+        yield f"the bound {plan.claims.lower_bound_s} of {_short(plan.config)} is refused: {error}"
 
 
 def _close(one: float, other: float) -> bool:

@@ -40,10 +40,30 @@ def test_a_plan_of_the_search_is_accepted(command: Command, plan_file: Path) -> 
     said = command("verify", plan_file, "--json")
     found = json.loads(said.out)
     assert said.code == 0
-    assert (found["accepted"], found["problems"], found["bound"]) == (True, [], "claimed, not re-proved")
+    assert (found["accepted"], found["problems"], found["bound"]) == (True, [], "proved")
+    assert found["configurations"] > 1
+    pinned = json.loads(plan_file.read_text())["certificate"]["pinned"]
+    space = "".join(f", {name} = {value}" for name, value in pinned.items())
+    assert f"the bound is proved for all configurations{space}: " in said.err
     assert found["plan_hash"] == json.loads(plan_file.read_text())["plan_hash"]
     assert said.err.startswith(f"{plan_file}: accepted, ")
     assert said.err.count("\n") == 1
+
+
+def test_without_its_certificate_its_bound_is_claimed(command: Command, tmp_path: Path, plan_file: Path) -> None:
+    path = forge(plan_file, tmp_path / "plan.json", lambda content: content.pop("certificate"))
+    said = command("verify", path, "--json")
+    found = json.loads(said.out)
+    assert (said.code, found["bound"], found["configurations"]) == (0, "claimed, not re-proved", None)
+
+
+def test_a_certificate_of_another_space_is_refused(command: Command, tmp_path: Path, plan_file: Path) -> None:
+    def fewer(content: Document) -> None:
+        content["certificate"]["configurations"] -= 1
+
+    said = command("verify", forge(plan_file, tmp_path / "plan.json", fewer), "--json")
+    assert said.code == 2
+    assert "lower_bound_s: another space" in json.loads(said.out)["problems"][0]
 
 
 def test_no_search_code_is_imported(plan_file: Path) -> None:

@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from strategy.base.errors import SbpError
+from strategy.bounds.path_mix import mixed
 from strategy.cost.cost import CostModel
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Lineage, Op, Phase, Role, Value
@@ -32,7 +33,6 @@ from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, mean_path,
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
-from strategy.search.candidate.path_mix import mixed
 from strategy.space.space import SearchSpace
 
 MOST_OPS = 8

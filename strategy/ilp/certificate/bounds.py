@@ -17,7 +17,7 @@ from strategy.base.errors import CertificateError
 from strategy.ilp.certificate.elimination import eliminate
 from strategy.ilp.certificate.joins import joins_of, least_left
 from strategy.ilp.certificate.proof import Bound, IntArray, MessageBound, Prices
-from strategy.ilp.certificate.working import Working, legal
+from strategy.ilp.certificate.working import Working, legal, minus
 
 # What a forbidden entry is in units of 2^-bits; all others, and sums of them, are within it.
 INFINITE = 1 << 61
@@ -25,7 +25,10 @@ INFINITE = 1 << 61
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A working problem with priced memory, in units of 2^-`bits`; `credit` is in units of 2^-`shift`."""
+    """A working problem with priced memory, in units of 2^-`bits`; `credit` is in units of 2^-`shift`.
+
+    Costs are above the least of their node, which the credit gives back: so they may be as fine as they differ.
+    """
 
     costs: Mapping[int, IntArray]
     prices: Prices
@@ -94,8 +97,9 @@ def _price(work: Working, prices: Prices) -> Scaled:
     units = prices.units.tolist()
     prefix = [0, *itertools.accumulate(units)]
     credit = sum(unit * room for unit, room in zip(units, work.room.tolist(), strict=True))
-    credit -= work.constant << prices.shift
-    costs = {node: _scaled(cost, prices.bits, 0) for node, cost in work.costs.items()}
+    bases = {node: int(cost[legal(cost)].min()) if legal(cost).any() else 0 for node, cost in work.costs.items()}
+    credit -= work.constant + sum(bases.values()) << prices.shift
+    costs = {node: _scaled(minus(cost, np.array([bases[node]])), prices.bits, 0) for node, cost in work.costs.items()}
     for node, spans in work.spans.items():
         weighed = [(prefix[last] - prefix[first], amounts) for (first, last), amounts in spans.items()]
         priced = _weighed_sum([item for item in weighed if item[0]], prices.shift - prices.bits)

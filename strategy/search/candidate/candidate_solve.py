@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError
+from strategy.bounds.layout_bound import LayoutBound
+from strategy.bounds.path_mix import EVEN, PathMix
 from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.graph.signature import Signature
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import lay_out
-from strategy.layout.critical_path import critical_path
 from strategy.layout.layout import Layout
 from strategy.layout.objective import Priced
-from strategy.layout.step_times import MeanPath, StepTimes, in_ticks, mean_path
+from strategy.layout.step_times import MeanPath, StepTimes
 from strategy.lowering.lifetime_peak import lifetime_peaks
-from strategy.search.candidate.path_mix import longest_mix, mixed
-from strategy.search.candidate.weighted_problem import WeightedProblem
+from strategy.search.candidate.path_mix import longest_mix
+from strategy.search.candidate.weighted_problem import WeightedAnswer, WeightedProblem
 from strategy.space.candidates import Request, space_of
 from strategy.space.deduce import Deduction, deduce
 from strategy.space.space import SearchSpace
@@ -42,7 +43,8 @@ MOST_MIXES = 8
 class Solved:
     """A candidate with a layout: its objective and a proved bound on every layout's, in nanoseconds.
 
-    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`).
+    `peaks` are bytes on the rank of each stage that holds most, as the search counts them (`lifetime_peak`). `why` is
+    the proof of the bound, where there is one.
     """
 
     config: PlanConfig
@@ -51,18 +53,21 @@ class Solved:
     bound_ns: int
     peaks: tuple[int, ...]
     times: StepTimes
+    why: LayoutBound | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateBound:
     """What is known of a candidate: bounds without and with the memory limit, and its best layout, if one is known.
 
-    `bound_ns` is None where no layout fits. Bounds end at the cutoff.
+    `bound_ns` is None where no layout fits. Bounds end at the cutoff. `free_why` and `why` are their proofs.
     """
 
     free_bound_ns: int
     bound_ns: int | None
     solved: Solved | None
+    free_why: LayoutBound | None = None
+    why: LayoutBound | None = None
 
 
 def solve_candidate(
@@ -131,25 +136,28 @@ class _Examination:
         """
         free = WeightedProblem.of(self.space, None, self.budget, self.cutoff_ns, self.gap)
         rule_based = free.rule_based()
-        bound, signatures = free.solve(*([] if rule_based is None else [rule_based]))
-        found = None if signatures is None else self._evaluated(signatures, bound)
+        answer = free.solve(*([] if rule_based is None else [rule_based]))
+        bound, why = answer.bound_ns, answer.why
+        found = None if answer.signatures is None else self._evaluated(answer.signatures, bound, why)
         if found is not None and self._has_paths and not self._is_beaten(bound):
             found = self._focus_on_critical(found, None)
-            bound = found.bound_ns
+            bound, why = found.bound_ns, found.why
         if found is not None and self._fits(found):
-            return CandidateBound(bound, found.bound_ns, self._no_worse_than_deduced(found))
+            return CandidateBound(bound, found.bound_ns, self._no_worse_than_deduced(found), why, found.why)
         if self._is_beaten(bound):
-            return CandidateBound(bound, bound, None)
-        limited_bound, best = self._within_memory(bound, rule_based, found)
+            return CandidateBound(bound, bound, None, why, why)
+        limited, best = self._within_memory(bound, why, rule_based, found)
         if best is None:
-            return CandidateBound(bound, limited_bound if self._is_beaten(limited_bound) else None, None)
+            unknown = limited.signatures is not None and not self._is_beaten(limited.bound_ns)
+            none_fits = limited.nothing_legal or unknown
+            return CandidateBound(bound, None if none_fits else limited.bound_ns, None, why, limited.why)
         if self._has_paths and not self._is_beaten(best.bound_ns):
             best = best if self._is_close(best) else self._focus_on_critical(best, self.memory_limit_bytes, found)
         best = self._no_worse_than_deduced(best)
-        return CandidateBound(bound, best.bound_ns, best)
+        return CandidateBound(bound, best.bound_ns, best, why, best.why)
 
-    def _evaluated(self, signatures: Mapping[str, Signature], bound_ns: int) -> Solved:
-        return evaluated(self.config, self.space, signatures, bound_ns)
+    def _evaluated(self, signatures: Mapping[str, Signature], bound_ns: int, why: LayoutBound | None) -> Solved:
+        return replace(evaluated(self.config, self.space, signatures, bound_ns), why=why)
 
     def _is_beaten(self, bound_ns: int) -> bool:
         return self.cutoff_ns is not None and bound_ns >= (1 - self.gap) * self.cutoff_ns
@@ -161,11 +169,9 @@ class _Examination:
     def _fits(self, found: Solved) -> bool:
         return max(found.peaks) <= self.memory_limit_bytes
 
-    def _critical(self, found: Solved) -> MeanPath:
-        """The critical path of a layout."""
-        schedule, times = self.config.schedule, found.times
-        path = critical_path(schedule, self.config.num_micro_batches, in_ticks(schedule, times))
-        return mean_path(schedule, times, path)
+    def _path(self, point: StepTimes | None) -> MeanPath:
+        """A path: the longest at a point, the critical one of the layout with these times."""
+        return PathMix((point,), (1,)).mean(self.space.pipeline, self.config.pp, self.space.cost)
 
     @property
     def _has_paths(self) -> bool:
@@ -179,32 +185,42 @@ class _Examination:
         these is as long as it can be: the next layout is shorter, or the bound is as high as it gets.
         """
         layouts = [one for one in (found, *others) if one is not None]
-        paths, best, mix = [self.space.paths], found, self._critical(found)
+        points: list[StepTimes | None] = [None]
+        best, mix = found, PathMix((found.times,), (1,))
         for _ in range(MOST_MIXES):
-            paths += [self._critical(one) for one in layouts[len(paths) - 1 :]]
+            points += [one.times for one in layouts[len(points) - 1 :]]
             known = [one.layout.signatures for one in layouts]
             try:
-                problem = WeightedProblem.of(
-                    replace(self.space, along=mix), limit, self.budget, self.cutoff_ns, self.gap
-                )
-                bound, signatures = problem.solve(*known)
+                problem = WeightedProblem.of(self.space, limit, self.budget, self.cutoff_ns, self.gap, mix)
+                answer = problem.solve(*known)
             except OutOfTimeError:
                 break
-            best = replace(best, bound_ns=min(max(bound, best.bound_ns), best.objective_ns))
-            if signatures is None or self._is_close(best) or self._is_beaten(best.bound_ns):
+            if answer.bound_ns > best.bound_ns:
+                best = replace(best, bound_ns=min(answer.bound_ns, best.objective_ns), why=answer.why)
+            if answer.signatures is None or self._is_close(best) or self._is_beaten(best.bound_ns):
                 break
-            other = self._evaluated(signatures, best.bound_ns)
+            other = self._evaluated(answer.signatures, best.bound_ns, best.why)
             if other.objective_ns < best.objective_ns and (self._fits(other) or not self._fits(best)):
                 best = other
             if any(other.layout.signatures == one.layout.signatures for one in layouts):
                 break
             layouts.append(other)
-            mix = longest_mix([*paths, self._critical(other)], [one.times for one in layouts])
+            mix = self._longest_mix([*points, other.times], [one.times for one in layouts])
         return best
 
+    def _longest_mix(self, points: Sequence[StepTimes | None], known: Sequence[StepTimes]) -> PathMix:
+        """The mix of paths under which the shortest of some steps is longest."""
+        shares = longest_mix([self._path(point) for point in points], known)
+        passed = [(point, share) for point, share in zip(points, shares, strict=True) if share]
+        return PathMix(tuple(point for point, _ in passed), tuple(share for _, share in passed))
+
     def _within_memory(
-        self, bound_ns: int, rule_based: Mapping[str, Signature] | None, found: Solved | None
-    ) -> tuple[int, Solved | None]:
+        self,
+        bound_ns: int,
+        why: LayoutBound | None,
+        rule_based: Mapping[str, Signature] | None,
+        found: Solved | None,
+    ) -> tuple[WeightedAnswer, Solved | None]:
         """(bound, best layout) under the memory limit, from what is known without it, and from there on.
 
         Where the rule-based one fits, there is an answer however little time there is.
@@ -212,23 +228,25 @@ class _Examination:
         Raises:
             OutOfTimeError: the time ran out, and nothing that is known fits.
         """
-        space = self.space
-        known = [] if rule_based is None else [rule_based]
+        known, mix = [] if rule_based is None else [rule_based], EVEN
         if found is not None:
             known.append(found.layout.signatures)
             if self._has_paths:
-                space = replace(space, along=mixed([space.paths, self._critical(found)], [1, 1]))
+                mix = PathMix((None, found.times), (1, 1))
         try:
-            limited = WeightedProblem.of(space, self.memory_limit_bytes, self.budget, self.cutoff_ns, self.gap)
-            bound, signatures = limited.solve(*known)
+            problem = WeightedProblem.of(
+                self.space, self.memory_limit_bytes, self.budget, self.cutoff_ns, self.gap, mix
+            )
+            answer = problem.solve(*known)
         except OutOfTimeError:
-            best = None if rule_based is None else self._evaluated(rule_based, bound_ns)
+            best = None if rule_based is None else self._evaluated(rule_based, bound_ns, why)
             if best is None or not self._fits(best):
                 raise
-            return bound_ns, best
-        bound = max(bound, bound_ns)
-        best = None if signatures is None else self._evaluated(signatures, bound)
-        return bound, best if best is not None and self._fits(best) else None
+            return WeightedAnswer(bound_ns, why, None), best
+        if not answer.nothing_legal and bound_ns >= answer.bound_ns:
+            answer = replace(answer, bound_ns=bound_ns, why=why)
+        best = None if answer.signatures is None else self._evaluated(answer.signatures, answer.bound_ns, answer.why)
+        return answer, best if best is not None and self._fits(best) else None
 
     def _no_worse_than_deduced(self, found: Solved) -> Solved:
         """Paths are weighed against one another, which is no proof; so look at what no search would give.
@@ -243,7 +261,7 @@ class _Examination:
             deduced = _deduced(self.config, self.space, Deduction.MATCH_ALL, self.memory_limit_bytes, found.bound_ns)
         except InfeasibleError:
             return found
-        return deduced if deduced.objective_ns < found.objective_ns else found
+        return replace(deduced, why=found.why) if deduced.objective_ns < found.objective_ns else found
 
 
 def _deduced(config: PlanConfig, space: SearchSpace, rule: Deduction, memory_limit_bytes: int, bound_ns: int) -> Solved:

@@ -7,11 +7,13 @@ So solving begins with the best of what a person would choose from, and with wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strategy.base.budget import Budget
 from strategy.base.errors import OutOfTimeError
 from strategy.base.status import Status
+from strategy.bounds.layout_bound import LayoutBound
+from strategy.bounds.path_mix import EVEN, PathMix
 from strategy.graph.signature import Signature
 from strategy.ilp.problem import FORBIDDEN, evaluate
 from strategy.ilp.solve import solve
@@ -25,10 +27,24 @@ START_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class WeightedAnswer:
+    """A bound on the objective, with its proof if there was time for one, and the signatures that were found.
+
+    `nothing_legal` says that no choice of signatures is; the bound means nothing then.
+    """
+
+    bound_ns: int
+    why: LayoutBound | None
+    signatures: Mapping[str, Signature] | None
+    nothing_legal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WeightedProblem:
     """The layout problem of a space, the budget for solving it, and below which cost answers are wanted."""
 
     space: SearchSpace
+    mix: PathMix
     problem: LayoutProblem
     budget: Budget
     cutoff: int | None
@@ -36,18 +52,25 @@ class WeightedProblem:
 
     @staticmethod
     def of(
-        space: SearchSpace, limit: int | None, budget: Budget, cutoff_ns: int | None, gap: float = 0.0
+        space: SearchSpace,
+        limit: int | None,
+        budget: Budget,
+        cutoff_ns: int | None,
+        gap: float = 0.0,
+        mix: PathMix = EVEN,
     ) -> WeightedProblem:
-        """The problem, built; bounds may be below costs by the part `gap`.
+        """The problem of some paths, built; bounds may be below costs by the part `gap`.
 
         Raises:
             OutOfTimeError: the time ran out before.
         """
         if budget.is_over():
             raise OutOfTimeError("the time is up; raise the time limit")
+        paths = mix.mean(space.pipeline, len(space.stages.placements), space.cost)
+        space = replace(space, along=paths)
         problem = layout_problem(space, limit=limit, budget=budget)
-        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * space.paths.number + 1
-        return WeightedProblem(space, problem, budget, cutoff, gap)
+        cutoff = None if cutoff_ns is None else (cutoff_ns - 1) * paths.number + 1
+        return WeightedProblem(space, mix, problem, budget, cutoff, gap)
 
     def rule_based(self) -> dict[str, Signature] | None:
         """The best of the signatures that a person would choose from, if some are found in a part of the time."""
@@ -67,8 +90,8 @@ class WeightedProblem:
         _go_on(found)
         return None if found.choice is None else restricted.choice(found.choice)
 
-    def solve(self, *known: Mapping[str, Signature]) -> tuple[int, dict[str, Signature] | None]:
-        """(bound on the objective in ns, signatures), no worse than what is known as far as that is legal.
+    def solve(self, *known: Mapping[str, Signature]) -> WeightedAnswer:
+        """What is no worse than what is known as far as that is legal.
 
         Solving begins with the best choice that takes every signature from one of several known answers, or with a
         rule-based one where memory forbids all that. No signatures if there are none, or if nothing beats the cutoff by
@@ -85,12 +108,18 @@ class WeightedProblem:
             starts += [] if rule_based is None else [self.problem.choice_of(rule_based)]
         solution = solve(self.problem.problem, budget=self.budget, cutoff=self.cutoff, gap=self.gap, starts=starts)
         _go_on(solution)
-        bound = -(-solution.lower_bound // self.space.paths.number)
-        if solution.choice is not None:
-            return bound, self.problem.signatures(solution.choice)
-        if solution.status in (Status.INFEASIBLE, Status.CUTOFF, Status.FEASIBLE):
-            return bound, None
-        raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
+        if solution.choice is None and solution.status not in (Status.INFEASIBLE, Status.CUTOFF, Status.FEASIBLE):
+            raise OutOfTimeError("the layout problem found no choice in time; raise the time limit")
+        bound_ns = -(-solution.lower_bound // self.space.paths.number)
+        signatures = None if solution.choice is None else self.problem.signatures(solution.choice)
+        return WeightedAnswer(bound_ns, self._why(solution), signatures, solution.status is Status.INFEASIBLE)
+
+    def _why(self, solution: Solution) -> LayoutBound | None:
+        """The solver's proof, as one of the candidate."""
+        if solution.proof is None:
+            return None
+        least = None if solution.status is Status.INFEASIBLE else solution.lower_bound
+        return LayoutBound(self.mix, self.problem.problem.limit is not None, least, solution.proof)
 
 
 def _go_on(solution: Solution) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from strategy.bounds.path_mix import mixed
 from strategy.layout.critical_path import critical_path, even_paths, straight_path
 from strategy.layout.makespan import makespan_ns
 from strategy.layout.schedule import Schedule, schedule_problem
@@ -22,7 +23,7 @@ from strategy.layout.step_times import (
     step_ns,
     steps_ns,
 )
-from strategy.search.candidate.path_mix import longest_mix, mixed
+from strategy.search.candidate.path_mix import longest_mix
 
 CASES = 400
 QUARTER = Overlap(allowed=True, slowed_ticks=TICKS // 4)
@@ -104,7 +105,7 @@ def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:
         straight = straight_path(schedule, count, ticks)
         each = [critical, *(mean_path(schedule, times, path) for path in (even, straight))]
         step = makespan_ns(schedule, count, in_ticks(schedule, others))
-        for path in (*each, mixed(each, [1, 2, 3]), longest_mix(each, [times, others])):
+        for path in (*each, mixed(each, [1, 2, 3]), mixed(each, longest_mix(each, [times, others]))):
             assert all((getattr(path.counts, name) >= 0).all() for name in ARRAYS)
             assert TICKS * path.length(others) <= path.number * step
         counts = critical.counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategy.ilp.problem import FORBIDDEN, Edge, Node, Problem, Usage
-from strategy.space.problem_builder import IntArray, ProblemBuilder, Table, Weighing
+from strategy.space.problem_builder import IntArray, ProblemBuilder, Table, Weighing, weighed
 
 
 def test_edges_of_a_pair_are_added_up() -> None:
@@ -92,3 +92,11 @@ def test_weights_are_rounded_down_to_whole_units() -> None:
     assert all(
         weighing.total(int(cost)) <= each @ weighing.weights for cost, each in zip(costs[:2], counts, strict=False)
     )
+
+
+def test_what_is_too_dear_to_be_counted_is_forbidden_and_does_not_wrap_around() -> None:
+    """Of a number, and of several at once."""
+    assert weighed([0, 3, 2**40], 2**30).tolist() == [0, 3 * 2**30, FORBIDDEN]
+    assert weighed(2**62, 4) == FORBIDDEN
+    found = weighed([1, 2**50], np.array([2, 2**20]))
+    assert found.tolist() == [[2, 2**20], [2**51, FORBIDDEN]]

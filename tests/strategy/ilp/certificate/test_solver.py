@@ -62,3 +62,14 @@ def test_a_search_that_is_cut_short_proves_its_bound(tmp_path: Path) -> None:
         assert verdict.lower_bound == answer.lower_bound
         bounds.append(answer.lower_bound)
     assert bounds[-1] > bounds[0]
+
+
+def test_what_every_choice_of_a_node_costs_does_not_make_costs_coarse(tmp_path: Path) -> None:
+    """Bounds are as fine as choices differ, on top of 2^40 that each of them costs."""
+    tight = replace(ladder(rungs=6, seed=2), limit=None)
+    least = smallest_limit(replace(tight, limit=0))
+    assert least is not None
+    dear = [replace(node, costs=tuple(cost + 2**40 for cost in node.costs)) for node in tight.nodes]
+    problem = replace(tight, nodes=tuple(dear), limit=int(1.05 * least))
+    answer = solve(problem, budget=Budget.of(work_limit=10))
+    assert _checked(problem, answer, tmp_path / "proof").lower_bound == answer.lower_bound > 2**40 * len(dear)

@@ -18,7 +18,7 @@ from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, in_ticks, mean_path
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate, solved_as
-from strategy.search.candidate.weighted_problem import WeightedProblem
+from strategy.search.candidate.weighted_problem import WeightedAnswer, WeightedProblem
 from strategy.space.candidates import Request, free_rules, space_of
 from strategy.space.layout_problem import layout_problem
 from strategy.space.space import SearchSpace
@@ -91,6 +91,14 @@ def test_what_a_person_would_choose_is_the_answer_where_memory_is_scarce_and_tim
     assert found.solved is not None
     assert found.solved.peaks == rule_based.peaks != free.peaks
     assert found.solved.bound_ns == free.bound_ns <= found.solved.objective_ns
+
+
+def test_what_is_beaten_but_for_a_nanosecond_keeps_its_bound(asked: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver rounds otherwise: it stops at 98 ns, where 99 are wanted, and has found nothing; something may fit."""
+    monkeypatch.setattr(WeightedProblem, "rule_based", lambda self: None)
+    monkeypatch.setattr(WeightedProblem, "solve", lambda self, *known: WeightedAnswer(98, None, None))
+    found = examine(asked, RANKS, RANKS.axes, UNLIMITED, 100, gap=0.01)
+    assert (found.free_bound_ns, found.bound_ns, found.solved) == (98, 98, None)
 
 
 def test_no_time_no_verdict(asked: Request) -> None:

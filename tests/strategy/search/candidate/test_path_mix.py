@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from strategy.bounds.path_mix import mixed
 from strategy.layout.step_times import MeanPath, Overlap, StepTimes, no_times
-from strategy.search.candidate.path_mix import longest_mix, mixed
+from strategy.search.candidate.path_mix import longest_mix
 
 OVERLAP = Overlap(allowed=True)
 NAMES = ("forward_ns", "backward_ns")
@@ -30,5 +31,5 @@ def test_the_longest_mix_is_as_long_as_it_can_be() -> None:
     """Of two paths of which each is short where the other is long, one half of each."""
     paths = [MeanPath(of_one_pass(name, 1), 1) for name in NAMES]
     known = [of_one_pass(name, 100) for name in NAMES]
-    mix = longest_mix(paths, known)
+    mix = mixed(paths, longest_mix(paths, known))
     assert [Fraction(mix.length(times), mix.number) for times in known] == [50, 50]

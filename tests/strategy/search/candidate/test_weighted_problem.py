@@ -8,9 +8,9 @@ import pytest
 
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import OutOfTimeError
+from strategy.bounds.path_mix import mixed
 from strategy.ilp.problem import evaluate
 from strategy.passes.training import Training
-from strategy.search.candidate.path_mix import mixed
 from strategy.search.candidate.weighted_problem import WeightedProblem
 from strategy.space.candidates import free_rules, space_of
 from strategy.space.space import SearchSpace
@@ -31,11 +31,12 @@ def test_what_a_person_would_choose_is_where_solving_begins(space: SearchSpace) 
     assert rule_based is not None
     assert space.rule_based is not None
     assert all(space.rule_based(op, rule_based[op.name]) for op in space.graph.ops)
-    bound, signatures = weighted.solve(rule_based)
+    answer = weighted.solve(rule_based)
+    signatures = answer.signatures
     assert signatures is not None
     problem = weighted.problem
     best, begun = (evaluate(problem.problem, problem.choice_of(known)).cost for known in (signatures, rule_based))
-    assert bound == -(-best // space.paths.number)
+    assert answer.bound_ns == -(-best // space.paths.number)
     assert best <= begun
 
 
@@ -47,14 +48,14 @@ def test_a_space_by_hand_has_no_other_start() -> None:
 def test_under_a_limit_the_answer_is_no_worse_than_what_is_known_and_fits(space: SearchSpace) -> None:
     free = WeightedProblem.of(space, None, UNLIMITED, None)
     rule_based = free.rule_based()
-    _, best = free.solve()
+    best = free.solve().signatures
     assert rule_based is not None
     assert best is not None
     roomy = WeightedProblem.of(space, 2**40, UNLIMITED, None).problem
     known = [evaluate(roomy.problem, roomy.choice_of(signatures)) for signatures in (rule_based, best)]
     limit = min(value.peak for value in known)
     tight = WeightedProblem.of(space, limit, Budget.of(20), None)
-    _, signatures = tight.solve(rule_based, best)
+    signatures = tight.solve(rule_based, best).signatures
     assert signatures is not None
     found = evaluate(tight.problem.problem, tight.problem.choice_of(signatures))
     assert found.peak <= limit
