@@ -86,7 +86,8 @@ def proved_ns(
         shares += units
         for at in np.flatnonzero(row).tolist():
             rates[at] += units * (int(row[at]) << (ROW_BITS - TICK_BITS))
-    for row, price in zip(memory_rows(config, layers), multipliers.memory, strict=True):
+    rows = memory_rows(config, layers)
+    for row, price in zip(rows, multipliers.memory, strict=True):
         units = _units(price)
         total -= units * limit_bytes << ROW_BITS
         for at in np.flatnonzero(row).tolist() if units else ():
@@ -99,7 +100,10 @@ def proved_ns(
             rates[at] -= units * weight
     lowest = [int(one) for one in np.floor(least)]
     most = np.full(SIZE, MOST_NS)
-    most[TIMES], most[BYTES] = _most_ns(config, layers, bound_ns), MOST_BYTES
+    most[TIMES] = _most_ns(config, layers, bound_ns)
+    # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
+    most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
+    most[BYTES][rows.max(0)[BYTES] == 0] = MOST_BYTES
     total += sum(rate * (low if rate >= 0 else int(high)) for rate, low, high in zip(rates, lowest, most, strict=True))
     one = 1 << PRICE_BITS
     return total * one // max(shares, one) >> (PRICE_BITS + ROW_BITS)
