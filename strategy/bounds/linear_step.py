@@ -58,15 +58,22 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
     for i, name in enumerate(PASSES):
         often = getattr(counts, name)
         at = where if often.ndim == 2 else where.sum(1)
-        row[3 * i : 3 * i + 3] = np.tensordot(often, at, often.ndim)
+        row[PARTS * i : PARTS * i + PARTS] = often.ravel() @ at.reshape(-1, PARTS)
     row[MESSAGES] = counts.forward_message_ns.sum(), counts.backward_message_ns.sum()
     return row
 
 
 def memory_rows(config: PlanConfig, layers: int) -> IntArray:
-    """(rows, SIZE): what the first and the last stage hold at one time or another."""
+    """(rows, SIZE): what the first and the last stage hold at one time or another; not to be changed."""
+    return _known_rows(config, layers)
+
+
+@lru_cache(maxsize=1 << 13)
+def _known_rows(config: PlanConfig, layers: int) -> IntArray:
     stages = dict.fromkeys((0, config.pp - 1))
-    return np.array([row for stage in stages for row in stage_rows(config, layers, stage)])
+    found = np.array([row for stage in stages for row in stage_rows(config, layers, stage)])
+    found.flags.writeable = False
+    return found
 
 
 def stage_rows(config: PlanConfig, layers: int, stage: int) -> list[IntArray]:

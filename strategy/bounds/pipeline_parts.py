@@ -8,6 +8,7 @@ Places are the virtual stages along the pipeline, with layers in runs (`layer_ru
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,16 @@ OF_CHUNKS = frozenset(each for name in CHUNKS.values() for each in (name, OVERLA
 
 
 def parts_at(config: PlanConfig, layers: int) -> IntArray:
-    """(stages, laps, 3): how many of the first, the middle and the last part are where."""
+    """(stages, laps, 3): how many of the first, the middle and the last part are where; not to be changed."""
+    return _known_parts(config, layers)
+
+
+@lru_cache(maxsize=1 << 13)
+def _known_parts(config: PlanConfig, layers: int) -> IntArray:
     runs = config.runs or layer_runs(layers, config.schedule, config.pp, config.virtual_stages)
-    return parts_in(config, np.array(runs, np.int64))
+    found = parts_in(config, np.array(runs, np.int64))
+    found.flags.writeable = False
+    return found
 
 
 def parts_in(config: PlanConfig, runs: IntArray) -> IntArray:

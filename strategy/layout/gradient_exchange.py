@@ -9,6 +9,10 @@ gradients and what lasts for the step, and nothing else.
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import cast
+
+from strategy.base.identity import Identity
 from strategy.graph.graph import Graph, Op, Phase, act_rate
 from strategy.layout.arrangement import Action, Arrangement
 from strategy.program.program import ActKind
@@ -50,6 +54,12 @@ def takers(graph: Graph, arrangement: Arrangement) -> frozenset[int]:
 
 def _preparing(graph: Graph) -> frozenset[str]:
     """The largest set of ops of backward passes that read, of micro-batches, and make what they and the update read."""
+    return _known_preparing(Identity(graph))
+
+
+@lru_cache(maxsize=8)
+def _known_preparing(known: Identity) -> frozenset[str]:
+    graph = cast(Graph, known.held)
     found = frozenset(
         op.name for op in graph.ops if op.phase in BACKWARD and op.inputs and act_rate(graph, op) is Rate.MICRO_BATCH
     )
