@@ -45,8 +45,6 @@ REFINING_SHARE = 0.75
 """Share of the time that is left after which no further group is refined."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
-SAFETY = 1.02
-"""Plans of other degrees may hold more, in proportion, than one that fits."""
 
 
 def deep_search(
@@ -124,7 +122,7 @@ def _plans(
             known.tried.add(one.found.config)
             if isinstance(found, Plan):
                 count += 1
-                _learn(known, one, SAFETY * max(found.claims.peak_memory_bytes))
+                _learn(known, one, max(found.claims.peak_memory_bytes))
                 yield found
             elif isinstance(found, OutOfTimeError):
                 known.complete = False
@@ -132,6 +130,8 @@ def _plans(
                 known.refused = True
                 if found.smallest_limit is not None:
                     _learn(known, one, found.smallest_limit)
+                if not known.fits(request, one):  # others of its configuration may hold less
+                    known.tried.discard(one.found.config)
             elif isinstance(found, PlanError):  # too large to be lowered: others may be smaller
                 known.unplanned = found
             else:

@@ -13,7 +13,7 @@ from strategy.layout.schedule import Schedule
 from strategy.search.template.stages import Pipelined
 from strategy.space.candidates import Request
 
-MARGIN = 0.985
+MARGIN = 0.97
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""
 HeldAlike = tuple[Schedule, bool]
 """What configurations hold micro-batches alike: their schedule, and whether they have a pipeline."""
