@@ -251,9 +251,9 @@ class _Readers:
         if self.writer is not None:
             (reader, (position, *_)), *_ = self.readers
             layouts = [option.inputs[position] for option in reader.options]
-            nbytes = _kept_nbytes(space, self.spec, self.keeping, self.writer.homes, layouts)
-            if nbytes.any():
-                table = Table(np.multiply.outer(nbytes, self.weight))
+            kept = _kept_nbytes(space, self.spec, self.keeping, self.writer.homes, layouts)
+            if kept.any():
+                table = Table(np.multiply.outer(kept, self.weight))
                 builder.add_edge(self.writer.found.index, reader.index, table)
             return
         first, later = _wanted(self.first), _wanted(self.readers)
@@ -428,13 +428,15 @@ def _kept_nbytes(
     """(homes, layouts): bytes that are kept of a value that lives in the one and is read in the other."""
     at_home, as_read = (np.array([_nbytes(space, spec, one) for one in each]) for each in (homes, layouts))
     if keeping is Keeping.SMALLER:
-        return np.minimum.outer(at_home, as_read)
+        found: IntArray = np.minimum.outer(at_home, as_read)
+        return found
     moved: dict[tuple[NdSbp, NdSbp], bool] = {}
     for home, layout in itertools.product(homes, layouts):
         if (home, layout) not in moved:
             moved[home, layout] = _is_moved(space, spec, keeping, home, layout)
-    kept = at_home[:, None] if keeping is Keeping.EXCHANGED else as_read
-    return kept * np.array([[moved[home, layout] for layout in layouts] for home in homes])
+    kept: IntArray = at_home[:, None] if keeping is Keeping.EXCHANGED else as_read
+    is_moved: IntArray = np.array([[moved[home, layout] for layout in layouts] for home in homes], np.int64)
+    return kept * is_moved
 
 
 def _is_moved(space: SearchSpace, spec: TensorSpec, keeping: Keeping, home: NdSbp, layout: NdSbp) -> bool:
