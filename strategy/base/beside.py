@@ -18,6 +18,10 @@ from strategy.base.errors import SbplanError
 _Found = TypeVar("_Found")
 
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Those that a user ends a command with."""
+
+
 def spare_processors() -> int:
     """How many processors there are for this process beside the one that it runs on; 0 where it cannot fork."""
     return len(os.sched_getaffinity(0)) - 1 if "fork" in multiprocessing.get_all_start_methods() else 0
@@ -41,19 +45,34 @@ def beside(tasks: Sequence[Callable[[], _Found]]) -> list[_Found | SbplanError]:
             process.join()
 
 
+def start_apart(process: BaseProcess) -> None:
+    """Start a process, which `stay_apart`s first of all: until then it takes no signal, or it would do as we do."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stay_apart() -> None:
+    """Leave interruptions to whoever started this process, and end at its word without one of our own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def _start(task: Callable[[], _Found]) -> tuple[BaseProcess, Connection]:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, ours, task), daemon=True)
-    process.start()
+    start_apart(process)
     theirs.close()
     return process, ours
 
 
 def _work(connection: Connection, theirs: Connection, task: Callable[[], object]) -> None:
     """Send what is found; whatever else happens, end without a word: whoever asked does it again."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    stay_apart()
     theirs.close()
     try:
         connection.send(_outcome(task))

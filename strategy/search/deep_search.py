@@ -43,6 +43,8 @@ AT_A_TIME = 2
 """So many plans are made side by side."""
 REFINING_SHARE = 0.75
 """Share of the time that is left after which no further group is refined."""
+FAR = 0.06
+"""What takes longer than a plan by more than this part, by the objective, is not simulated beside it."""
 ROOM = 0.08
 """Share of the memory that a proposal leaves free which is as good as certain to fit."""
 
@@ -111,6 +113,7 @@ def _plans(
     while count < most and tries < most_tries and not budget.is_over():
         tries += 1
         left = [one for one in known.fitting(request) if one.found.config not in known.tried]
+        left = [one for one in left if one.found.step_ns <= (1 + FAR) * known.planned_ns]
         in_time = [one for one in left if known.pace * _planning_s(request, one) <= budget.left_s()]
         if not left or (count and not in_time):
             break
@@ -122,6 +125,7 @@ def _plans(
             known.tried.add(one.found.config)
             if isinstance(found, Plan):
                 count += 1
+                known.planned_ns = min(known.planned_ns, found.claims.objective_s * 1e9)
                 _learn(known, one, max(found.claims.peak_memory_bytes))
                 yield found
             elif isinstance(found, OutOfTimeError):

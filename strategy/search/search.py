@@ -41,7 +41,7 @@ from strategy.search.candidate.rule_based_plans import likely_first, solved_by_r
 from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.certify_candidates import CandidateProofs, certified_candidates
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
-from strategy.search.deep_search import deep_search, with_bound
+from strategy.search.deep_search import FAR, deep_search, with_bound
 from strategy.search.search_result import SearchResult, Watch
 from strategy.space.candidates import Request, free_rules, on_types, saves_most, state_bytes, with_offload
 from strategy.space.short_model import shortened
@@ -54,9 +54,6 @@ RULE_BASED_SHARE = 0.3
 
 MOST_DEVICES = 2**20
 """A plan lists every device."""
-
-FAR = 0.06
-"""A candidate of a large model whose objective is worse by more than this part is not simulated beside others."""
 
 COMPETITORS = 3
 """Plans that are simulated at least, if need be with rule-based ones."""

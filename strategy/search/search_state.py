@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -47,6 +48,8 @@ class SearchState:
     complete: bool = True
     tried: set[PlanConfig] = field(default_factory=set)
     """Of which there are plans, or which do not fit as they are laid out."""
+    planned_ns: float = math.inf
+    """The least objective of plans."""
     pace: float = 1.0
     """Time that a plan has taken over what it was expected to."""
 

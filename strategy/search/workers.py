@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 
+from strategy.base.beside import start_apart, stay_apart
 from strategy.base.errors import OutOfTimeError
 from strategy.search.template.answers import Answer, Question, Templates
 
@@ -36,7 +36,7 @@ class Workers:
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, ours, self.templates), daemon=True)
-            process.start()
+            start_apart(process)
             theirs.close()
             self.others.append((process, ours))
         return self
@@ -131,8 +131,7 @@ def _outcome(templates: Templates, question: Question) -> Outcome:
 
 def _serve(connection: Connection, theirs: Connection, templates: Templates) -> None:
     """Answer until whoever asks has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    stay_apart()
     theirs.close()
     while True:
         try:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
-from strategy.base.beside import beside, spare_processors
+from strategy.base.beside import beside, spare_processors, start_apart, stay_apart
 from strategy.base.errors import InfeasibleError
 
 
@@ -62,3 +64,26 @@ def test_an_interruption_ends_all() -> None:
 
     assert not multiprocessing.active_children()
     assert time.monotonic() - start < 30
+
+
+def test_what_is_ended_at_once_says_nothing(tmp_path: Path) -> None:
+    """A fork has our handlers until it has its own; a signal that comes before waits for these."""
+    said = tmp_path / "said"
+    before = signal.signal(signal.SIGTERM, lambda *_: said.touch())
+    try:
+        process = multiprocessing.get_context("fork").Process(target=_late)
+        start_apart(process)
+        process.terminate()
+        process.join(30)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+    assert process.exitcode == -signal.SIGTERM
+    assert not said.exists()
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def _late() -> None:
+    time.sleep(0.2)
+    stay_apart()
+    time.sleep(60)

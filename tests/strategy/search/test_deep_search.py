@@ -237,8 +237,11 @@ def test_a_proposal_that_there_is_no_time_for_gives_way(monkeypatch: pytest.Monk
         complete=True,
         tried=Tried(),
         pace=1.0,
+        planned_ns=math.inf,
         margins={(Schedule.ONE_F_ONE_B, True): 1.0},
-        fitting=lambda _: [SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name))) for name in seconds],
+        fitting=lambda _: [
+            SimpleNamespace(name=name, found=SimpleNamespace(config=Config(name), step_ns=1)) for name in seconds
+        ],
     )
     monkeypatch.setattr(module, "_planning_s", lambda _, one: seconds[one.name])
     monkeypatch.setattr(module, "_plan", plan)
