@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from strategy.bounds.chunk_states import fullest_states
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.least_exchange import (
     LeastAdding,
@@ -17,7 +18,6 @@ from strategy.bounds.least_exchange import (
     least_step_exchange_ns,
 )
 from strategy.bounds.least_work import LeastBytes, LeastSeconds, LeastWork, least_steps_ns
-from strategy.bounds.linear_step import chunks_in_flight
 from strategy.bounds.pipeline_parts import FIRST, LAST
 from strategy.bounds.point import (
     HELD,
@@ -32,7 +32,6 @@ from strategy.bounds.point import (
     FloatArray,
     time_at,
 )
-from strategy.graph.graph import Phase
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
@@ -68,10 +67,11 @@ class ClosedForms:
 
     def least_bytes(self, config: PlanConfig) -> float:
         """What the first stage holds at least, by its layers alone."""
-        least, layers = self.work.bytes_of_layer(config), self.request.model.layers
-        here, run = layers // config.pp, layers // (config.pp * config.virtual_stages)
-        found = ((s, chunks_in_flight(config, 0, Phase.FORWARD, Phase.BACKWARD, sums=s)) for s in (False, True))
-        return max(here * (least.held + sums * least.sums) + run * sum(chunks) * least.saved for sums, chunks in found)
+        least, m, laps = self.work.bytes_of_layer(config), config.num_micro_batches, config.virtual_stages
+        run = self.request.model.layers // (config.pp * laps)
+        states = fullest_states(config.schedule, config.pp, 0, m, laps)
+        counts = ((sum(state.behind), sum(state.sums), sum(state.saved)) for state in states)
+        return max(run * (held * least.held + sums * least.sums + saved * least.saved) for held, sums, saved in counts)
 
     def fits(self, config: PlanConfig) -> bool:
         """Whether the layers of the first stage may fit at all."""

@@ -14,9 +14,8 @@ from strategy.base.errors import InfeasibleError
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
-from strategy.bounds.linear_step import blocks
-from strategy.bounds.pipeline_parts import parts_at
-from strategy.bounds.point import AHEAD, HELD, MOVED, SIZE, SUMS, TIMES, FloatArray
+from strategy.bounds.linear_step import stage_rows
+from strategy.bounds.point import BYTES, MOVED, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import Overlap
 from strategy.lowering.lower import lower_priced
@@ -73,10 +72,8 @@ def _light_proposals(
 
 def _byte_weights(config: PlanConfig, layers: int) -> FloatArray:
     """(SIZE,): bytes by how often the first stage holds them, and a little of time."""
-    weights, where = np.zeros(SIZE), parts_at(config, layers)[0]
+    weights = np.zeros(SIZE)
     weights[TIMES] = 1.0
-    weights[HELD] = weights[AHEAD] = weights[SUMS] = NS_PER_BYTE * where.sum(0)
+    weights[BYTES] = NS_PER_BYTE * np.max(stage_rows(config, layers, 0), axis=0)[BYTES]
     weights[MOVED] = NS_PER_BYTE
-    for part, in_flight in blocks(config, 0, sums=True):
-        weights[part] = NS_PER_BYTE * np.array(in_flight) @ where
     return weights
