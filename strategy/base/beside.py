@@ -45,8 +45,8 @@ def beside(tasks: Sequence[Callable[[], _Found]]) -> list[_Found | SbplanError]:
             process.join()
 
 
-def start_apart(process: BaseProcess) -> None:
-    """Start a process, which `stay_apart`s first of all: until then it takes no signal, or it would do as we do."""
+def start_fork(process: BaseProcess) -> None:
+    """Start a process that is a fork (`be_fork`) first of all: until then it takes no signal, or it would do as we do."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         process.start()
@@ -54,7 +54,7 @@ def start_apart(process: BaseProcess) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def stay_apart() -> None:
+def be_fork() -> None:
     """Leave interruptions to whoever started this process, and end at its word without one of our own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -65,14 +65,14 @@ def _start(task: Callable[[], _Found]) -> tuple[BaseProcess, Connection]:
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, ours, task), daemon=True)
-    start_apart(process)
+    start_fork(process)
     theirs.close()
     return process, ours
 
 
 def _work(connection: Connection, theirs: Connection, task: Callable[[], object]) -> None:
     """Send what is found; whatever else happens, end without a word: whoever asked does it again."""
-    stay_apart()
+    be_fork()
     theirs.close()
     try:
         connection.send(_outcome(task))

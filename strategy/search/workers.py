@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 
-from strategy.base.beside import start_apart, stay_apart
+from strategy.base.beside import be_fork, start_fork
 from strategy.base.errors import OutOfTimeError
 from strategy.search.template.answers import Answer, Question, Templates
 
@@ -36,7 +36,7 @@ class Workers:
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, ours, self.templates), daemon=True)
-            start_apart(process)
+            start_fork(process)
             theirs.close()
             self.others.append((process, ours))
         return self
@@ -131,7 +131,7 @@ def _outcome(templates: Templates, question: Question) -> Outcome:
 
 def _serve(connection: Connection, theirs: Connection, templates: Templates) -> None:
     """Answer until whoever asks has ended."""
-    stay_apart()
+    be_fork()
     theirs.close()
     while True:
         try:

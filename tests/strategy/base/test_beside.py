@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strategy.base.beside import beside, spare_processors, start_apart, stay_apart
+from strategy.base.beside import be_fork, beside, spare_processors, start_fork
 from strategy.base.errors import InfeasibleError
 
 
@@ -72,7 +72,7 @@ def test_what_is_ended_at_once_says_nothing(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: said.touch())
     try:
         process = multiprocessing.get_context("fork").Process(target=_late)
-        start_apart(process)
+        start_fork(process)
         process.terminate()
         process.join(30)
     finally:
@@ -85,5 +85,5 @@ def test_what_is_ended_at_once_says_nothing(tmp_path: Path) -> None:
 
 def _late() -> None:
     time.sleep(0.2)
-    stay_apart()
+    be_fork()
     time.sleep(60)
