@@ -46,7 +46,7 @@ def beside(tasks: Sequence[Callable[[], _Found]]) -> list[_Found | SbplanError]:
 
 
 def start_fork(process: BaseProcess) -> None:
-    """Start a process that is a fork (`be_fork`) first of all: until then it takes no signal, or it would do as we do."""
+    """Start a process that becomes a fork (`be_fork`) first: until then it takes no signal, or it would do as we do."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         process.start()
