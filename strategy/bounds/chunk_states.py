@@ -61,13 +61,14 @@ def fullest_states(
         known = [ChunkState((m,), (m,), (0,), (0,), (1,), (0,))]
         known += [ChunkState((m - 1,), (m - 1,), (0,), (1,), (1,), (0,))] if m > 1 else []
         return tuple(known)
-    states = _states(schedule, stages, stage, few, laps)
-    fullest = max(states, key=lambda state: state.held)
-    summed = max(states, key=lambda state: (sum(state.sums) + sum(state.behind), state.held))
+    moments = states(schedule, stages, stage, few, laps)
+    fullest = max(moments, key=lambda state: state.held)
+    summed = max(moments, key=lambda state: (sum(state.sums) + sum(state.behind), state.held))
     return tuple(dict.fromkeys((fullest, summed)))
 
 
-def _states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> list[ChunkState]:
+def states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> list[ChunkState]:
+    """That ahead of every chunk of a stage, in order."""
     splits, found = schedule.splits_backward, []
     done = {phase: np.zeros(laps, np.int64) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT)}
     forward, backward = done[Phase.FORWARD], done[Phase.BACKWARD]

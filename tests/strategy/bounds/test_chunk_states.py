@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 
 from strategy.base.budget import UNLIMITED
-from strategy.bounds.chunk_states import ChunkState, fullest_states
+from strategy.bounds.chunk_states import ChunkState, fullest_states, states
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import stage_rows
 from strategy.bounds.point import BYTES, MOVED, SIZE
@@ -52,15 +53,21 @@ def test_the_fullest_states_of_a_stage(
     assert fullest_states(schedule, stages, stage, m, laps) == tuple(ChunkState(*each) for each in expected)
 
 
-def test_no_more_is_held_of_more_micro_batches() -> None:
-    """Once the pipeline is full; with what follows them they only hold on longer."""
-    for schedule, stages in ((one, stages) for one in Schedule for stages in (1, 2, 4)):
-        laps = schedule.default_laps
-        known = {}
-        for m in (8 * stages, 16 * stages):
-            if schedule is not Schedule.GPIPE and schedule_problem(schedule, stages, laps, m) is None:
-                known[m] = [fullest_states(schedule, stages, stage, m, laps) for stage in range(stages)]
-        assert len({repr(each) for each in known.values()}) <= 1, schedule
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_a_state_of_few_micro_batches_is_one_of_many(schedule: Schedule) -> None:
+    """A few are looked at; in the whole order of more, everything that a state counts is there at one moment."""
+    looked_at = 0
+    for stages, m in ((1, 9), (2, 5), (2, 24), (3, 30), (4, 8), (4, 48)):
+        for laps in (2, 3) if schedule is Schedule.INTERLEAVED else (schedule.default_laps,):
+            if schedule_problem(schedule, stages, laps, m) is not None:
+                continue
+            for stage in range(stages):
+                moments = [np.array(astuple(one)) for one in states(schedule, stages, stage, m, laps)]
+                for state in fullest_states(schedule, stages, stage, m, laps):
+                    counted = np.array(astuple(state))
+                    assert any((counted <= moment).all() for moment in moments), (stages, m, laps, stage, state)
+                    looked_at += 1
+    assert looked_at > 10
 
 
 def drawn(draw: random.Random) -> tuple[GptConfig, Training, PlanConfig]:
