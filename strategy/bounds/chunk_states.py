@@ -54,7 +54,7 @@ def fullest_states(
     schedule: Schedule, stages: int, stage: int, num_micro_batches: int, laps: int
 ) -> tuple[ChunkState, ...]:
     """The state in which a stage holds most of micro-batches, and that in which it holds most beside its sums."""
-    few = min(num_micro_batches, ROUNDS * stages if schedule is Schedule.INTERLEAVED else ROUNDS * stages + 2)
+    few = enough(schedule, stages, num_micro_batches)
     if schedule is Schedule.GPIPE and stages > 1:
         # All forward passes come first, however many there are.
         m = num_micro_batches
@@ -65,6 +65,11 @@ def fullest_states(
     fullest = max(moments, key=lambda state: state.held)
     summed = max(moments, key=lambda state: (sum(state.sums) + sum(state.behind), state.held))
     return tuple(dict.fromkeys((fullest, summed)))
+
+
+def enough(schedule: Schedule, stages: int, num_micro_batches: int) -> int:
+    """Of so many micro-batches, as many as show all that there is; GPipe's apart."""
+    return min(num_micro_batches, ROUNDS * stages if schedule is Schedule.INTERLEAVED else ROUNDS * stages + 2)
 
 
 def states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> list[ChunkState]:

@@ -14,12 +14,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.graph.graph import Phase
-from strategy.layout.schedule import Schedule, chunk_order
+from strategy.bounds.chunk_states import enough, states
+from strategy.layout.schedule import Schedule
 
 IntArray = npt.NDArray[np.int64]
-ROUNDS = 3
-"""Micro-batches, per stage, after which nothing new happens."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -34,23 +32,10 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
         most = num_micro_batches if stages > 1 else 1
         last = max(most - 1, 1)
         return np.array([[[most], [most], [0], [0]], [[last], [last], [0], [1]]], np.int64)
-    few = min(num_micro_batches, ROUNDS * stages + 2 if schedule is not Schedule.INTERLEAVED else ROUNDS * stages)
-    now, found = np.zeros((4, laps), np.int64), []
-    saved, waiting, deferred, sums = now
-    for chunk in chunk_order(schedule, stages, stage, few, laps):
-        lap, splits = chunk.lap, schedule.splits_backward
-        if chunk.phase is Phase.FORWARD:
-            saved[lap] += 1
-            waiting[lap] += 1
-        elif chunk.phase is Phase.BACKWARD:
-            deferred[lap] += splits
-        sums[lap] |= chunk.phase is (Phase.WEIGHT if splits else Phase.BACKWARD)
-        found.append(now.copy())
-        saved[lap] -= chunk.phase is Phase.BACKWARD
-        if chunk.phase is (Phase.WEIGHT if splits else Phase.BACKWARD):
-            waiting[lap] -= 1
-            deferred[lap] -= splits
-    rows = np.array(found)
+    few = enough(schedule, stages, num_micro_batches)
+    moments = [(one.saved, one.waiting, one.deferred, one.sums) for one in states(schedule, stages, stage, few, laps)]
+    between = np.array([*moments, [(0,) * laps] * 3 + [(1,) * laps]], np.int64)
+    rows = np.maximum(between[:-1], between[1:])  # while a chunk runs, what it reads and what it writes is there
     # A place that several micro-batches take in turn is not free for others in between.
     reused = rows.max(0) < num_micro_batches
     rows = np.where(reused, np.maximum.accumulate(rows, axis=0), rows)
