@@ -38,12 +38,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
-COUNTS = ("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
+COUNTS = ("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
 WORDS = ("schedule", "recompute", "offload", "context")
 PATTERNS = ("recompute_values", "offload_values", "tiled")
 LARGEST_ZERO_STAGE = 3
-SINGLE_VALUED: Mapping[str, object] = {"ep": 1}
-"""Keys of `config` that have one value in this version."""
 
 
 def read_pins(path: Path) -> Pins:
@@ -71,14 +69,13 @@ def read_pins(path: Path) -> Pins:
 
     problems += _unknown(document, SECTIONS, str(path))
     config = read("config", lambda key, value: _setting(key, value, f"{path}: [config]"))
-    axes = mesh_axes(config.get("cp", 1))
+    axes = mesh_axes(config.get("cp", 1), config.get("ep", 1))
     layouts = read("sbp", lambda pattern, value: _layout(value, axes, f"{path}: [sbp] {pattern!r}"))
     stages = read("stage", lambda pattern, value: _whole(value, f"{path}: [stage] {pattern!r}", at_least=0))
     placements = read("placement", lambda pattern, value: _devices(value, f"{path}: [placement] {pattern!r}"))
     problems += placement_problems(placements)
     report(problems, where=str(path))
-    settings = {key: value for key, value in config.items() if key not in SINGLE_VALUED}
-    return Pins(**settings, layouts=layouts, stages=stages, placements=placements)
+    return Pins(**config, layouts=layouts, stages=stages, placements=placements)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -106,7 +103,7 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS, *SINGLE_VALUED)
+    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
@@ -119,14 +116,7 @@ def _setting(key: str, value: Any, where: str) -> Any:
         return value
     if key in WORDS:
         return _word(key, value, f"{where} {key}")
-    if key in PATTERNS:
-        return _patterns(value, f"{where} {key}")
-    only = SINGLE_VALUED[key]
-    if type(value) is not type(only):
-        raise InputError("a wrong type", where=f"{where} {key}", got=value, expected=type(only).__name__)
-    if value != only:
-        raise InputError("no such choice", where=f"{where} {key}", got=value, expected=repr(only))
-    return value
+    return _patterns(value, f"{where} {key}")
 
 
 def _devices(value: Any, where: str) -> tuple[int, ...]:

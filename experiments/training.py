@@ -97,7 +97,7 @@ def _same_on_all(args: argparse.Namespace, plan: Plan) -> dict[str, object]:
     """What all ranks are to be started with: the acts of a step, and how many steps there are, follow from it."""
     return {
         "plan": plan.plan_hash,
-        "config": f"dp {plan.config.dp}, cp {plan.config.cp}, tp {plan.config.tp}, pp {plan.config.pp}",
+        "config": ", ".join(f"{name} {getattr(plan.config, name)}" for name in ("dp", "ep", "cp", "tp", "pp")),
         "dtype": plan.training.dtype,
         "backend": args.backend,
         "steps": args.steps,

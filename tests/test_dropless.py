@@ -17,9 +17,8 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
-from strategy.sbp.sbp import B, Split
+from strategy.plan.verify import verify
 from strategy.sbp.tensor import DType
-from strategy.space.candidates import Pins
 from strategy.space.deduce import Deduction
 from tests.campaigns import transparency
 from tests.support.small_plans import config_of, plan_by_rules, random_plan, request, train
@@ -66,17 +65,19 @@ def test_ops_on_rows_are_profiled_like_others() -> None:
     assert all(min(time_op(case, NumpyKernels(), vocabulary=4)) > 0 for case in ragged[::4])
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_experts_on_the_data_axis_are_what_zero_shares_out(stage: int) -> None:
-    """Tokens go to the experts' ranks; of the experts themselves nothing is gathered, and no gradient reduced."""
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("ep", [2, 4])
+def test_tokens_go_to_experts(ep: int, stage: int) -> None:
+    """Of experts nothing is gathered, and no gradient reduced, but between groups that have them all."""
     training = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
-    config = config_of(training, dp=4, zero_stage=stage, zero_min_size=64)
-    weights = dict.fromkeys([f"layers.*.moe.{name}" for name in ("gate", "up", "down")], (Split(0), B))
-    asked = replace(request(4, training, model=tiny()), pins=Pins(layouts=weights), deduction=Deduction.LEAST_COST)
-    plan = plan_by_rules(asked, config, ("samples split", "tensor"))
+    config = config_of(training, dp=4, ep=ep, zero_stage=stage, zero_min_size=64)
+    asked = replace(request(4, training, model=tiny()), deduction=Deduction.LEAST_COST)
+    plan = plan_by_rules(asked, config, ("samples", "experts", "tensor"))
     experts = re.compile(r"\.moe\.((gate|up|down)\b(?!_)|\w+_matmul:dw)")
     assert any(experts.search(name) for name in plan.graph.values)
-    assert [c.copy.value for c in plan.layout.conversions if experts.search(c.copy.value)] == []
+    moved = [c for c in plan.layout.conversions if experts.search(c.copy.value)]
+    assert {axis for c in moved for step in c.steps for axis in step.axes} == ({0} if ep == 2 else set())
+    assert verify(plan) == []
     assert list(transparency.check(plan)) == []
 
 

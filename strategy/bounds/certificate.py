@@ -36,7 +36,7 @@ VERSION = 3
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
 PINNED = {
-    **dict.fromkeys(("dp", "tp", "cp", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
+    **dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
     **dict.fromkeys(("zero_stage", "zero_min_size"), int),
     **{"schedule": Schedule, "recompute": Recompute, "context": Context},
 }

@@ -93,7 +93,7 @@ class LayerTemplate:
         boxings = {} if boxings is None else boxings
         placements = placements_of(config)[:2]
         between = Converter(request.cost, placements, boxings) if len(placements) > 1 else None
-        return _template(request, short, on_one_stage(config), budget, boxings, following=False, between=between)
+        return _template(request, short, on_one_stage(config), budget, boxings, between=between)
 
     @staticmethod
     def of_tensor_axis(
@@ -106,10 +106,12 @@ class LayerTemplate:
         Raises:
             OutOfTimeError, InfeasibleError: as `of`.
         """
-        alone = replace(on_one_stage(config), dp=1, zero_stage=0, num_micro_batches=2)
-        training = replace(request.training, global_batch=2 * config.micro_batch)
+        alone = replace(on_one_stage(config), dp=config.ep, zero_stage=0, num_micro_batches=2)
+        training = replace(request.training, global_batch=2 * config.micro_batch * config.ep)
         boxings = {} if boxings is None else boxings
-        return _template(replace(request, training=training), short, alone, budget, boxings, following=True)
+        request = replace(request, training=training)
+        counted = _following(request, short, alone)
+        return _template(request, short, alone, budget, boxings, counted=counted)
 
     def arranged(self, signatures: Mapping[str, Signature]) -> tuple[Layout, Arrangement]:
         """The short model under signatures, on one stage."""
@@ -124,14 +126,15 @@ def _template(
     budget: Budget,
     boxings: Boxings,
     *,
-    following: bool,
+    counted: frozenset[str] | None = None,
     between: Converter | None = None,
 ) -> LayerTemplate:
+    """The template of a mesh on which some ops are `counted` alone, or all."""
     space = space_of(replace(request, model=short), config, free_rules(config))
     graph = space.graph
-    counted = _following(request, short, config) if following else frozenset(graph.by_name)
-    homes, kept = _held(graph, counted, everything=not following)
-    if space.pipeline.overlaps and not following:
+    everything, counted = counted is None, frozenset(graph.by_name) if counted is None else counted
+    homes, kept = _held(graph, counted, everything=everything)
+    if space.pipeline.overlaps and everything:
         kept = {**_beside(graph), **kept}
     space = replace(
         space,
@@ -147,7 +150,7 @@ def _template(
 
 def _following(request: Request, short: Model, config: PlanConfig) -> frozenset[str]:
     """The ops that follow samples along a data axis: as a micro-batch of two ranks tells, with a sample for each."""
-    two = replace(config, dp=2, tp=1, micro_batch=1)
+    two = replace(config, dp=2, ep=1, tp=1, micro_batch=1)
     training = replace(request.training, global_batch=2 * config.num_micro_batches)
     graph = planned_graph(short, replace(request, training=training).training_with(two), two)
     return frozenset(following_samples(graph, 2))

@@ -2,14 +2,15 @@
 
 Under stage 3 of ZeRO every parameter that samples are multiplied with is gathered along the data axis for each pass of
 each micro-batch, and under stages 2 and 3 the gradients of every micro-batch are reduced to their parts. However the
-other axes cut a tensor, that takes no less than the cheapest of these ways.
+other axes cut a tensor, that takes no less than the cheapest of these ways. Where experts are shared out there are two
+axes of samples, along which all else is exchanged; what is beside experts is not counted then.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strategy.bounds.least_work import LeastWork
@@ -40,9 +41,9 @@ class LayerExchange:
     adding: tuple[tuple[str, ...], ...]
 
 
-def exchanged(graph: Graph) -> LayerExchange:
-    """Of the middle layer of a short model that is not parallel yet."""
-    beside = beside_experts(graph)
+def exchanged(graph: Graph, *, by_expert: bool) -> LayerExchange:
+    """Of the middle layer of a short model that is not parallel yet; `by_expert`: experts will be shared out."""
+    beside = beside_experts(graph) if by_expert else frozenset()
     gathered, reduced, added, adding = [], [], [], []
     for name, value in graph.values.items():
         producer = graph.producer.get(name)
@@ -96,9 +97,10 @@ def _smallest_later(graph: Graph, name: str) -> TensorSpec:
 
 
 def _exchanged(work: LeastWork, config: PlanConfig) -> LayerExchange:
-    if config.recompute not in work.exchanges:
-        work.exchanges[config.recompute] = exchanged(work.graph(config.recompute))
-    found: LayerExchange = work.exchanges[config.recompute]
+    key = config.recompute, config.ep > 1
+    if key not in work.exchanges:
+        work.exchanges[key] = exchanged(work.graph(config.recompute), by_expert=config.ep > 1)
+    found: LayerExchange = work.exchanges[key]
     return found
 
 
@@ -115,14 +117,14 @@ def least_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> 
     if config.dp == 1 or config.zero_stage < 2 or work.unusual:
         return 0
     known, converter = _exchanged(work, config), _converter(work, config)
-    gathers = known.gathered if config.zero_stage == 3 else ()
-    total = sum(_least_ns(converter, config, spec, shared_first=True) for spec in gathers)
-    total += sum(_least_ns(converter, config, spec, shared_first=False) for spec in known.reduced)
+    gathers, everywhere = known.gathered if config.zero_stage == 3 else (), _choices(config)[-1]
+    total = sum(_least_ns(converter, config, spec, everywhere, gathers=True) for spec in gathers)
+    total += sum(_least_ns(converter, config, spec, everywhere) for spec in known.reduced)
     return request.model.layers * int(total * (1 - 1e-9))
 
 
 def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
-    """Of a layer's parameters, once per step, where they are whole along the data axis while samples pass.
+    """Of a layer's parameters, once per step, where they are whole along the axes of samples while samples pass.
 
     Gradients are terms then: they are added up on every rank, or to parts, and the parts of what is updated by them
     are gathered.
@@ -136,11 +138,12 @@ def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig
     total = 0.0
     for once, several in zip(known.reduced, known.added, strict=True):
         spec = several if config.num_micro_batches * once.nbytes >= several.nbytes else once
-        whole = _least_ns(converter, config, spec, shared_first=False, to_all=True)
-        parts = _least_ns(converter, config, spec, shared_first=False)
-        gathered = smallest.get(spec.shape)
-        back = 0.0 if gathered is None else _least_ns(converter, config, gathered, shared_first=True)
-        total += min(whole, parts + back)
+        gathered, ways = smallest.get(spec.shape), []
+        for split in _choices(config):
+            reduced = _least_ns(converter, config, spec, split, to_all=True)
+            back = 0.0 if gathered is None else _least_ns(converter, config, gathered, split, gathers=True)
+            ways.append(reduced + back)
+        total += min(ways)
     return int(total * (1 - 1e-9))
 
 
@@ -175,17 +178,21 @@ def least_adding(request: Request, work: LeastWork, config: PlanConfig) -> Least
     whole_ns, total, nbytes, rates, saved = 0.0, 0.0, 0.0, [math.inf], [0.0]
     for reduced, added, names in zip(known.reduced, known.added, known.adding, strict=True):
         ops = [graph.by_name[name] for name in names]
-        whole_s, part_s = (sum(work.evenly_s(graph, op, among) for op in ops) for among in (parts, parts * config.dp))
-        more_ns = max(whole_s - part_s, 0.0) * 1e9
-        reduced_ns = _least_ns(converter, config, reduced, shared_first=False)
-        whole_ns += more_ns
-        saved.append(more_ns / reduced_ns if reduced_ns else math.inf)
-        total += min(more_ns, reduced_ns)
-        nbytes += added.nbytes / parts
-        if reduced_ns > more_ns:
-            rates.append((reduced_ns - more_ns) / (added.nbytes / parts * (1 - 1 / config.dp)))
-        else:
-            rates.append(0.0)
+
+        def adding_ns(among: int, ops: Sequence[Op] = ops) -> float:
+            return sum(work.evenly_s(graph, op, among) for op in ops) * 1e9
+
+        parts_ns, all_ns = adding_ns(parts * config.dp), adding_ns(parts)
+        more_ns, ways = max(all_ns - parts_ns, 0.0), list[tuple[float, float]]()
+        for split in _choices(config)[1:]:
+            among = math.prod(config.mesh[axis] for axis in split)
+            reduced_ns, left_ns = _least_ns(converter, config, reduced, split), adding_ns(parts * among)
+            less_ns = max(all_ns - left_ns, 0.0)
+            saved.append(less_ns / reduced_ns if reduced_ns else math.inf)
+            ways.append((max(left_ns - parts_ns, 0.0) + reduced_ns, added.nbytes / parts * (1 - 1 / among)))
+        least_ns = min(more_ns, *(takes_ns for takes_ns, _ in ways))
+        whole_ns, total, nbytes = whole_ns + more_ns, total + least_ns, nbytes + added.nbytes / parts
+        rates += [(takes_ns - least_ns) / less for takes_ns, less in ways]
     rate = min(rates)
     if not math.isfinite(max(saved)):
         whole_ns, saved = 0.0, [0.0]
@@ -215,21 +222,45 @@ def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> i
     return int(1e9 * request.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level)))
 
 
+def _choices(config: PlanConfig) -> list[tuple[int, ...]]:
+    """Every choice of the axes of samples that have several ranks, fewest first."""
+    axes = [axis for axis in config.sample_axes if config.mesh[axis] > 1]
+    return [some for count in range(len(axes) + 1) for some in itertools.combinations(axes, count)]
+
+
 def _least_ns(
-    converter: Converter, config: PlanConfig, spec: TensorSpec, *, shared_first: bool, to_all: bool = False
+    converter: Converter,
+    config: PlanConfig,
+    spec: TensorSpec,
+    split: Sequence[int],
+    *,
+    gathers: bool = False,
+    to_all: bool = False,
 ) -> float:
-    """Nanoseconds from parts to the whole or, of terms, to parts, or to all; the least over layouts on other axes."""
+    """Nanoseconds from terms to parts along some axes of samples, the least over all else that layouts may be.
+
+    Args:
+        converter: of the mesh.
+        config: whose mesh it is.
+        spec: of the tensor.
+        split: the axes along which there are parts.
+        gathers: from parts to the whole instead.
+        to_all: along other axes of samples terms are added up for all ranks; else they stay terms.
+    """
     if not is_shared(spec.shape, config) and config.zero_stage:
         return 0.0
-    whole: Sbp = B if shared_first else P
-    found = math.inf
-    along: list[Sbp] = [B] if to_all else [Split(dim) for dim in range(len(spec.shape))]
-    for one, beside in itertools.product(along, _layouts(spec, config.mesh[1:])):
-        parts: NdSbp = (one, *beside)
-        if not is_legal_layout(spec.shape, parts, config.mesh):
+    found, samples = math.inf, len(config.sample_axes)
+    splits = [Split(dim) for dim in range(len(spec.shape))]
+    several = [axis for axis in config.sample_axes if config.mesh[axis] > 1]
+    whole: NdSbp = tuple(B if gathers or axis not in several else P for axis in config.sample_axes)
+    others = B if gathers or to_all else P
+    along = [splits if axis in split else [others if axis in several else B] for axis in config.sample_axes]
+    for parts, beside in itertools.product(itertools.product(*along), _layouts(spec, config.mesh[samples:])):
+        ends: tuple[NdSbp, NdSbp] = (*whole, *beside), (*parts, *beside)
+        if not all(is_legal_layout(spec.shape, end, config.mesh) for end in ends):
             continue
-        ends: tuple[NdSbp, NdSbp] = (parts, (whole, *beside)) if shared_first else ((whole, *beside), parts)
-        found = min(found, sum(converter.prices_ns(spec, Home(0, ends[0]), 0, ends[1])))
+        source, target = reversed(ends) if gathers else ends
+        found = min(found, sum(converter.prices_ns(spec, Home(0, source), 0, target)))
     return found if math.isfinite(found) or config.zero_stage == 0 else 0.0
 
 

@@ -57,6 +57,9 @@ Three = tuple[float, float, float]
 _Kind = tuple[Recompute, bool]
 """What is computed again, and whether gradients of several micro-batches are added up."""
 
+_Key = tuple[_Kind, int, int, int, int]
+"""Of a configuration: that, its micro-batch, and the degrees that matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeastSeconds:
@@ -91,7 +94,7 @@ class LeastBytes:
 
     Attributes:
         held: for the whole step.
-        used: of that, what samples are multiplied with, in parts along the tensor and context axes alone.
+        used: of that, what samples are multiplied with, in parts along the other axes than that of data.
         sums: of gradients, from the first backward pass on.
         saved: by a micro-batch, from its forward pass to its backward pass.
     """
@@ -104,10 +107,14 @@ class LeastBytes:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Bytes of one layer, unsplit: held, those of it that samples are multiplied with, sums; saved per sample."""
+    """Bytes of one layer, unsplit: held, those of it that samples are multiplied with, sums; saved per sample.
+
+    Those beside `experts` are not `used`.
+    """
 
     held: int
     used: int
+    experts: int
     sums: int
     saved: int
 
@@ -118,7 +125,7 @@ class _Item:
 
     They are ahead of all layers (0), in them (1) or behind them (2); `layer` is theirs where layers may be unlike.
 
-    What samples do not say is free to be cut in any way along the data axis, too.
+    What samples do not say is free to be cut in any way along the data axis, too; what is beside experts, along theirs.
     """
 
     one: Features
@@ -127,11 +134,14 @@ class _Item:
     place: int
     layer: int | None
     free: bool
+    beside: bool
     count: int
 
     def among(self, config: PlanConfig) -> int:
-        """Ranks of the data axis that share out what there is of it, of all their samples."""
-        return config.dp if self.free or self.part == "step" else 1
+        """Ranks with samples of their own that share out what there is of it, of all their samples."""
+        if self.free or self.part == "step":
+            return config.dp
+        return config.ep if self.beside else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,8 +169,8 @@ class LeastWork:
     cost: CostModel
     unusual: bool = False
     stages_are_pinned: bool = False
-    known: dict[tuple[_Kind, int, int, int], LeastSeconds] = field(default_factory=dict)
-    layers_ns: dict[tuple[_Kind, int, int, int], npt.NDArray[np.int64]] = field(default_factory=dict)
+    known: dict[_Key, LeastSeconds] = field(default_factory=dict)
+    layers_ns: dict[_Key, npt.NDArray[np.int64]] = field(default_factory=dict)
     items: dict[_Kind, tuple[_Item, ...]] = field(default_factory=dict)
     scaled: dict[tuple[_Kind, int, int], _Even] = field(default_factory=dict)
     least: dict[tuple[_Kind, int, int, int], float] = field(default_factory=dict)
@@ -168,12 +178,12 @@ class LeastWork:
     sizes: dict[Recompute, _Sizes] = field(default_factory=dict)
     converters: dict[tuple[Placement, ...], Converter] = field(default_factory=dict)
     """Of meshes that were asked about."""
-    exchanges: dict[Recompute, Any] = field(default_factory=dict)
+    exchanges: dict[tuple[Recompute, bool], Any] = field(default_factory=dict)
     """What a layer exchanges, see `least_exchange`."""
 
     def seconds(self, config: PlanConfig) -> LeastSeconds:
         """The least seconds of the busiest rank of any stage, as if it were all stages."""
-        kind, samples, parts, _ = key = _key(config)
+        kind, samples, parts, *_ = key = _key(config)
         if key not in self.known:
             sums = {part: [0.0, 0.0, 0.0] for part in ("forward", "backward", "weight", "step")}
             freely = {part: [0.0, 0.0, 0.0] for part in sums}
@@ -189,7 +199,7 @@ class LeastWork:
 
     def of_layers_ns(self, config: PlanConfig) -> npt.NDArray[np.int64] | None:
         """(3, layers): forward, backward, gradients of weights of a micro-batch; None where layers are alike."""
-        kind, samples, parts, _ = key = _key(config)
+        kind, samples, parts, *_ = key = _key(config)
         items = self._items_of(kind)
         if key not in self.layers_ns and any(item.layer is not None for item in items):
             found = np.zeros((3, 1 + max(item.layer for item in items if item.layer is not None)), np.int64)
@@ -205,7 +215,7 @@ class LeastWork:
         """Find what the products of configurations take, all at once: asked for one by one it takes long."""
         wanted: dict[object, dict[tuple[Features, int], None]] = {}
         for config in {_key(config): config for config in configs}.values():
-            kind, samples, parts, _ = _key(config)
+            kind, samples, parts, *_ = _key(config)
             for i, item in enumerate(self._items_of(kind)):
                 if item.one.product is not None:
                     among = item.among(config)
@@ -223,18 +233,18 @@ class LeastWork:
     def bytes_of_layer(self, config: PlanConfig) -> LeastBytes:
         """What a layer leaves on its fullest rank at least."""
         sizes, parts = self._sizes(config.recompute), config.tp * config.cp
-        whole = 0 if config.zero_stage == 3 or self.unusual else sizes.used
-        held = whole / parts + (sizes.held - whole) / (parts * config.dp)
+        used, experts = (0, 0) if config.zero_stage == 3 or self.unusual else (sizes.used, sizes.experts)
+        held = (used + experts / config.ep) / parts + (sizes.held - used - experts) / (parts * config.dp)
         return LeastBytes(
             held,
-            whole / parts,
+            (used + experts / config.ep) / parts,
             sizes.sums / (parts * config.dp),
             sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
         )
 
     def graph(self, recompute: Recompute) -> Graph:
         """Of one rank that trains alone, a short model where there is one, with one sample in each micro-batch."""
-        return _alone(self.model, self.training, (recompute, True), 1)
+        return _alone(self.model, self.training, recompute, 1)
 
     def evenly_s(self, graph: Graph, op: Op, parts: int) -> float:
         """Seconds of an even part of an op of a graph without parallelism, as if it lost nothing by its shape."""
@@ -243,7 +253,7 @@ class LeastWork:
     def _sizes(self, recompute: Recompute) -> _Sizes:
         if recompute not in self.sizes:
             short = shortened(self.model) is not None
-            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0, 0)
+            self.sizes[recompute] = _sizes(self.graph(recompute)) if short else _Sizes(0, 0, 0, 0, 0)
         return self.sizes[recompute]
 
     def _scaled(self, kind: _Kind, i: int, samples: int) -> _Even:
@@ -286,20 +296,21 @@ class LeastWork:
         return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
 
 
-def _key(config: PlanConfig) -> tuple[_Kind, int, int, int]:
+def _key(config: PlanConfig) -> _Key:
     """What the least seconds of a configuration depend on."""
     kind = config.recompute, config.num_micro_batches > 1
-    return kind, config.micro_batch, config.tp * config.cp, config.dp
+    return kind, config.micro_batch, config.tp * config.cp, config.dp, config.ep
 
 
 def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> tuple[_Item, ...]:
     """The ops of a model, alike ones together, without parallelism."""
-    graphs = [_alone(model, training, kind, samples) for samples in (1, 2)]
+    recompute, several = kind
+    graphs = [_alone(model, training, recompute, samples, several=several) for samples in (1, 2)]
     counts = multiplicities(graphs[0], model.layers) if shortened(model) is not None else {}
     apart = {op.name for op in defer_weight_gradients(graphs[0]).ops if op.phase is Phase.WEIGHT}
-    follow = following_samples(graphs[1], 2)
+    follow, beside = following_samples(graphs[1], 2), beside_experts(graphs[1])
     places = places_of(graphs[0])
-    found: Counter[tuple[Features, Features, str, int, int | None, bool]] = Counter()
+    found: Counter[tuple[Features, Features, str, int, int | None, bool, bool]] = Counter()
     for op in graphs[0].ops:
         one, two = (_whole(graph, graph.by_name[op.name]) for graph in graphs)
         part = "step"
@@ -308,14 +319,14 @@ def _items(model: Model, training: Training, kind: _Kind, *, unusual: bool) -> t
         free = unusual or op.name not in follow
         place = 1 if op.layer is not None else 2 * (places[op.name] == LAYERS - 1)
         layer = op.layer if shortened(model) is None else None
-        found[one, two, part, place, layer, free] += counts.get(op.name, 1)
+        found[one, two, part, place, layer, free, op.name in beside] += counts.get(op.name, 1)
     return tuple(_Item(*key, count) for key, count in found.items())
 
 
 def _sizes(graph: Graph) -> _Sizes:
     """Of the middle layer of a short model."""
     beside = beside_experts(graph)
-    held = used = sums = saved = 0
+    held = used = experts = sums = saved = 0
     for name, value in graph.values.items():
         op = deciding_op(graph, name)
         if op is None or op.layer != MIDDLE or value.space is not Space.DEVICE:
@@ -325,10 +336,12 @@ def _sizes(graph: Graph) -> _Sizes:
             sums += nbytes * (op.phase is not Phase.UPDATE)
         elif value.role is Role.VARIABLE or value.rate is Rate.STEP:
             held += nbytes
-            used += nbytes * any(_is_with_samples(graph, one) and one.name not in beside for one in readers)
+            with_samples = [one.name in beside for one in readers if _is_with_samples(graph, one)]
+            used += nbytes * (False in with_samples)
+            experts += nbytes * (with_samples != [] and False not in with_samples)
         elif op.phase is Phase.FORWARD and any(one.phase is not Phase.FORWARD for one in readers):
             saved += nbytes
-    return _Sizes(held, used, sums, saved)
+    return _Sizes(held, used, experts, sums, saved)
 
 
 def _is_with_samples(graph: Graph, op: Op) -> bool:
@@ -336,9 +349,8 @@ def _is_with_samples(graph: Graph, op: Op) -> bool:
     return op.layer is not None and any(graph.values[name].rate is Rate.MICRO_BATCH for name in op.inputs)
 
 
-def _alone(model: Model, training: Training, kind: _Kind, samples: int) -> Graph:
-    """The graph of one rank that trains alone, on micro-batches of so many samples."""
-    recompute, several = kind
+def _alone(model: Model, training: Training, recompute: Recompute, samples: int, *, several: bool = True) -> Graph:
+    """The graph of one rank that trains alone, on micro-batches of so many samples, several or one of them."""
     count = 2 if several else 1
     config = PlanConfig(1, 1, 1, samples, count, Schedule.GPIPE, recompute=recompute)
     alone = replace(training, global_batch=count * samples, num_micro_batches=count)

@@ -49,7 +49,8 @@ class TemplateName:
         config = self.config
         if self.tensor_axis:
             return of_tensor_axis(config)
-        return *of_tensor_axis(config), config.dp, config.num_micro_batches, config.zero_stage, config.pp > 1
+        several = config.num_micro_batches, config.zero_stage, config.pp > 1
+        return *of_tensor_axis(config), config.dp, *several
 
 
 @dataclass(frozen=True, slots=True, eq=False)

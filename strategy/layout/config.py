@@ -60,7 +60,7 @@ class PlanConfig:
     """How a step is spread over devices and time. The degrees' product is the number of devices.
 
     Attributes:
-        dp: data-parallel degree.
+        dp: data-parallel degree: ranks that have samples of their own.
         tp: tensor-parallel degree.
         pp: pipeline stages.
         micro_batch: samples of a micro-batch on one data-parallel rank.
@@ -68,7 +68,8 @@ class PlanConfig:
         schedule: in which order a stage runs its chunks.
         cp: context-parallel degree: ranks among which every sequence is split.
         context: how attention works then.
-        ep: expert-parallel degree.
+        ep: expert-parallel degree: so many neighbours of the data-parallel ranks share out the experts of a layer
+            between them, and tokens go to them (Lepikhin et al. 2021, arXiv:2006.16668).
         virtual_stages: runs of layers per device, which a micro-batch passes on as many laps (see `schedule`).
         recompute: which activations the backward pass computes again.
         recompute_values: patterns of names of activations that it computes again besides.
@@ -131,6 +132,12 @@ class PlanConfig:
         if self.zero_stage and self.dp == 1:
             got, hint = f"zero_stage {self.zero_stage} with dp 1", "raise dp, or leave zero_stage out"
             raise InputError("nobody to share with", where="config: zero_stage", got=got, hint=hint)
+        if self.dp % self.ep:
+            expected = f"a divisor of dp, which is {self.dp}"
+            raise InputError("no share of the data-parallel ranks", where="config: ep", got=self.ep, expected=expected)
+        if self.zero_owner and self.ep > 1:
+            got, hint = f"zero_owner with ep {self.ep}", "leave out one of them"
+            raise InputError("experts are owned and shared out", where="config: zero_owner", got=got, hint=hint)
         if self.zero_owner and not self.zero_stage:
             hint = "set zero_stage too"
             raise InputError("nothing is shared out", where="config: zero_owner", got="zero_stage 0", hint=hint)
@@ -143,14 +150,20 @@ class PlanConfig:
     @property
     def axes(self) -> tuple[str, ...]:
         """Names of the axes of a stage's mesh, outermost first."""
-        return mesh_axes(self.cp)
+        return mesh_axes(self.cp, self.ep)
 
     @property
     def mesh(self) -> Shape:
         """Sizes of those axes."""
-        return (self.dp, self.cp, self.tp) if self.cp > 1 else (self.dp, self.tp)
+        experts, context = (self.ep,) * (self.ep > 1), (self.cp,) * (self.cp > 1)
+        return (self.dp // self.ep, *experts, *context, self.tp)
+
+    @property
+    def sample_axes(self) -> tuple[int, ...]:
+        """The axes of the mesh along which ranks have samples of their own."""
+        return (0, 1) if self.ep > 1 else (0,)
 
 
-def mesh_axes(cp: int) -> tuple[str, ...]:
-    """Names of the axes of a mesh: there is one for positions only where they are split."""
-    return ("data", "context", "tensor") if cp > 1 else ("data", "tensor")
+def mesh_axes(cp: int, ep: int) -> tuple[str, ...]:
+    """Names of the axes of a mesh: there is one for positions, or experts, only where they are split."""
+    return ("data", *("expert",) * (ep > 1), *("context",) * (cp > 1), "tensor")

@@ -8,8 +8,9 @@ ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no 
     stage 3   parameters S(d) up to where they are used: gathered per micro-batch and pass, by way of a `repeat`
 
 With owners, S(d) is O(k) everywhere: rank k holds a tensor whole, gradients are reduced to it, parameters broadcast.
-Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again. The weights of experts
-are shared out by expert, and may be used so: where tokens go to the experts' ranks, nothing is gathered.
+Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again. Where experts are
+shared out, what they have is split by expert along that axis for good, and along the data axis in another dim as above;
+all else is along both axes what it is along the data axis.
 """
 
 from __future__ import annotations
@@ -26,25 +27,28 @@ from strategy.layout.config import PlanConfig
 from strategy.sbp.sbp import B, NdSbp, Owner, P, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
 
-DATA = 0
-"""The mesh axis along which is shared."""
+DATA, EXPERT = 0, 1
+"""The mesh axes along which is shared: that of data, and of experts where there is one."""
+BY_EXPERT = Split(0)
 
 
-def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None) -> int | None:
+def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | None = None, of: int = 0) -> int | None:
     """The dim in which ranks share out a tensor: the largest of those that divide evenly, else the largest.
 
     Args:
         shape: of the logical tensor.
         config: degrees and the least number of elements.
         among: the dims that may be taken; without it, all.
+        of: so many ranks share; without it, all that have samples of their own.
 
     Returns:
         None where the tensor stays whole: it is small, or no dim is long enough to be cut by the tensor axis as well.
     """
     if math.prod(shape) < config.zero_min_size:
         return None
-    dims = [d for d, rows in enumerate(shape) if rows >= config.dp * config.tp and (among is None or d in among)]
-    return max(dims, key=lambda d: (shape[d] % config.dp == 0, shape[d], -d), default=None)
+    of = of or config.dp
+    dims = [d for d, rows in enumerate(shape) if rows >= of * config.tp and (among is None or d in among)]
+    return max(dims, key=lambda d: (shape[d] % of == 0, shape[d], -d), default=None)
 
 
 def is_shared(shape: Shape, config: PlanConfig) -> bool:
@@ -102,7 +106,7 @@ def owners_of(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class _Demands:
-    """What a stage demands of the layouts of ops along the data axis."""
+    """What a stage demands of the layouts of ops along the axes of samples."""
 
     graph: Graph
     config: PlanConfig
@@ -118,11 +122,11 @@ class _Demands:
         return frozenset(found)
 
     @cached_property
-    def of_op(self) -> dict[str, tuple[tuple[int, tuple[Sbp, ...]], ...]]:
-        """Op name -> (position among its layouts, the SBPs that will do there)."""
+    def of_op(self) -> dict[str, tuple[tuple[int, tuple[tuple[int, Sbp], ...]], ...]]:
+        """Op name -> (position among its layouts, the SBP along every axis of samples)."""
         return {
             op.name: tuple(
-                (position, (sbp, *self._by_expert(op, position)))
+                (position, tuple(self._along(op, position, sbp)))
                 for position, sbp in (*self._of_state(op), *self._of_passes(op))
             )
             for op in self.graph.ops
@@ -130,26 +134,26 @@ class _Demands:
 
     def met(self, op: Op, layouts: Sequence[NdSbp]) -> bool:
         """Whether layouts are as demanded, and nothing is owned by others than its owner."""
-        if not all(layouts[position][DATA] in sbps for position, sbps in self.of_op[op.name]):
+        demanded = self.of_op[op.name]
+        if not all(layouts[position][axis] == sbp for position, along in demanded for axis, sbp in along):
             return False
         owned = {nd_sbp[DATA] for nd_sbp in layouts if isinstance(nd_sbp[DATA], Owner)}
         if owned and op.phase is not Phase.UPDATE:
-            owned -= {sbp for _, sbps in self.of_op[op.name] for sbp in sbps}
+            owned -= {sbp for _, along in demanded for _, sbp in along}
         elif owned:
             owned -= {self._owner(name) for name in (*op.inputs, *op.outputs, *op.updates)}
         return not owned
 
-    def _by_expert(self, op: Op, position: int) -> Iterator[Sbp]:
-        """What else will do where an op reads weights of experts, or adds up their gradients: its rank's own."""
-        definition = op_definition(op.kind)
-        if position == definition.expert_weights:
-            name = op.inputs[position]
-        elif definition.accumulates:
-            name = op.outputs[0]
-        else:
-            return
-        if self._parameter_of(name) in self.of_experts and self._shared(name) == Split(0):
-            yield Split(0)
+    def _along(self, op: Op, position: int, sbp: Sbp) -> Iterator[tuple[int, Sbp]]:
+        """What is demanded along the data axis as (axis, SBP) of every axis of samples that has several ranks."""
+        name = (*op.inputs, *op.outputs, *op.updates)[position]
+        for axis in self.config.sample_axes:
+            if self.config.mesh[axis] > 1:
+                yield axis, BY_EXPERT if axis == EXPERT and self._is_of_experts(name) else sbp
+
+    def _is_of_experts(self, name: str) -> bool:
+        """Whether a value is a parameter, or one's state or gradient, that is shared out by expert."""
+        return self.config.ep > 1 and self._parameter_of(name) in self.of_experts
 
     @cached_property
     def of_experts(self) -> frozenset[str]:
@@ -196,9 +200,10 @@ class _Demands:
             return self._owner(name) or B
         free = set(range(len(shape)) if among is None else among)
         free -= self.cut.get(parameter, frozenset()) if parameter else frozenset()
-        experts = parameter and parameter in self.of_experts
-        dim = shared_dim(shape, self.config, among=free & {0}) if experts else None
-        dim = shared_dim(shape, self.config, among=free) if dim is None else dim
+        if self._is_of_experts(name):
+            dim = shared_dim(shape, self.config, among=free - {BY_EXPERT.dim}, of=self.config.mesh[DATA])
+        else:
+            dim = shared_dim(shape, self.config, among=free)
         return B if dim is None else Split(dim)
 
     def _owner(self, name: str) -> Owner | None:

@@ -7,7 +7,6 @@ converted there by legal steps; memory, traffic and objective are those claimed;
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,16 +19,16 @@ from strategy.bounds.candidate_replay import CandidatesReplayed, replay_candidat
 from strategy.bounds.certificate import certificate_of
 from strategy.bounds.replay import Replayed, replay
 from strategy.comm.boxing import BoxingStep, step_between
-from strategy.graph.graph import Phase
+from strategy.graph.graph import Op, Phase
 from strategy.graph.ops import op_definition
-from strategy.graph.signature import op_signatures
+from strategy.graph.signature import Signature, op_signatures
 from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.layout import Conversion, Copy, home_of, wanted_copies
 from strategy.layout.schedule import at_position, schedule_problem
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, fullest_rank, memory_nbytes
 from strategy.lowering.traffic import sent_bytes_per_step
-from strategy.passes.zero_layouts import zero_filter
+from strategy.passes.zero_layouts import BY_EXPERT, EXPERT, zero_filter
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
@@ -38,8 +37,6 @@ from strategy.sbp.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may
 from strategy.space.candidates import Request
 
 RELATIVE_TOLERANCE = 1e-9
-ALIKE = ("ep",)
-"""What is the same in the configs of all plans."""
 STATUSES = ("optimal", "feasible", "limit")
 
 T = TypeVar("T")
@@ -114,7 +111,7 @@ def _stages(plan: Plan) -> Iterator[str]:
         yield f"stages: {len(devices)} devices of a cluster of {plan.cluster.devices}"
     for index, placement in enumerate(placements):
         if placement.mesh != config.mesh:
-            meant = f"dp {config.dp}, cp {config.cp} and tp {config.tp}"
+            meant = f"dp {config.dp}, ep {config.ep}, cp {config.cp} and tp {config.tp}"
             yield f"stage {index}: mesh {placement.mesh}, but config has {meant}"
         if placement.axes != config.axes:
             yield f"stage {index}: axes {placement.axes}, but {config.axes} are meant"
@@ -128,10 +125,6 @@ def _stages(plan: Plan) -> Iterator[str]:
         yield f"config.schedule: {problem}"
     else:
         yield from _runs(plan)
-    values = dataclasses.asdict(config)
-    for field in dataclasses.fields(config):
-        if field.name in ALIKE and values[field.name] != field.default:
-            yield f"config.{field.name}: {values[field.name]!r}, but plans have {field.default!r} there"
     training = plan.training
     if (training.num_micro_batches, training.micro_batch) != (config.num_micro_batches, config.micro_batch * config.dp):
         yield (
@@ -178,8 +171,16 @@ def _signatures(plan: Plan) -> Iterator[str]:
         elif not keep(op, found):
             written = ", ".join(str(format_nd(nd)) for nd in found.layouts)
             yield f"op {op.name}: {written} is not how stage {plan.config.zero_stage} of ZeRO shares out"
+        elif not _shares_experts(plan, op, found):
+            yield f"op {op.name}: {found} does not split experts by expert, but config.ep is {plan.config.ep}"
     known = {op.name for op in plan.graph.ops}
     yield from (f"op {name}: the model has no such op" for name in plan.layout.signatures if name not in known)
+
+
+def _shares_experts(plan: Plan, op: Op, signature: Signature) -> bool:
+    """Whether weights of experts are with their experts along the axis that the config has for these."""
+    place = op_definition(op.kind).expert_weights
+    return plan.config.ep == 1 or place is None or signature.inputs[place][EXPERT] == BY_EXPERT
 
 
 def _conversions(plan: Plan) -> Iterator[str]:

@@ -167,4 +167,4 @@ class Prospects:
 
 def _of_memory(config: PlanConfig) -> object:
     """What decides on the memory that a sample takes."""
-    return config.dp, config.tp, config.cp, config.pp, config.zero_stage, config.recompute
+    return config.dp, config.ep, config.tp, config.cp, config.pp, config.zero_stage, config.recompute

@@ -1,9 +1,9 @@
 """Candidates: what a search chooses from.
 
 A candidate is one configuration: a way to cut the devices into stages x data x context x tensor and the batch into
-micro-batches, a schedule with its virtual stages, what is computed again, and the stage of ZeRO. Its search space holds
-the signatures that the rules of its axes and the user's pins leave for every op. Sequences are split where the user
-pins a context-parallel degree, or where they are long.
+micro-batches, a schedule with its virtual stages, what is computed again, the stage of ZeRO, and how many neighbours of
+the data axis share out experts. Its search space holds the signatures that the rules of its axes and the user's pins
+leave for every op. Sequences are split where the user pins a context-parallel degree, or where they are long.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
 from strategy.space.deduce import Deduction
 from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
-from strategy.space.rules import AlongAxes, along_axes
+from strategy.space.rules import AlongAxes, along_axes, one_but_for_experts
 from strategy.space.short_model import shortened
 from strategy.space.space import Keep, SearchSpace, all_of
 from strategy.space.stage_orders import runs_by_speed, stage_orders
@@ -44,14 +44,19 @@ UNEVEN = 0.05
 LEAST_POSITIONS = 2**15
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
 
-FREE: Mapping[str, str] = {"data": "samples", "context": "positions split", "tensor": "samples shared"}
-"""The rules of the axes in a search: the data axis follows the samples, the others are free but for positions."""
+FREE: Mapping[str, str] = {
+    "data": "samples",
+    "expert": "experts",
+    "context": "positions split",
+    "tensor": "samples shared",
+}
+"""The rules of the axes in a search: those of samples follow these, the others are free but for positions."""
 
-WITHOUT_ZERO = {"data": "samples split"}
-"""Rule of the data axis -> what is left of it where ZeRO says how parameters lie along it."""
+WITHOUT_ZERO = {"data": "samples split", "expert": "experts split"}
+"""Rule of an axis of samples -> what is left of it where ZeRO says how parameters lie along it."""
 
 
-AS_PINNED = {"samples": "samples split"}
+AS_PINNED = {"samples": "samples split", "experts": "experts split"}
 """Rule -> what it leaves open where layouts are pinned."""
 
 
@@ -65,6 +70,7 @@ class Pins:
     dp: int | None = None
     tp: int | None = None
     cp: int | None = None
+    ep: int | None = None
     context: Context | None = None
     pp: int | None = None
     micro_batch: int | None = None
@@ -183,7 +189,12 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
-    for plain in degrees_of(request, context_degrees(request)):
+    degrees = (
+        replace(one, ep=ep)
+        for one in degrees_of(request, context_degrees(request))
+        for ep in expert_degrees(request, one.dp, one.cp)
+    )
+    for plain in degrees:
         if plain.pp > layers or (pins.tp is None and heads % plain.tp):
             continue
         if pins.devices_per_stage not in (None, request.devices // plain.pp):
@@ -201,16 +212,31 @@ def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 
     def division(group: Sequence[PlanConfig]) -> tuple[int, ...]:
         one = group[0]
-        return one.dp, one.cp, one.tp, one.pp, one.micro_batch
+        return one.dp, one.ep, one.cp, one.tp, one.pp, one.micro_batch
 
     for _, groups in itertools.groupby(listed(request), key=division):
         yield tuple(itertools.chain.from_iterable(groups))
 
 
 def context_degrees(request: Request) -> tuple[int, ...]:
-    """Among so many ranks positions are shared out: each has `LEAST_POSITIONS` at least."""
+    """Among so many ranks positions are shared out: each has `LEAST_POSITIONS` at least.
+
+    Pinned layouts speak of the axes that are pinned.
+    """
+    if request.pins.layouts:
+        return (1,)
     most = int(getattr(request.model, "sequence", 0)) // LEAST_POSITIONS
     return tuple(cp for cp in divisors(request.devices) if cp == 1 or cp <= most)
+
+
+def expert_degrees(request: Request, dp: int, cp: int) -> tuple[int, ...]:
+    """Among so many ranks experts are shared out: all alike. Not where sequences are split, unless it is pinned."""
+    pins, experts = request.pins, int(getattr(request.model, "experts", 1))
+    if pins.ep is not None:
+        return (pins.ep,) * (dp % pins.ep == 0 and pins.ep <= experts)
+    if cp > 1 or pins.zero_owner or pins.layouts or request.deduction is not None:
+        return (1,)
+    return divisors(math.gcd(dp, experts))
 
 
 def _heads(request: Request) -> int:
@@ -431,6 +457,8 @@ def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
     """What ZeRO and pins leave."""
     mesh = stages.placements[0].mesh
     kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
+    if config.ep > 1 and mesh[0] > 1 and not pins.layouts:
+        kept["experts"] = one_but_for_experts(graph)
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
         kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)

@@ -42,6 +42,12 @@ def data_parallel(graph: Graph) -> AxisRule:
     return rule
 
 
+def expert_parallel(graph: Graph) -> AxisRule:
+    """As `data_parallel`, but that experts are split by expert (Lepikhin et al. 2021, arXiv:2006.16668)."""
+    free, held = data_parallel(graph), _staying(graph)
+    return lambda op, name, sbp: sbp == Split(0) if name in held else free(op, name, sbp)
+
+
 def tensor_parallel(graph: Graph) -> AxisRule:
     """Megatron: columns, then rows; every rank sees all samples (Shoeybi et al. 2019, arXiv:1909.08053, section 3)."""
     wanted = dict(_megatron(graph))
@@ -89,22 +95,41 @@ def sample_axis(graph: Graph) -> AxisRule:
     return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == Split(0)
 
 
+def expert_axis(graph: Graph) -> AxisRule:
+    """As `sample_axis`, but that experts are split by expert."""
+    free, held = sample_axis(graph), _staying(graph)
+    return lambda op, name, sbp: sbp == Split(0) if name in held else free(op, name, sbp)
+
+
 def sample_flow(graph: Graph, parts: int) -> AxisRule:
     """Samples are split along the axis, and in repeated layers everything follows from that, op after op.
 
     Activations are split by samples, gradients of weights are terms; whatever is done once per step is free, and so is
-    what is outside of the layers. What stands next to experts may as well be split by expert, so that tokens go to them
-    along the axis. This is what data parallelism means where layers repeat; it leaves a tenth of the choices of
-    `sample_axis`.
+    what is outside of the layers. This is what data parallelism means where layers repeat; it leaves a tenth of the
+    choices of `sample_axis`.
     """
-    fixed, by_expert, free = following_samples(graph, parts), _following_experts(graph, parts), sample_axis(graph)
+    fixed, free = following_samples(graph, parts), sample_axis(graph)
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
-        if op.name in fixed:
-            return fixed[op.name][name] == sbp
-        if op.name in by_expert:
-            return sbp in by_expert[op.name][name]
-        return free(op, name, sbp)
+        return fixed[op.name][name] == sbp if op.name in fixed else free(op, name, sbp)
+
+    return rule
+
+
+def expert_flow(graph: Graph, parts: int) -> AxisRule:
+    """As `sample_flow`, but that experts are split by expert: tokens go to them along the axis, and back.
+
+    What hands tokens to experts, or takes them, may be split by sample or by expert.
+    """
+    samples, by_sample = sample_flow(graph, parts), following_samples(graph, parts)
+    by_expert, beside, held = _by_expert(graph, parts), beside_experts(graph), _staying(graph)
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        if name in held:
+            return sbp == Split(0)
+        if op.name not in beside or op.name not in by_sample:
+            return samples(op, name, sbp)
+        return sbp == by_expert[op.name][name] or (not _is_of_experts(op) and sbp == by_sample[op.name][name])
 
     return rule
 
@@ -117,38 +142,56 @@ def following_samples(graph: Graph, parts: int) -> Mapping[str, Mapping[str, Sbp
 @lru_cache(maxsize=8)
 def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
     graph = cast(Graph, known.held)
-    followed, beside = _followed(graph, parts), beside_experts(graph)
     found = {
-        op.name: dict(zip((*op.inputs, *op.outputs, *op.updates), followed[op.name], strict=True))
-        for op in graph.ops
-        if op.layer is not None and op.name not in beside and any(isinstance(sbp, Split) for sbp in followed[op.name])
+        name: sbps
+        for name, sbps in _followed(graph, parts).items()
+        if graph.by_name[name].layer is not None and any(isinstance(sbp, Split) for sbp in sbps.values())
     }
     return MappingProxyType(found)
 
 
-def _following_experts(graph: Graph, parts: int) -> dict[str, Mapping[str, tuple[Sbp, Sbp]]]:
-    """Op beside experts -> value -> its SBPs along the axis, where all is split by sample and where by expert."""
-    if not beside_experts(graph):
-        return {}
-    by_sample, by_expert = _followed(graph, parts), _followed(graph, parts, by_expert=True)
-    found: dict[str, Mapping[str, tuple[Sbp, Sbp]]] = {}
-    for op in (graph.by_name[name] for name in beside_experts(graph)):
-        each = zip(by_sample[op.name], by_expert[op.name], strict=True)
+def _by_expert(graph: Graph, parts: int) -> dict[str, dict[str, Sbp]]:
+    """Op -> value -> its SBP along the axis where the weights of experts are split by expert."""
+    return _followed(graph, parts, by_expert=True)
+
+
+def _staying(graph: Graph) -> frozenset[str]:
+    """What stays with its expert: parameters, in whatever form they are read, their gradients and sums, their state."""
+    weights = tuple(_weights_of_experts(graph))
+    parameters, shapes = {graph.parameter_of(name) for name in weights}, {spec.shape for spec in graph.specs(weights)}
+    left = [value.name for value in graph.with_role(Role.VARIABLE) if graph.parameter_of(value.name) in parameters]
+    left += [name for op in graph.ops if _is_of_experts(op) for name in op.outputs]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name not in found and graph.values[name].spec.shape in shapes:
+            found.add(name)
+            left += [out for op in graph.consumers[name] for out in op.outputs]
+    return frozenset(found)
+
+
+def one_but_for_experts(graph: Graph) -> Callable[[Op, Signature], bool]:
+    """Whether the first two axes are as one, of samples: of all but what is beside experts or stays with them."""
+    beside, staying = beside_experts(graph), _staying(graph)
+
+    def keep(op: Op, signature: Signature) -> bool:
         names = (*op.inputs, *op.outputs, *op.updates)
-        if op.layer is not None and any(isinstance(sbp, Split) for sbp in by_sample[op.name]):
-            found[op.name] = dict(zip(names, each, strict=True))
-    return found
+        if op.name in beside or not staying.isdisjoint(names):
+            return True
+        return all(nd_sbp[0] == nd_sbp[1] for nd_sbp in signature.layouts)
+
+    return keep
 
 
-def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str, tuple[Sbp, ...]]:
-    """Op -> SBPs along one axis, where samples are split and variables whole: those that mismatch in fewest inputs.
+def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str, dict[str, Sbp]]:
+    """Op -> value -> SBP along one axis, where samples are split and variables whole: what mismatches in fewest inputs.
 
     `by_expert`: the weights of experts are split by expert.
     """
     split = _weights_of_experts(graph) if by_expert else frozenset()
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
-    found: dict[str, tuple[Sbp, ...]] = {}
+    found: dict[str, dict[str, Sbp]] = {}
     listings = Listings(graph, (parts,))
     for op in graph.ops:
         best: tuple[int, Signature] | None = None
@@ -164,9 +207,9 @@ def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str,
                 best = mismatches, option
             if not mismatches:
                 break
-        layouts = best[1].layouts if best is not None else ()
-        found[op.name] = tuple(nd[0] for nd in layouts)
-        held.update((name, nd[0]) for name, nd in zip(op.outputs, layouts[len(op.inputs) :], strict=False))
+        if best is not None:
+            found[op.name] = {name: nd[0] for name, nd in named_layouts(op, best[1])}
+            held.update((name, found[op.name][name]) for name in op.outputs)
     return found
 
 
@@ -255,9 +298,12 @@ def _by_position(graph: Graph) -> Iterator[str]:
 
 RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
     "data": lambda graph, parts: data_parallel(graph),
+    "expert": lambda graph, parts: expert_parallel(graph),
     "tensor": lambda graph, parts: tensor_parallel(graph),
     "mixed": lambda graph, parts: half_and_half(graph),
     "samples": sample_flow,
+    "experts": expert_flow,
+    "experts split": lambda graph, parts: expert_axis(graph),
     "samples split": lambda graph, parts: sample_axis(graph),
     "samples shared": lambda graph, parts: shared_samples_axis(graph),
     "context": lambda graph, parts: context_parallel(graph),

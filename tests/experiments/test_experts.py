@@ -35,20 +35,26 @@ def experts(weights: NdSbp, tokens: NdSbp) -> Mapping[str, NdSbp]:
     }
 
 
-LAYOUTS: Mapping[str, tuple[tuple[int, int], Mapping[str, NdSbp], Deduction | None]] = {
-    "alone": ((1, 1), {}, None),
-    "experts on the data axis": ((4, 1), experts((Split(0), B), (Split(0), B)), None),
-    "data by experts": ((2, 2), experts((B, Split(0)), (Split(0), Split(0))), Deduction.MATCH_ALL),
+LAYOUTS: Mapping[str, tuple[Pins, Deduction | None]] = {
+    "alone": (Pins(dp=1, tp=1), None),
+    "experts on the data axis": (Pins(dp=4, tp=1, layouts=experts((Split(0), B), (Split(0), B))), None),
+    "data by experts": (
+        Pins(dp=2, tp=2, layouts=experts((B, Split(0)), (Split(0), Split(0)))),
+        Deduction.MATCH_ALL,
+    ),
+    "an expert per rank": (Pins(dp=4, tp=1, ep=4, zero_stage=0), None),
+    "two shares of experts": (Pins(dp=4, tp=1, ep=2, zero_stage=3, zero_min_size=16), None),
+    "half of the experts each": (Pins(dp=2, tp=2, ep=2, zero_stage=1, zero_min_size=16), None),
 }
-"""name -> (dp, ranks of the second axis), pins, and how the rest is deduced where it is not solved for."""
+"""name -> what is pinned, and how the rest is deduced where it is not solved for."""
 
 
 @cache
 def plan_of(layout: str) -> Plan:
     """The plan that the pins lead to."""
-    (dp, tp), layouts, deduction = LAYOUTS[layout]
-    asked = request(dp * tp, TRAINING, model=MODEL)
-    pins = Pins(dp=dp, tp=tp, pp=1, num_micro_batches=1, layouts=layouts)
+    pins, deduction = LAYOUTS[layout]
+    pins = replace(pins, pp=1, num_micro_batches=1)
+    asked = request((pins.dp or 1) * (pins.tp or 1), TRAINING, model=MODEL)
     return search(replace(asked, pins=pins, deduction=deduction), simulate=simulated, budget=Budget.of(55)).plan
 
 

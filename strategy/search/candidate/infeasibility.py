@@ -67,7 +67,8 @@ def nothing_fits(request: Request, nearest: Tightest | None, *, complete: bool) 
         return InfeasibleError(problem_text, hint="the time ran out before a limit that works was found")
     config = nearest.solved.config
     degrees = (
-        f"dp {config.dp}, cp {config.cp}, tp {config.tp}, pp {config.pp}, micro-batches: {config.num_micro_batches}"
+        f"dp {config.dp}, ep {config.ep}, cp {config.cp}, tp {config.tp}, pp {config.pp}, "
+        f"micro-batches: {config.num_micro_batches}"
     )
     peaks = memory_nbytes(nearest.program)
     name, nbytes = fullest(nearest.program, peaks.index(nearest.nbytes)).tensors[0]

@@ -44,11 +44,11 @@ def solved_by_rule(request: Request, candidates: Sequence[PlanConfig], wanted: i
 
     The end of the budget ends it early, with what was found.
     """
-    found: dict[tuple[int, int, int], Solved] = {}
+    found: dict[tuple[int, int, int, int], Solved] = {}
     for config in candidates:
         if len(found) >= wanted or budget.is_over():
             break
-        shape = (config.pp, config.dp, config.tp)
+        shape = (config.pp, config.dp, config.ep, config.tp)
         if shape in found:
             continue
         try:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from strategy.base.errors import InfeasibleError, InputError
-from strategy.graph.graph import Role
+from strategy.graph.graph import Graph, Role
 from strategy.graph.ops import op_definition
-from strategy.graph.signature import op_signatures
+from strategy.graph.signature import Signature, op_signatures
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training, training_graph
-from strategy.sbp.sbp import B, Split
+from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.space.pins import pinned
-from strategy.space.rules import RULES, along_axes, beside_experts
+from strategy.space.rules import RULES, along_axes, beside_experts, following_samples, one_but_for_experts
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 TRAINING = Training(global_batch=4)
@@ -50,18 +52,47 @@ def test_megatron_splits_columns_then_rows() -> None:
         assert plan.layout.signatures[f"layers.1.mlp.{name}:adamw"].updates == ((B, sbp),) * 3
 
 
-def test_experts_are_split_by_sample_or_by_expert() -> None:
+def kept_by(rule: str) -> tuple[Graph, dict[str, list[Signature]]]:
+    """A graph with experts, and what a rule of an axis of two ranks leaves of every op."""
     graph = training_graph(EXPERTS, TRAINING)
-    keep = along_axes(graph, (2,), ["samples"])
-    weights = set()
+    keep = along_axes(graph, (2,), [rule])
+    kept = {op.name: [one for one in op_signatures(graph, op, (2,)) if keep(op, one)] for op in graph.ops}
+    assert all(kept.values())
+    return graph, kept
+
+
+def weights_of_experts(graph: Graph, kept: Mapping[str, Sequence[Signature]]) -> set[NdSbp]:
+    places = ((op, op_definition(op.kind).expert_weights) for op in graph.ops)
+    return {one.inputs[place] for op, place in places if place is not None for one in kept[op.name]}
+
+
+def test_along_the_data_axis_experts_are_whole() -> None:
+    graph, kept = kept_by("samples")
+    assert weights_of_experts(graph, kept) == {(B,)}
+    followed = beside_experts(graph) & following_samples(graph, 2).keys()
+    assert {len(kept[name]) for name in followed} == {1}
+    assert len(followed) > 10
+
+
+@pytest.mark.parametrize("rule", ["experts", "experts split", "expert"])
+def test_along_their_axis_experts_are_split_by_expert(rule: str) -> None:
+    graph, kept = kept_by(rule)
+    assert weights_of_experts(graph, kept) == {(Split(0),)}
+    updated = {"layers.0.moe.up": Split(0), "layers.0.moe.down": Split(0)}
+    for name, sbp in updated.items():
+        assert {one.updates for one in kept[f"{name}:adamw"]} == {((sbp,),) * 3}
+
+
+def test_what_is_not_of_experts_takes_two_axes_as_one() -> None:
+    graph = training_graph(EXPERTS, TRAINING)
+    keep, count = one_but_for_experts(graph), 0
     for op in graph.ops:
-        kept = [signature for signature in op_signatures(graph, op, (2,)) if keep(op, signature)]
-        assert kept, op.name
-        if op.name in beside_experts(graph) and op.layer is not None:
-            assert len(kept) <= 4
-        place = op_definition(op.kind).expert_weights
-        weights |= set() if place is None else {signature.inputs[place][0] for signature in kept}
-    assert weights == {B, Split(0)}
+        alike = all(nd[0] == nd[1] for one in op_signatures(graph, op, (2, 2)) if keep(op, one) for nd in one.layouts)
+        count += not alike
+        touches = {graph.parameter_of(name) for name in (*op.inputs, *op.outputs, *op.updates)}
+        of_experts = any(name.startswith("layers.") and ".moe." in name and "router" not in name for name in touches)
+        assert alike or op.name in beside_experts(graph) or of_experts, op.name
+    assert count > 10
 
 
 def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:
