@@ -65,20 +65,35 @@ def test_ops_on_rows_are_profiled_like_others() -> None:
     assert all(min(time_op(case, NumpyKernels(), vocabulary=4)) > 0 for case in ragged[::4])
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("ep", [2, 4])
-def test_tokens_go_to_experts(ep: int, stage: int) -> None:
+@pytest.mark.parametrize(("ep", "stage"), [(2, 0), (2, 1), (2, 2), (2, 3), (4, 0), (4, 3)])
+@pytest.mark.parametrize("capacity", [0.0, 1.5])
+def test_tokens_go_to_experts(capacity: float, ep: int, stage: int) -> None:
     """Of experts nothing is gathered, and no gradient reduced, but between groups that have them all."""
     training = Training(global_batch=8, num_micro_batches=2, dtype=DType.FLOAT64)
     config = config_of(training, dp=4, ep=ep, zero_stage=stage, zero_min_size=64)
-    asked = replace(request(4, training, model=tiny()), deduction=Deduction.LEAST_COST)
+    model = replace(tiny(), capacity_factor=capacity)
+    asked = replace(request(4, training, model=model), deduction=Deduction.LEAST_COST)
     plan = plan_by_rules(asked, config, ("samples", "experts", "tensor"))
-    experts = re.compile(r"\.moe\.((gate|up|down)\b(?!_)|\w+_matmul:dw)")
+    experts = re.compile(r"\.moe\.((gate|up|down)\b(?!_)|\w+_matmul:d[wb])")
     assert any(experts.search(name) for name in plan.graph.values)
     moved = [c for c in plan.layout.conversions if experts.search(c.copy.value)]
     assert {axis for c in moved for step in c.steps for axis in step.axes} == ({0} if ep == 2 else set())
     assert verify(plan) == []
     assert list(transparency.check(plan)) == []
+    alone = replace(plan, config=replace(plan.config, ep=1, dp=4))
+    assert "mesh" in verify(alone)[0]
+
+
+def test_experts_elsewhere_are_not_what_the_plan_says() -> None:
+    training = Training(global_batch=4, dtype=DType.FLOAT64)
+    asked = request(2, training, model=tiny())
+    plan = plan_by_rules(asked, config_of(training, dp=2, ep=2), ("samples", "experts", "tensor"))
+    name = "layers.0.moe.up_matmul"
+    whole = plan_by_rules(asked, config_of(training, dp=2, ep=2), ("samples", "samples", "tensor"))
+    changed = {**plan.layout.signatures, name: whole.layout.signatures[name]}
+    problems = verify(replace(plan, layout=replace(plan.layout, signatures=changed)))
+    assert problems[0].startswith(f"op {name}: ")
+    assert "config.ep is 2" in problems[0]
 
 
 @pytest.mark.parametrize("imbalance", [0.5, float("inf"), float("nan")])

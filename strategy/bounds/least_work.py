@@ -281,8 +281,9 @@ class LeastWork:
 
     def _is_looked_up(self, whole: Features, parts: int) -> bool:
         """Whether all ways to cut an op are looked at."""
-        few = parts <= LOOKED_AT and not self.unusual
-        return whole.product is not None and few and math.prod(whole.product) <= LARGEST
+        if whole.product is None or parts > LOOKED_AT or self.unusual:
+            return False
+        return math.prod(whole.product) <= min(LARGEST, whole.flop // 2)  # more where some groups have no row
 
     def _items_of(self, kind: _Kind) -> tuple[_Item, ...]:
         if kind not in self.items:

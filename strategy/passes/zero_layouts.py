@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from strategy.graph.experts import weights_of_experts
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.signature import Signature, op_signatures
@@ -158,8 +159,7 @@ class _Demands:
     @cached_property
     def of_experts(self) -> frozenset[str]:
         """Parameters with a weight per expert."""
-        places = ((op, op_definition(op.kind).expert_weights) for op in self.graph.ops)
-        read = (op.inputs[place] for op, place in places if place is not None)
+        read = weights_of_experts(self.graph).values()
         return frozenset(self.graph.parameter_of(name) for name in read if name in self.used)
 
     def _of_state(self, op: Op) -> Iterator[tuple[int, Sbp]]:

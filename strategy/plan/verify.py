@@ -180,7 +180,9 @@ def _signatures(plan: Plan) -> Iterator[str]:
 def _shares_experts(plan: Plan, op: Op, signature: Signature) -> bool:
     """Whether weights of experts are with their experts along the axis that the config has for these."""
     place = op_definition(op.kind).expert_weights
-    return plan.config.ep == 1 or place is None or signature.inputs[place][EXPERT] == BY_EXPERT
+    if plan.config.ep == 1 or place is None or not plan.graph.parameter_of(op.inputs[place]):
+        return True
+    return signature.inputs[place][EXPERT] == BY_EXPERT
 
 
 def _conversions(plan: Plan) -> Iterator[str]:

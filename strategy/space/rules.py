@@ -13,10 +13,11 @@ from types import MappingProxyType
 from typing import cast
 
 from strategy.base.identity import Identity
+from strategy.graph.experts import products_of_experts, weights_of_experts
 from strategy.graph.graph import Graph, Op, Role, act_rate
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import int_attr
-from strategy.graph.ops.traits import Attention, Gemm, Product
+from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Listings, SbpFilter, Signature
 from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, Shape
@@ -123,13 +124,14 @@ def expert_flow(graph: Graph, parts: int) -> AxisRule:
     """
     samples, by_sample = sample_flow(graph, parts), following_samples(graph, parts)
     by_expert, beside, held = _by_expert(graph, parts), beside_experts(graph), _staying(graph)
+    products = products_of_experts(graph)
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
         if name in held:
             return sbp == Split(0)
         if op.name not in beside or op.name not in by_sample:
             return samples(op, name, sbp)
-        return sbp == by_expert[op.name][name] or (not _is_of_experts(op) and sbp == by_sample[op.name][name])
+        return sbp == by_expert[op.name][name] or (op.name not in products and sbp == by_sample[op.name][name])
 
     return rule
 
@@ -151,16 +153,18 @@ def _following(known: Identity, parts: int) -> Mapping[str, Mapping[str, Sbp]]:
 
 
 def _by_expert(graph: Graph, parts: int) -> dict[str, dict[str, Sbp]]:
-    """Op -> value -> its SBP along the axis where the weights of experts are split by expert."""
-    return _followed(graph, parts, by_expert=True)
+    """Op -> value -> its SBP along the axis where experts are split, and what is not beside them follows samples."""
+    beside = beside_experts(graph)
+    others = {name: sbps for name, sbps in _followed(graph, parts).items() if name not in beside}
+    return _followed(graph, parts, others, split=_staying(graph))
 
 
 def _staying(graph: Graph) -> frozenset[str]:
     """What stays with its expert: parameters, in whatever form they are read, their gradients and sums, their state."""
-    weights = tuple(_weights_of_experts(graph))
+    weights, products = tuple(weights_of_experts(graph).values()), products_of_experts(graph)
     parameters, shapes = {graph.parameter_of(name) for name in weights}, {spec.shape for spec in graph.specs(weights)}
     left = [value.name for value in graph.with_role(Role.VARIABLE) if graph.parameter_of(value.name) in parameters]
-    left += [name for op in graph.ops if _is_of_experts(op) for name in op.outputs]
+    left += [out for name in products for out in graph.by_name[name].outputs]
     found: set[str] = set()
     while left:
         name = left.pop()
@@ -183,57 +187,51 @@ def one_but_for_experts(graph: Graph) -> Callable[[Op, Signature], bool]:
     return keep
 
 
-def _followed(graph: Graph, parts: int, *, by_expert: bool = False) -> dict[str, dict[str, Sbp]]:
+def _followed(
+    graph: Graph,
+    parts: int,
+    known: Mapping[str, dict[str, Sbp]] = MappingProxyType({}),
+    *,
+    split: frozenset[str] = frozenset(),
+) -> dict[str, dict[str, Sbp]]:
     """Op -> value -> SBP along one axis, where samples are split and variables whole: what mismatches in fewest inputs.
 
-    `by_expert`: the weights of experts are split by expert.
+    Some ops are `known`; what reads or writes values that are `split` in their first dim has them so.
     """
-    split = _weights_of_experts(graph) if by_expert else frozenset()
     held: dict[str, Sbp] = {value.name: Split(0) for value in graph.with_role(Role.INPUT)}
     held.update((value.name, B) for value in graph.with_role(Role.VARIABLE))
     found: dict[str, dict[str, Sbp]] = {}
     listings = Listings(graph, (parts,))
     for op in graph.ops:
+        wanted = {name: Split(0) if name in split else held[name] for name in op.inputs}
         best: tuple[int, Signature] | None = None
-        for option in listings.of(op):
+        for option in listings.of(op) if op.name not in known else ():
             if any(nd != (B,) for nd in option.updates):
                 continue
-            reads = zip(op.inputs, option.inputs, strict=True)
-            mismatches = sum((Split(0) if name in split else held[name]) != nd[0] for name, nd in reads)
-            if split:
-                weights = (nd for name, nd in zip(op.inputs, option.inputs, strict=True) if name in split)
-                mismatches += len(op.inputs) * any(nd != (Split(0),) for nd in weights)
+            if any(name in split and nd[0] != Split(0) for name, nd in named_layouts(op, option)):
+                continue
+            mismatches = sum(wanted[name] != nd[0] for name, nd in zip(op.inputs, option.inputs, strict=True))
             if best is None or mismatches < best[0]:
                 best = mismatches, option
             if not mismatches:
                 break
-        if best is not None:
+        if op.name in known:
+            found[op.name] = known[op.name]
+        elif best is not None:
             found[op.name] = {name: nd[0] for name, nd in named_layouts(op, best[1])}
-            held.update((name, found[op.name][name]) for name in op.outputs)
+        held.update((name, found[op.name][name]) for name in op.outputs if op.name in found)
     return found
 
 
 def beside_experts(graph: Graph) -> frozenset[str]:
     """Ops that read weights of experts or make their gradients, and those that these exchange activations with."""
-    among = [op for op in graph.ops if _is_of_experts(op)]
+    among = [graph.by_name[name] for name in products_of_experts(graph)]
     found = {op.name for op in among}
     for op in among:
         read = (graph.producer[name] for name in op.inputs if name in graph.producer)
         found.update(one.name for one in read if act_rate(graph, one) is Rate.MICRO_BATCH)
         found.update(one.name for name in op.outputs for one in graph.consumers[name])
     return frozenset(found)
-
-
-def _weights_of_experts(graph: Graph) -> frozenset[str]:
-    """The values that are multiplied with tokens expert by expert."""
-    places = ((op, op_definition(op.kind).expert_weights) for op in graph.ops)
-    return frozenset(op.inputs[place] for op, place in places if place is not None)
-
-
-def _is_of_experts(op: Op) -> bool:
-    definition = op_definition(op.kind)
-    grouped = isinstance(definition.cost, Product) and definition.cost.gemm is Gemm.GROUPED
-    return definition.expert_weights is not None or grouped
 
 
 def shared_samples_axis(graph: Graph) -> AxisRule:

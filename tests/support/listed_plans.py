@@ -6,15 +6,19 @@ What is listed is stated in two places and written here again, as plain as can b
                     micro-batches; 1F1B, interleaved, ZB-H1, ZBV and GPipe where there is a pipeline, no more stages
                     times laps than layers, interleaved with such laps that the fullest place has a twentieth more than
                     its share at most; every kind of recomputing that drops something; parameters held by every rank or
-                    gathered per use (stage 3 of ZeRO) (`strategy.space.candidates`)
+                    gathered per use (stage 3 of ZeRO); experts shared out among as many neighbours of the data axis as
+                    divide both (`strategy.space.candidates`)
     signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
                     (`strategy.space.rules`): along the tensor axis inputs are whole, all else is free; along
                     the data axis the inputs are split by sample, and in layers everything follows from that, op after
                     op (`sample_flow`) - but where layouts are pinned, all but the
-                    inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`).
+                    inputs is free (`sample_axis`). What ZeRO demands is the passes' to say (`zero_filter`). Along the
+                    axis of experts (`expert_flow`) what has the shape of all maps of a layer is split by expert; what
+                    reads or writes rows, or the tokens of these, follows samples or experts; all else is as along the
+                    data axis
 
-Alike ops of repeated layers have one signature, and what computes an op again has that of the op. Experts, sequences
-that are split and the host are left out: tiny models have none of them, and a pin or the cluster rules them out.
+Alike ops of repeated layers have one signature, and what computes an op again has that of the op. Sequences that are
+split and the host are left out: tiny models have none of them, and a pin or the cluster rules them out.
 """
 
 from __future__ import annotations
@@ -107,11 +111,12 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
             values = dp, tp, pp, micro, count
             if not all(pin in (None, value) for pin, value in zip(wanted, values, strict=True)):
                 continue
-            each = itertools.product(_schedules(request, pp, count), _recomputes(request), _stages_of_zero(request, dp))
-            for (schedule, laps), recompute, stage in each:
+            saving = _recomputes(request), _stages_of_zero(request, dp), _shares_of_experts(request, dp)
+            for (schedule, laps), recompute, stage, ep in itertools.product(_schedules(request, pp, count), *saving):
                 yield PlanConfig(
                     *(dp, tp, pp, micro, count, schedule),
                     virtual_stages=laps,
+                    ep=ep,
                     recompute=recompute,
                     zero_stage=stage,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
@@ -139,6 +144,13 @@ def _schedules(request: Request, stages: int, count: int) -> Iterator[tuple[Sche
 def _is_even(layers: int, places: int) -> bool:
     """Whether the fullest of so many places has a twentieth more than its share of the layers at most."""
     return 20 * math.ceil(layers / places) * places <= 21 * layers
+
+
+def _shares_of_experts(request: Request, dp: int) -> list[int]:
+    if request.pins.ep is not None:
+        return [request.pins.ep]
+    experts = getattr(request.model, "experts", 0)
+    return [1, *(ep for ep in range(2, dp + 1) if experts and dp % ep == 0 and experts % ep == 0)]
 
 
 def _recomputes(request: Request) -> list[Recompute]:
@@ -191,26 +203,56 @@ def _as_pinned(op: Op, signature: Signature, wanted: Mapping[str, NdSbp]) -> boo
 def _allowed(graph: Graph, stages: Stages, config: PlanConfig, *, follows: bool) -> Callable[[Op, Signature], bool]:
     """Whether the rules of the axes leave a signature to an op; `follows`: along the data axis layers follow."""
     inputs = {value.name for value in graph.with_role(Role.INPUT)}
-    in_layers = _followed(graph, config.dp) if follows and config.dp > 1 else {}
+    data, tensor, experts = config.dp // config.ep, len(config.mesh) - 1, config.ep > 1
+    in_layers = _followed(graph, data) if follows and data > 1 else {}
     demanded = zero_filter(graph, config, stages.stage_of)
+    by_sample = _followed(graph, config.ep) if experts else {}
+    by_expert = _followed(graph, config.ep, by_sample, by_expert=True) if experts else {}
+
+    def on_their_axis(op: Op, signature: Signature) -> bool:
+        names = (*op.inputs, *op.outputs, *op.updates)
+        along = tuple(layout[1] for layout in signature.layouts)
+        maps = [_has_shape_of_maps(graph, name) for name in names]
+        if any(is_map and sbp != Split(0) for is_map, sbp in zip(maps, along, strict=True)):
+            return False
+        if _has_rows(graph, op) and op.layer is not None:
+            return along == by_expert[op.name] or (not any(maps) and along == by_sample[op.name])
+        if not any(maps) and data > 1 and any(layout[0] != layout[1] for layout in signature.layouts):
+            return False
+        return any(maps) or by_sample.get(op.name, along) == along
 
     def allowed(op: Op, signature: Signature) -> bool:
         read = [layout for name, layout in zip(op.inputs, signature.inputs, strict=True) if name in inputs]
-        if config.dp > 1 and any(layout[0] != Split(0) for layout in read):
-            return False
-        if config.tp > 1 and any(layout[1] != B for layout in read):
+        for axis in range(2 if experts and not _has_rows(graph, op) else 1):
+            if config.mesh[axis] > 1 and any(layout[axis] != Split(0) for layout in read):
+                return False
+        if config.tp > 1 and any(layout[tensor] != B for layout in read):
             return False
         along_data = tuple(layout[0] for layout in signature.layouts)
-        return in_layers.get(op.name, along_data) == along_data and demanded(op, signature)
+        follow = in_layers.get(op.name, along_data) == along_data
+        return follow and demanded(op, signature) and (not experts or on_their_axis(op, signature))
 
     return allowed
 
 
-def _followed(graph: Graph, parts: int) -> dict[str, tuple[object, ...]]:
-    """Op of a layer -> its layouts along the data axis, where it has anything to split.
+def _has_rows(graph: Graph, op: Op) -> bool:
+    return any(graph.values[name].spec.ragged is not None for name in (*op.inputs, *op.outputs))
+
+
+def _has_shape_of_maps(graph: Graph, name: str) -> bool:
+    """Whether a value is as large as all maps of a layer with experts; nothing else has three dims, but rows."""
+    shapes = {value.spec.shape for value in graph.with_role(Role.VARIABLE) if len(value.spec.shape) == 3}
+    return graph.values[name].spec.shape in shapes
+
+
+def _followed(
+    graph: Graph, parts: int, others: Mapping[str, tuple[object, ...]] | None = None, *, by_expert: bool = False
+) -> dict[str, tuple[object, ...]]:
+    """Op of a layer -> its layouts along an axis of samples, where it has anything to split.
 
     Every op in turn takes the first of its signatures that finds most of what it reads as it wants it, given how that
-    was written; inputs are split by sample, variables whole, and stay so.
+    was written; inputs are split by sample, variables whole, and stay so. `by_expert`: what reads or writes all maps
+    of a layer with experts wants them split by expert; and what has no rows is as for `others`.
     """
     held: dict[str, object] = {}
     for value in graph.values.values():
@@ -221,6 +263,14 @@ def _followed(graph: Graph, parts: int) -> dict[str, tuple[object, ...]]:
         legal = [one for one in op_signatures(graph, op, (parts,)) if all(layout == (B,) for layout in one.updates)]
         if not legal:
             continue
+        if others is not None and op.name in others and not _has_rows(graph, op):
+            found[op.name] = others[op.name]
+            held.update(zip(op.outputs, others[op.name][len(op.inputs) :], strict=False))
+            continue
+        if by_expert and op.layer is not None:
+            maps = [_has_shape_of_maps(graph, name) for name in (*op.inputs, *op.outputs)]
+            layouts = [(one, zip(maps, one.layouts, strict=False)) for one in legal]
+            legal = [one for one, each in layouts if all(nd == (Split(0),) for is_map, nd in each if is_map)] or legal
         first = min(legal, key=partial(_mismatches, op, held))
         held.update((name, layout[0]) for name, layout in zip(op.outputs, first.outputs, strict=True))
         along = tuple(layout[0] for layout in first.layouts)

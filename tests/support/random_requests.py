@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ ROOMY = 2**40
 """Bytes that no case needs."""
 DRAWS = 100
 """Layouts that are drawn to be pinned."""
+WITH_EXPERTS, EXPERTS = 3, (2, 4, 4, 8)
+"""One in so many of the cases that follow samples has so many experts in each layer."""
 IN_LAYER = re.compile(r"^layers\.\d+\.")
 """What a name begins with that other layers have, too."""
 
@@ -56,7 +59,12 @@ def random_case(seed: int) -> Case:
     layers = max(rng.choice((1, 1, 2, 4) if follows else (1, 2, 2, 3, 4)), least)
     activation = rng.choice(("", "relu", "gelu"))
     model = TinyConfig(layers, rng.choice((4, 6, 8, 16, 16)), activation, follows or rng.random() < 0.5)
-    request = Request("tiny", model, _training(rng), _cost(rng, devices), ROOMY, Pins(), gap=0.0)
+    if follows and seed % WITH_EXPERTS == 0:
+        model, knobs = replace(model, experts=EXPERTS[seed % len(EXPERTS)], layers=min(layers, 2)), knobs | {"ep"}
+    training = _training(rng)
+    if model.experts:
+        training = replace(training, optimizer=Optimizer.SGD, momentum=0.0, max_norm=math.inf, precision=Precision.FULL)
+    request = Request("tiny", model, training, _cost(rng, devices), ROOMY, Pins(), gap=0.0)
     pins = _pins(rng, request, knobs, schedule, recomputes=bool(activation))
     if follows:
         pins = replace(pins, tp=1, dp=None, pp=None)

@@ -158,7 +158,7 @@ class OpDef:
     piecewise: bool = False
     """A rank's piece of its output is a piece of its input: ZeRO passes a parameter through it shared out as it is."""
     expert_weights: int | None = None
-    """Which input holds a weight per expert, along its first dim: ZeRO shares it out by expert."""
+    """Which input holds a weight per expert, along its first dim, if it is a parameter."""
     examples: tuple[Example, ...] = ()
 
 

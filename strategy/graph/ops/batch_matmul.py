@@ -108,6 +108,7 @@ OPS = (
         cost=Product(Gemm.BATCHED, batch_dims=True),
         precision=PrecisionClass.HALF,
         recompute=RecomputeClass.SCORES,
+        expert_weights=1,
         examples=_EXAMPLES,
     ),
 )

@@ -57,6 +57,7 @@ from tests.support.small_plans import MODEL, cluster, config_of, request
 
 TRAINING = Training(4, num_micro_batches=2)
 ZERO = config_of(TRAINING, dp=2, zero_stage=3, zero_min_size=9)
+BY_EXPERT = replace(ZERO, dp=4, ep=2)
 PLAIN = config_of(TRAINING)
 MEGATRON = MegatronConfig(layers=2, width=8, heads=2, sequence=4, vocabulary=16, dropout=0.25)
 EXPERTS = find_model("mixtral-tiny")
@@ -104,7 +105,7 @@ OTHERS: Mapping[str, Mapping[str, object]] = {
     "clips": {"clip_scale": True},
     "rearranges": {"copy": True},
     "piecewise": {"repeat": True, "slice": True},
-    "expert_weights": {"grouped_matmul": 1},
+    "expert_weights": {"grouped_matmul": 1, "batch_matmul": 1},
 }
 
 
@@ -198,7 +199,7 @@ USES: Mapping[str, tuple[Model, str, Callable[[Graph], object]]] = {
     "stages": (MODEL, "zero", stages),
     "sharing": (MODEL, "zero", lambda graph: signed(graph, zero_filter(graph, ZERO, {}))),
     "sharing of tiles": (MODEL, "zero", lambda g: signed(t := tile(g, 2, ("*",)), zero_filter(t, ZERO, {}))),
-    "sharing of experts": (EXPERTS, "zero", lambda graph: signed(graph, zero_filter(graph, ZERO, {}))),
+    "sharing of experts": (EXPERTS, "zero", lambda graph: signed(graph, zero_filter(graph, BY_EXPERT, {}))),
     "rules": (MODEL, "ring", rules),
     "rules for all of attention": (MODEL, "plain", rules),
     "pins": (MODEL, "ring", pins),
