@@ -41,6 +41,7 @@ SECTIONS = ("config", "sbp", "stage", "placement")
 COUNTS = ("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages", "tiles", "zero_min_size")
 WORDS = ("schedule", "recompute", "offload", "context")
 PATTERNS = ("recompute_values", "offload_values", "tiled")
+ORDER = "order"
 LARGEST_ZERO_STAGE = 3
 
 
@@ -103,7 +104,7 @@ def _table(found: object, section: str, path: Path, problems: list[InputError]) 
 
 def _setting(key: str, value: Any, where: str) -> Any:
     """A key of [config]."""
-    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS)
+    known = (*COUNTS, "zero_stage", "zero_owner", *WORDS, *PATTERNS, ORDER)
     for problem in _unknown({key: value}, known, where):
         raise problem
     if key in COUNTS:
@@ -116,6 +117,8 @@ def _setting(key: str, value: Any, where: str) -> Any:
         return value
     if key in WORDS:
         return _word(key, value, f"{where} {key}")
+    if key == ORDER:
+        return _order(value, f"{where} {key}")
     return _patterns(value, f"{where} {key}")
 
 
@@ -149,6 +152,16 @@ def _word(key: str, value: Any, where: str) -> StrEnum:
     if value not in names:
         raise InputError(f"unknown {key}", where=where, got=value, hint=did_you_mean(str(value), names))
     return kinds[key](value)
+
+
+def _order(value: Any, where: str) -> tuple[str, ...]:
+    """Names of axes, outermost first."""
+    from strategy.space.axis_orders import NAMES
+
+    if not isinstance(value, list) or not set(map(str, value)) <= {*NAMES} or len(set(map(str, value))) < len(value):
+        expected = f"each of {', '.join(NAMES)} at most once, outermost first"
+        raise InputError("no order of the axes", where=where, got=value, expected=expected)
+    return tuple(value)
 
 
 def _patterns(value: Any, where: str) -> tuple[str, ...]:

@@ -312,11 +312,12 @@ def degrees(config: PlanConfig) -> str:
     offloads = "" if config.offload == "none" else f", offload of {config.offload}"
     runs = f", layers {' + '.join(map(str, config.runs))}" if config.runs else ""
     order = f", stages on shares {' '.join(map(str, config.stage_order))} of the ranks" if config.stage_order else ""
+    strides = f", strides {' '.join(map(str, config.strides))}" if config.strides else ""
     experts = f", ep {config.ep}" if config.ep > 1 else ""
     return (
         f"dp {config.dp}{experts}, tp {config.tp}, cp {config.cp}, pp {config.pp}{laps}, "
         f"{config.num_micro_batches} micro-batches of {config.micro_batch} ({config.schedule})"
-        f"{runs}{order}{recomputes}{offloads}"
+        f"{runs}{order}{strides}{recomputes}{offloads}"
     )
 
 

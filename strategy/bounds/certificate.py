@@ -32,13 +32,13 @@ from strategy.layout.schedule import Schedule
 from strategy.space.candidates import Pins
 from strategy.space.problem_builder import Weighing
 
-VERSION = 3
+VERSION = 4
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}
 """Words of a configuration."""
 PINNED = {
     **dict.fromkeys(("dp", "tp", "cp", "ep", "pp", "micro_batch", "num_micro_batches", "virtual_stages"), int),
     **dict.fromkeys(("zero_stage", "zero_min_size"), int),
-    **{"schedule": Schedule, "recompute": Recompute, "context": Context},
+    **{"schedule": Schedule, "recompute": Recompute, "context": Context, "order": tuple},
 }
 """What may be pinned of a space that there is a certificate of, with its type."""
 FLOATS = ("memory", "shares", "prices")
@@ -170,7 +170,7 @@ def _templates(listed: Sequence[Mapping[str, Any]]) -> list[TemplateName]:
         axis = values.pop("tensor_axis")
         for name, kind in KINDS.items():
             values[name] = kind(values[name])
-        for name in ("recompute_values", "offload_values", "tiled", "runs", "stage_order"):
+        for name in ("recompute_values", "offload_values", "tiled", "runs", "stage_order", "strides"):
             values[name] = tuple(values[name])
         found.append(TemplateName(PlanConfig(**values), bool(axis)))
     return found

@@ -87,7 +87,7 @@ class ClosedForms:
 
     def exchange_ns(self, config: PlanConfig) -> int:
         """What goes on beside all layers at least, in a micro-batch."""
-        key = *config.mesh, config.axes, config.zero_stage, config.recompute
+        key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute
         if key not in self._exchange_ns:
             self._exchange_ns[key] = least_exchange_ns(self.request, self.work, config)
         return self._exchange_ns[key]
@@ -122,7 +122,7 @@ class ClosedForms:
     def gradients(self, config: PlanConfig) -> tuple[int, LeastAdding | None]:
         """What it takes to exchange and to add up a layer's gradients, at least."""
         often = min(config.num_micro_batches, FEW)
-        key = *config.mesh, config.axes, config.zero_stage, config.recompute, often
+        key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute, often
         if key not in self._gradients:
             like = replace(config, num_micro_batches=often)
             self._gradients[key] = (
@@ -175,7 +175,7 @@ def plain(config: PlanConfig) -> PlanConfig:
 
 def on_axes(config: PlanConfig) -> tuple[object, ...]:
     """What a template without data axis depends on, recomputing aside."""
-    return config.tp, config.cp, config.ep, config.context, config.micro_batch
+    return config.tp, config.cp, config.ep, config.strides[2:], config.context, config.micro_batch
 
 
 def _of_saved(held: LeastBytes) -> list[Inequality]:

@@ -150,7 +150,7 @@ def _template(
 
 def _following(request: Request, short: Model, config: PlanConfig) -> frozenset[str]:
     """The ops that follow samples along a data axis: as a micro-batch of two ranks tells, with a sample for each."""
-    two = replace(config, dp=2, ep=1, tp=1, micro_batch=1)
+    two = replace(config, dp=2, ep=1, tp=1, micro_batch=1, strides=())
     training = replace(request.training, global_batch=2 * config.num_micro_batches)
     graph = planned_graph(short, replace(request, training=training).training_with(two), two)
     return frozenset(following_samples(graph, 2))

@@ -13,6 +13,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from strategy.bounds.least_work import LeastWork
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Op, Phase, Role, act_rate
@@ -23,6 +25,7 @@ from strategy.passes.zero_layouts import is_shared
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
 from strategy.sbp.tensor import Rate, Shape, TensorSpec
+from strategy.space.axis_orders import ranks_of
 from strategy.space.candidates import Request, placements_of
 from strategy.space.rules import beside_experts
 from strategy.space.short_model import MIDDLE
@@ -204,7 +207,7 @@ def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> i
     """Of what a layer hands on to the next, from stage to stage: an even part, in one message."""
     if config.pp == 1 or work.unusual:
         return 0
-    graph, size = work.graph(config.recompute), math.prod(config.mesh)
+    graph = work.graph(config.recompute)
     nbytes = max(
         (
             value.spec.nbytes
@@ -218,8 +221,14 @@ def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> i
         default=0,
     )
     each = nbytes * config.micro_batch // (config.tp * config.cp)
-    level = request.cost.cluster.level((0, size))
-    return int(1e9 * request.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level)))
+    per_node, size = request.cost.cluster.devices_per_node, math.prod(config.mesh)
+    if config.strides:
+        here, there = ranks_of(config)[:2] // per_node
+        share, several = bool(np.intersect1d(here, there).size), len(np.union1d(here, there)) > 1
+    else:
+        share, several = size % per_node > 0, 2 * size > per_node
+    levels = ["intra"] * share + ["inter"] * several
+    return min(int(1e9 * request.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level))) for level in levels)
 
 
 def _choices(config: PlanConfig) -> list[tuple[int, ...]]:

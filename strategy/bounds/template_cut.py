@@ -49,7 +49,7 @@ class TemplateName:
         config = self.config
         if self.tensor_axis:
             return of_tensor_axis(config)
-        several = config.num_micro_batches, config.zero_stage, config.pp > 1
+        several = config.num_micro_batches, config.zero_stage, config.pp > 1, config.strides
         return *of_tensor_axis(config), config.dp, *several
 
 
@@ -134,7 +134,7 @@ def of_work(config: PlanConfig) -> tuple[object, ...]:
 
     What computes again is laid out like what it computes: without it, all else could be as it is.
     """
-    return config.dp, *on_axes(config), config.num_micro_batches, config.zero_stage
+    return config.dp, *on_axes(config), config.num_micro_batches, config.zero_stage, config.strides[1:]
 
 
 def boxes_alike(config: PlanConfig) -> tuple[object, ...]:

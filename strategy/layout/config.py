@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,6 +88,8 @@ class PlanConfig:
             nearly equally.
         stage_order: which share of consecutive ranks, as many as a stage has, each stage is on, where that is not its
             number.
+        strides: ranks from one stage to the next, and from one coordinate to the next of every axis of the mesh, where
+            these do not lie in that order, stages outermost.
     """
 
     dp: int
@@ -110,6 +113,7 @@ class PlanConfig:
     context: Context = Context.RING
     runs: tuple[int, ...] = ()
     stage_order: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("dp", "tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "num_micro_batches", "tiles"):
@@ -125,6 +129,9 @@ class PlanConfig:
             raise InputError(
                 "no order of the stages", where="config: stage_order", got=self.stage_order, expected=expected
             )
+        if self.strides and (self.stage_order or not self._strides_are_apart()):
+            expected = "a stride >= 1 for stages and each axis of the mesh, no rank twice, and no stage_order"
+            raise InputError("no order of the axes", where="config: strides", got=self.strides, expected=expected)
         if not 0 <= self.zero_stage <= 3:
             raise InputError(
                 "no such stage of ZeRO", where="config: zero_stage", got=self.zero_stage, expected="0 to 3"
@@ -146,6 +153,13 @@ class PlanConfig:
         if self.zero_min_size < 1:
             where, expected = "config: zero_min_size", "a number of elements >= 1"
             raise InputError("not possible", where=where, got=self.zero_min_size, expected=expected)
+
+    def _strides_are_apart(self) -> bool:
+        """Whether every coordinate is on a rank of its own: each stride passes all that lies inside of it."""
+        if len(self.strides) != 1 + len(self.mesh) or min(self.strides) < 1:
+            return False
+        pairs = sorted(pair for pair in zip(self.strides, (self.pp, *self.mesh), strict=True) if pair[1] > 1)
+        return all(stride * size <= outer for (stride, size), (outer, _) in itertools.pairwise(pairs))
 
     @property
     def axes(self) -> tuple[str, ...]:

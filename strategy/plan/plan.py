@@ -174,7 +174,7 @@ def _training_document(training: Training) -> dict[str, Any]:
 
 def config_document(config: PlanConfig) -> dict[str, Any]:
     """A configuration as JSON values; runs and the order of stages only where they say something."""
-    return _without_empty(dataclasses.asdict(config), "runs", "stage_order")
+    return _without_empty(dataclasses.asdict(config), "runs", "stage_order", "strides")
 
 
 def _without_empty(record: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -357,7 +357,7 @@ def _plan_of(reader: _Reader, found: Mapping[str, Any]) -> Plan:
     if dimensions.layers > len(reader.mapping(found["ops"], "ops")):
         raise PlanError("more layers than ops", where=f"{reader.path}: model.layers", got=dimensions.layers)
     training = reader.mapping(found["training"], "training")
-    config = {"runs": [], "stage_order": [], **reader.mapping(found["config"], "config")}
+    config = {"runs": [], "stage_order": [], "strides": [], **reader.mapping(found["config"], "config")}
     claims = {field.name: found[field.name] for field in dataclasses.fields(Claims)}
     return Plan(
         model_name=str(name),

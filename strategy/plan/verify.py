@@ -34,7 +34,7 @@ from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
-from strategy.space.candidates import Request
+from strategy.space.candidates import Request, placements_of
 
 RELATIVE_TOLERANCE = 1e-9
 STATUSES = ("optimal", "feasible", "limit")
@@ -120,6 +120,9 @@ def _stages(plan: Plan) -> Iterator[str]:
         if placement.devices != tuple(range(share * size, (share + 1) * size)):
             meant = f"config.stage_order has share {share} of {size} ranks"
             yield f"stage {index}: devices {placement.devices}, but {meant}"
+    for index, (placement, wanted) in enumerate(zip(placements, placements_of(config), strict=False)):
+        if config.strides and placement.devices != wanted.devices:
+            yield f"stage {index}: devices {placement.devices}, but by config.strides {wanted.devices}"
     problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
     if problem is not None:
         yield f"config.schedule: {problem}"

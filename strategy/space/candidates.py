@@ -30,6 +30,7 @@ from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
+from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
 from strategy.space.deduce import Deduction
 from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.space.rules import AlongAxes, along_axes, one_but_for_experts
@@ -71,6 +72,7 @@ class Pins:
     tp: int | None = None
     cp: int | None = None
     ep: int | None = None
+    order: tuple[str, ...] = ()
     context: Context | None = None
     pp: int | None = None
     micro_batch: int | None = None
@@ -190,9 +192,10 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     degrees = (
-        replace(one, ep=ep)
+        replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
-        for ep in expert_degrees(request, one.dp, one.cp)
+        for shared in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
+        for strides in _orders(request, shared)
     )
     for plain in degrees:
         if plain.pp > layers or (pins.tp is None and heads % plain.tp):
@@ -210,9 +213,9 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
 def divisions(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     """The configurations of every division of devices and batch together, what saves least first."""
 
-    def division(group: Sequence[PlanConfig]) -> tuple[int, ...]:
+    def division(group: Sequence[PlanConfig]) -> tuple[object, ...]:
         one = group[0]
-        return one.dp, one.ep, one.cp, one.tp, one.pp, one.micro_batch
+        return one.dp, one.ep, one.cp, one.tp, one.pp, one.micro_batch, one.strides
 
     for _, groups in itertools.groupby(listed(request), key=division):
         yield tuple(itertools.chain.from_iterable(groups))
@@ -231,12 +234,20 @@ def context_degrees(request: Request) -> tuple[int, ...]:
 
 def expert_degrees(request: Request, dp: int, cp: int) -> tuple[int, ...]:
     """Among so many ranks experts are shared out: all alike. Not where sequences are split, unless it is pinned."""
-    pins, experts = request.pins, int(getattr(request.model, "experts", 1))
+    pins, experts = request.pins, max(1, int(getattr(request.model, "experts", 1)))
     if pins.ep is not None:
         return (pins.ep,) * (dp % pins.ep == 0 and pins.ep <= experts)
     if cp > 1 or pins.zero_owner or pins.layouts or request.deduction is not None:
         return (1,)
     return divisors(math.gcd(dp, experts))
+
+
+def _orders(request: Request, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
+    """The strides that the axes of a candidate may have."""
+    pins = request.pins
+    if pins.order:
+        return (strides_of(config, pins.order),)
+    return ((),) if pins.placements else axis_orders(request.cost.cluster, config)
 
 
 def _heads(request: Request) -> int:
@@ -443,6 +454,8 @@ def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, fold
 def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
     """One mesh per stage, in pipeline order."""
     size, shares = math.prod(config.mesh), config.stage_order or range(config.pp)
+    if config.strides:
+        return tuple(Placement(tuple(each.ravel().tolist()), config.mesh, config.axes) for each in ranks_of(config))
     return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in shares)
 
 

@@ -19,9 +19,9 @@ What fits is counted by lifetimes, as the search counts it. Where gaps between b
 in truth, nothing is asked of the answer but an honest bound.
 
 `exercised` names the knobs that decide: with the knob at its default (one rank, one micro-batch, 1F1B, one lap, experts
-that nobody shares out, nothing that saves memory, every op under its first signature, which splits least) the least
-objective would be greater, or nothing would fit. Stages 1 and 2 of ZeRO and OneFlow's schedule are pins; offloading and
-contexts are nothing that tiny models have.
+that nobody shares out, axes in the order of their names, nothing that saves memory, every op under its first signature,
+which splits least) the least objective would be greater, or nothing would fit. Stages 1 and 2 of ZeRO and OneFlow's
+schedule are pins; offloading and contexts are nothing that tiny models have.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ BUDGET_S = 300.0
 QUOTAS = {
     **dict.fromkeys(("dp", "tp", "pp", "micro-batch", "signatures"), 0.05),
     **dict.fromkeys(("schedule", "recompute", "saving", "tight limit", "half precision"), 0.05),
-    **dict.fromkeys(("zero", "laps", "ep"), 0.01),
+    **dict.fromkeys(("zero", "laps", "ep", "order"), 0.01),
     **dict.fromkeys(("overlaps", "two nodes", "followed samples"), 0.0),
     **dict.fromkeys(("better by rule", "proved, gap 0.0", "proved, gap 0.01"), 0.0),
 }
@@ -191,6 +191,7 @@ def _deciding(spaces: Sequence[Points], request: Request, least: Found) -> Itera
         "schedule": lambda config: config.schedule is (request.pins.schedule or Schedule.ONE_F_ONE_B),
         "laps": lambda config: config.virtual_stages == 1,
         "ep": lambda config: config.ep == 1,
+        "order": lambda config: not config.strides,
         "zero": lambda config: config.zero_stage == (request.pins.zero_stage or 0),
         "recompute": lambda config: config.recompute is (request.pins.recompute or Recompute.NONE),
     }

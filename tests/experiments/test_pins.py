@@ -95,6 +95,10 @@ def test_everything_that_can_be_pinned(tmp_path: Path) -> None:
             "[config]\nzero_min_size = 0",
             "[config] zero_min_size: not a count (got 0, expected a whole number >= 1",
         ),
+        (
+            '[config]\norder = ["tensors"]',
+            "[config] order: no order of the axes (got ['tensors'], expected each of",
+        ),
         ("[config]\ncp = true", "[config] cp: not a count (got True, expected a whole number >= 1"),
         ("[config]\nep = true", "[config] ep: not a count (got True, expected a whole number >= 1"),
         ("[config]\nrecompute = 0", "[config] recompute: unknown recompute (got 0)"),

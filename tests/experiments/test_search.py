@@ -272,7 +272,8 @@ def test_deduced_plans_are_legal_and_no_better(command: Command, tmp_path: Path,
         ),
         ('[config]\ntp = 2\n[sbp]\n"ids" = ["B", "S(0)"]', 3, "value ids: a dim is split into more parts than it has"),
         ('[config]\ntp = 2\n[sbp]\n"*.gelu" = ["B", "P"]', 3, "no legal signature of op layers.0.mlp.gelu (gelu)"),
-        ("[config]\nep = 2", 2, "[config] ep: no such choice (got 2, expected 1)"),
+        ("[config]\nep = 2", 3, "has ep = 2; pin another value"),
+        ('[config]\norder = ["data", "data"]', 2, "no order of the axes"),
     ],
 )
 def test_pins_that_cannot_be_satisfied(

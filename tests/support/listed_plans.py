@@ -7,7 +7,8 @@ What is listed is stated in two places and written here again, as plain as can b
                     times laps than layers, interleaved with such laps that the fullest place has a twentieth more than
                     its share at most; every kind of recomputing that drops something; parameters held by every rank or
                     gathered per use (stage 3 of ZeRO); experts shared out among as many neighbours of the data axis as
-                    divide both (`strategy.space.candidates`)
+                    divide both; where links inside of nodes are not faster in every respect, every order of stages
+                    and axes over the ranks that puts others into one node (`strategy.space.candidates`)
     signatures      of every op the legal ones (`op_signatures`) that the rules of the axes and the pins leave
                     (`strategy.space.rules`): along the tensor axis inputs are whole, all else is free; along
                     the data axis the inputs are split by sample, and in layers everything follows from that, op after
@@ -29,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from operator import mul
 
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph, Op, Role
@@ -113,7 +115,7 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
                 continue
             saving = _recomputes(request), _stages_of_zero(request, dp), _shares_of_experts(request, dp)
             for (schedule, laps), recompute, stage, ep in itertools.product(_schedules(request, pp, count), *saving):
-                yield PlanConfig(
+                config = PlanConfig(
                     *(dp, tp, pp, micro, count, schedule),
                     virtual_stages=laps,
                     ep=ep,
@@ -121,6 +123,7 @@ def candidates(request: Request) -> Iterator[PlanConfig]:
                     zero_stage=stage,
                     zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
                 )
+                yield from (replace(config, strides=strides) for strides in _strides(request, config))
 
 
 def _schedules(request: Request, stages: int, count: int) -> Iterator[tuple[Schedule, int]]:
@@ -144,6 +147,25 @@ def _schedules(request: Request, stages: int, count: int) -> Iterator[tuple[Sche
 def _is_even(layers: int, places: int) -> bool:
     """Whether the fullest of so many places has a twentieth more than its share of the layers at most."""
     return 20 * math.ceil(layers / places) * places <= 21 * layers
+
+
+def _strides(request: Request, config: PlanConfig) -> list[tuple[int, ...]]:
+    """Of every order that puts other ranks into one node, none for stages outermost and the last axis innermost."""
+    cluster, sizes = request.cost.cluster, (config.pp, *config.mesh)
+    here, there, node = cluster.intra, cluster.inter, cluster.devices_per_node
+    slower = here.bytes_per_s < there.bytes_per_s or here.latency_s > there.latency_s
+    if request.pins.order or not slower:
+        return [()]
+    found: dict[frozenset[frozenset[tuple[int, ...]]], tuple[int, ...]] = {}
+    for order in itertools.permutations(range(len(sizes))):
+        inside = {axis: order[at + 1 :] for at, axis in enumerate(order)}
+        strides = tuple(math.prod(sizes[inner] for inner in inside[axis]) for axis in range(len(sizes)))
+        sharing: dict[int, set[tuple[int, ...]]] = {}
+        for at in itertools.product(*map(range, sizes)):
+            sharing.setdefault(sum(map(mul, at, strides)) // node, set()).add(at)
+        is_first = order == tuple(range(len(sizes)))
+        found.setdefault(frozenset(map(frozenset, sharing.values())), () if is_first else strides)
+    return list(found.values())
 
 
 def _shares_of_experts(request: Request, dp: int) -> list[int]:
@@ -173,11 +195,11 @@ def listed(request: Request, config: PlanConfig, *, follows: bool = True) -> Lis
     """
     training = replace(request.training, num_micro_batches=config.num_micro_batches)
     graph = planned_graph(request.model, training, config)
-    size = config.dp * config.tp
-    placements = tuple(
-        Placement(tuple(range(stage * size, (stage + 1) * size)), config.mesh, config.axes)
-        for stage in range(config.pp)
-    )
+    sizes, size = (config.pp, *config.mesh), config.dp * config.tp
+    strides = config.strides or [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    ranks = [sum(map(mul, at, strides)) for at in itertools.product(*map(range, sizes))]
+    each = [tuple(ranks[stage * size : (stage + 1) * size]) for stage in range(config.pp)]
+    placements = tuple(Placement(devices, config.mesh, config.axes) for devices in each)
     stages = assign_stages(graph, placements, schedule=config.schedule, laps=config.virtual_stages)
     overlaps = request.cost.cluster.device.backend != "numpy"
     pipeline = Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)

@@ -17,6 +17,7 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.sbp.sbp import B, NdSbp, Sbp
+from strategy.space.axis_orders import NAMES
 from strategy.space.candidates import Pins, Request
 from tests.support.listed_plans import Listed, candidates, listed
 from tests.support.tiny_models import TinyConfig
@@ -32,6 +33,8 @@ DRAWS = 100
 """Layouts that are drawn to be pinned."""
 WITH_EXPERTS, EXPERTS = 3, (2, 4, 4, 8)
 """One in so many of the cases that follow samples has so many experts in each layer."""
+ORDERED = 5
+"""In one of so many cases the order of the axes is open."""
 IN_LAYER = re.compile(r"^layers\.\d+\.")
 """What a name begins with that other layers have, too."""
 
@@ -52,7 +55,7 @@ def random_case(seed: int) -> Case:
     """
     rng = random.Random(seed)
     follows = rng.random() < 1 / 3
-    knobs = _knobs(rng)
+    knobs = _knobs(rng) | ({"order"} if seed % ORDERED == 2 else set())
     devices = rng.choice((2, 2, 2, 3, 4, 4))
     schedule = None if "schedule" in knobs else rng.choice((Schedule.ONE_F_ONE_B, *Schedule))
     least = 2 if schedule is None else 2 * schedule.default_laps if schedule.default_laps > 1 else 1
@@ -117,7 +120,7 @@ def _pins(
     rng: random.Random, request: Request, knobs: frozenset[str], schedule: Schedule | None, *, recomputes: bool
 ) -> Pins:
     """Closed knobs at the values of one candidate; what saves memory at nothing, or at something now and then."""
-    pins = Pins(schedule=schedule)
+    pins = Pins(schedule=schedule, order=() if "order" in knobs else NAMES)
     found = list(candidates(replace(request, pins=pins)))
     if not found:
         return pins

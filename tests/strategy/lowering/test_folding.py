@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import replace
 from functools import cache
 
@@ -9,7 +11,7 @@ import pytest
 
 from simulator.engine import run
 from simulator.simulate import simulate
-from strategy.base.errors import PlanError
+from strategy.base.errors import InputError, PlanError
 from strategy.layout.objective import Priced
 from strategy.lowering import lower as lowering
 from strategy.lowering.lower import lower, lower_priced
@@ -19,8 +21,10 @@ from strategy.models.gpt import GptConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
+from strategy.plan.verify import verify
 from strategy.program.program import Program
 from strategy.program.timeline import Timeline
+from strategy.space.axis_orders import strides_of
 from tests.simulator.test_engine import each
 from tests.support.small_plans import config_of, deduced_plan, request
 
@@ -83,6 +87,31 @@ def test_acts_take_place_when_they_do_among_all(
     assert all(stands == own if rank in shown else stands >= own for rank, (stands, own) in enumerate(held))
     assert all(stands == own for stands, own in held) or degrees == (4, 3, 2)
     assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+
+
+@pytest.mark.parametrize("order", [("data",), ("pipeline",), ("tensor", "pipeline", "data"), ("data", "pipeline")])
+@pytest.mark.parametrize(("degrees", "per_node"), [((2, 2, 2), 2), ((2, 2, 4), 4), ((4, 2, 2), 4)])
+def test_axes_in_other_orders_fold(
+    degrees: tuple[int, int, int], per_node: int, order: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dp, tp, pp = degrees
+    training = Training(global_batch=8 * dp, num_micro_batches=8)
+    asked = request(dp * tp * pp, training, model=EVEN, backend="cupy", per_node=per_node)
+    config = config_of(training, dp=dp, tp=tp, pp=pp)
+    plan = deduced_plan(asked, replace(config, strides=strides_of(config, order)), ("data", "tensor"))
+    assert plan.config.strides
+    whole, folded = programs_of(plan, monkeypatch)
+    shown = {stream.rank for stream in folded.streams}
+    assert len(shown) < whole.ranks
+    found, wanted = (acts(run(program, 2).timeline, shown) for program in (folded, whole))
+    assert found.keys() == wanted.keys()
+    assert all(found[act] == pytest.approx(wanted[act], rel=1e-8) for act in wanted)  # of two equals another is first
+    assert sent_bytes_per_step(folded) == sent_bytes_per_step(whole)
+    assert verify(plan) == []
+    others = {strides for strides in itertools.permutations(plan.config.strides) if strides != plan.config.strides}
+    for strides in others:
+        with contextlib.suppress(InputError):  # of those that are no order of the axes
+            assert "config.strides" in verify(replace(plan, config=replace(config, strides=strides)))[0]
 
 
 @pytest.mark.parametrize(

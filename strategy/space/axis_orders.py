@@ -1,0 +1,78 @@
+"""Axis orders: how the stages and the axes of their mesh lie over the ranks of a cluster.
+
+With two nodes of two ranks each, a data axis of two and a tensor axis of two:
+
+    tensor innermost    node 0: d0 t0, d0 t1    node 1: d1 t0, d1 t1
+    data innermost      node 0: d0 t0, d1 t0    node 1: d0 t1, d1 t1
+
+What exchanges most belongs inside of nodes where links are faster there, and that is what the order of the axes'
+names says: so others are looked at only where links inside of nodes are not the faster ones in every respect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from strategy.hardware.cluster import Cluster
+from strategy.layout.config import PlanConfig
+from strategy.sbp.tensor import Shape
+
+PIPELINE = "pipeline"
+"""What stages are called beside the axes of a mesh."""
+NAMES = (PIPELINE, "data", "expert", "context", "tensor")
+"""Outermost first."""
+
+
+def axis_orders(cluster: Cluster, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
+    """The strides of every order that differs in which ranks share a node; none for that of the names."""
+    within, between = cluster.intra, cluster.inter
+    is_faster = within.bytes_per_s >= between.bytes_per_s and within.latency_s <= between.latency_s
+    if is_faster or cluster.groups or 1 in (cluster.nodes, cluster.devices_per_node):
+        return ((),)
+    several = [name for name, size in _sizes(config).items() if size > 1]
+    found: dict[bytes, tuple[int, ...]] = {}
+    for order in itertools.permutations(several):
+        strides = strides_of(config, order)
+        found.setdefault(_sharing(cluster, config, strides), strides)
+    return tuple(found.values()) or ((),)
+
+
+def strides_of(config: PlanConfig, order: Sequence[str]) -> tuple[int, ...]:
+    """The strides of axes that lie in an order, outermost first, inside of all that it leaves out; see `PlanConfig`."""
+    sizes, stride = _sizes(config), 1
+    outside = [name for name in sizes if name not in order]
+    strides = dict.fromkeys(sizes, 1)
+    for name in reversed([*outside, *order]):
+        if sizes.get(name, 1) > 1:
+            strides[name], stride = stride, stride * sizes[name]
+    several = [at for at, size in enumerate(sizes.values()) if size > 1]
+    found, in_order = tuple(strides.values()), _in_order(tuple(sizes.values()))
+    return () if all(found[at] == in_order[at] for at in several) else found
+
+
+def ranks_of(config: PlanConfig) -> npt.NDArray[np.int64]:
+    """(stages, *mesh): the rank of every coordinate."""
+    shape = (config.pp, *config.mesh)
+    strides = config.strides or _in_order(shape)
+    return np.tensordot(np.array(strides, np.int64), np.indices(shape, np.int64), axes=1)
+
+
+def _sizes(config: PlanConfig) -> dict[str, int]:
+    return dict(zip((PIPELINE, *config.axes), (config.pp, *config.mesh), strict=True))
+
+
+def _in_order(shape: Shape) -> tuple[int, ...]:
+    return tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+
+
+def _sharing(cluster: Cluster, config: PlanConfig, strides: tuple[int, ...]) -> bytes:
+    """Which coordinates share a node, whichever node it is."""
+    nodes = ranks_of(replace(config, strides=strides)).ravel() // cluster.devices_per_node
+    _, first, inverse = np.unique(nodes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse].tobytes()
