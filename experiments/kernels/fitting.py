@@ -18,10 +18,12 @@ from strategy.kernels.calibration import CLASSES, FittedKernel, KernelCalibratio
 from strategy.kernels.precision import Floats
 
 _LAUNCH_WEIGHT = 0.1
+_THRESHOLD = 0.04
+"""Log ratio beyond which a point pulls no harder: a kernel is often twice as slow where the library picked badly."""
 
 
-def fit_points(points: KernelPoints, mask: Mask, start: Fit | None = None) -> Fit:
-    """Constants of a set from the points of a mask; a start near the answer saves rounds."""
+def fit_points(points: KernelPoints, mask: Mask) -> Fit:
+    """Constants of a set from the points of a mask."""
     kind = CLASSES[points.kind]
 
     def model(values: dict[str, float]) -> Floats:
@@ -29,7 +31,7 @@ def fit_points(points: KernelPoints, mask: Mask, start: Fit | None = None) -> Fi
 
     weights = np.where(points.judged, 1.0, _LAUNCH_WEIGHT)[mask]
     known = declared(points.kind, points.precision)
-    return fit(model, points.seconds[mask], weights, known, start=None if start is None else start.values)
+    return fit(model, points.seconds[mask], weights, known, threshold=_THRESHOLD)
 
 
 def fitted_kernel(points: KernelPoints, found: Fit) -> FittedKernel:

@@ -36,7 +36,7 @@ _GROUPED = (
     Constant("rate", 0.7, 0.05, "share of the dense peak"),
     Constant("weights", 0.75, 0.2, "share of the memory's bandwidth of weights"),
     Constant("activations", 0.5, 0.3, "share of the memory's bandwidth of activations"),
-    Constant("padding", 1.0, 1.0, "tiles by which an expert is filled up"),
+    Constant("fill_s", 1e-5, 1.0, "work that fills the device once"),
     Constant("launch_s", 2.5e-5, 0.5, "launching all kernels"),
     Constant("choice_s", 5e-10, 1.0, "sorting a choice"),
 )

@@ -107,6 +107,8 @@ class KernelCalibration:
     def constants(self, kind: KernelKind, precision: KernelPrecision, sheet: DeviceSheet) -> KernelConstants:
         """Constants of a kind and precision on a device; `nearest` says where they are from."""
         found = self.nearest(kind, precision, sheet)
+        if len(found) == 1:
+            return found[0].constants
         names = found[0].values
         means = {name: math.exp(sum(math.log(one.values[name]) for one in found) / len(found)) for name in names}
         return CLASSES[kind](**means)

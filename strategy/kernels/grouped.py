@@ -1,10 +1,11 @@
 """Grouped products: seconds of the experts' products of one rank, with routing, permutation and casts.
 
-    seconds = launch + sqrt(multiply-adds^2 + bytes of weights^2) + bytes of activations + routing
+    work = sqrt(multiply-adds^2 + bytes of weights^2) + bytes of activations + routing
+    seconds = launch + work + sqrt(fill * work)
 
-Every expert that has a row loads its weights and is filled up with rows that count for nothing; activations are
+Every expert that has a row loads its weights and has half a tile of rows that count for nothing; activations are
 gathered, cast, written between the products and added up again; every choice of every token is sorted, whichever rank
-it is for.
+it is for. The root is what filling the multiprocessors takes: little work keeps few of them busy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from strategy.kernels.precision import Floats, KernelPrecision
 
 _ALIGNED_BYTES = 128
 """To which the width of an expert's part is filled up: 64 elements of 16 bits, 128 of fewer."""
-_TILE = 64
+_HALF_TILE = 32.0
+"""Rows by which an expert's last tile of 64 is filled up on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class GroupedConstants:
         rate: share of the dense peak.
         weights: share of the memory's bandwidth at which weights are loaded.
         activations: share of the memory's bandwidth at which activations are moved.
-        padding: tiles of 64 rows by which an expert with rows is filled up.
+        fill_s: seconds of work that fill the device once.
         launch_s: seconds of launching all kernels.
         choice_s: seconds per choice that is sorted.
     """
@@ -38,7 +40,7 @@ class GroupedConstants:
     rate: float
     weights: float
     activations: float
-    padding: float
+    fill_s: float
     launch_s: float
     choice_s: float
 
@@ -65,7 +67,7 @@ def seconds(
     aligned = _ALIGNED_BYTES // max(int(precision.weight_bytes), 1)
     width = np.ceil(layer.ffn / layer.parts / aligned) * aligned
     bandwidth = sheet.memory_bytes_per_s
-    rows = load.rows + load.experts * constants.padding * _TILE
+    rows = load.rows + load.experts * _HALF_TILE
     flop = 2 * rows * layer.hidden * width * layer.matrices
     weights = load.experts * layer.matrices * layer.hidden * width * precision.weight_bytes
     operand = precision.operand_bytes
@@ -74,4 +76,5 @@ def seconds(
         flop / (sheet.peak(precision.multiplied_bits) * constants.rate), weights / (bandwidth * constants.weights)
     )
     moving = load.rows * per_row / (bandwidth * constants.activations)
-    return np.asarray(constants.launch_s + multiplying + moving + choices * constants.choice_s, dtype=float)
+    work = multiplying + moving + choices * constants.choice_s
+    return np.asarray(constants.launch_s + work + np.sqrt(constants.fill_s * work), dtype=float)
