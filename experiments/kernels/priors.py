@@ -19,10 +19,14 @@ _PRODUCTS = (
 _CAST_PRODUCTS = (
     Constant("rate", 0.65, 0.2, "share of the dense peak"),
     Constant("memory", 0.8, 0.3, "share of the memory's bandwidth"),
-    Constant("cache_bytes_per_s", 2e11, 0.7, "bytes that a multiprocessor loads from the cache"),
     Constant("fill_s", 1.5e-6, 1.0, "filling and draining a wave"),
     Constant("launch_s", 6e-6, 1.0, "launching the kernels of a product with a cast"),
-    Constant("cast", 0.5, 0.5, "share of the memory's bandwidth of a cast"),
+    Constant("casting", 0.5, 0.5, "share of the memory's bandwidth of a cast"),
+)
+_EIGHT_BITS = (*_CAST_PRODUCTS, Constant("slowdown", 0.1, 1.0, "of very long kernels"))
+_FOUR_BITS = (
+    *_CAST_PRODUCTS,
+    Constant("cache_bytes_per_s", 1.4e11, 0.7, "bytes that a multiprocessor loads from the cache"),
 )
 _ATTENTION = (
     Constant("rate", 0.8, 0.3, "share of the dense half peak"),
@@ -42,7 +46,7 @@ _GROUPED = (
 )
 _RING = (
     Constant("rate", 0.8, 0.2, "share of the links"),
-    Constant("copy", 0.35, 0.5, "share of the memory's bandwidth of a copy"),
+    Constant("copying", 0.35, 0.5, "share of the memory's bandwidth of a copy"),
     Constant("base_s", 8e-6, 0.5, "before the first step"),
     Constant("step_s", 1e-6, 0.7, "of a step"),
     Constant("fill_s", 2e-5, 1.0, "filling the pipeline of chunks"),
@@ -68,5 +72,6 @@ _OF_KIND: Mapping[KernelKind, tuple[Constant, ...]] = MappingProxyType({
 def declared(kind: KernelKind, precision: KernelPrecision) -> tuple[Constant, ...]:
     """The constants that are fitted of a kind in a precision."""
     if kind is KernelKind.PRODUCTS:
-        return _CAST_PRODUCTS if precision.casts else _PRODUCTS
+        widths = {16: _PRODUCTS, 8: _EIGHT_BITS, 4: _FOUR_BITS}
+        return widths[precision.multiplied_bits]
     return _OF_KIND[kind]

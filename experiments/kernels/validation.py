@@ -23,7 +23,7 @@ FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class KernelError:
-    """Relative errors of one set on the points that are judged: the median, and what nine in ten keep to.
+    """Relative errors of one set on the points that are judged: median, mean, and what nine in ten keep to.
 
     `of_sheet` and `of_sheet_p90` are those of the device withheld whole; None where no other device has points.
     """
@@ -35,6 +35,7 @@ class KernelError:
     judged: int
     constants: int
     median: float
+    mean: float
     p90: float
     of_sheet: float | None
     of_sheet_p90: float | None
@@ -57,12 +58,12 @@ def validate_kernels(seed: int = 0) -> KernelValidation:
     for one, kernel in zip(sets, calibration.fitted, strict=True):
         apart = _relative(one, _withheld_cells(one, seed))
         sheet = _from_sheet(one, kernel, calibration)
-        median, p90 = _two(apart)
-        of_sheet, of_sheet_p90 = (None, None) if sheet is None else _two(_relative(one, sheet))
+        of_sheet, of_sheet_p90 = (None, None) if sheet is None else _median_and_p90(_relative(one, sheet))
+        median, p90 = _median_and_p90(apart)
         found.append(
             KernelError(
                 one.kind, one.sheet.name, one.precision, len(one.seconds), int(one.judged.sum()), len(kernel.values),
-                median, p90, of_sheet, of_sheet_p90,
+                median, float(apart.mean()), p90, of_sheet, of_sheet_p90,
             )
         )  # fmt: skip
     return KernelValidation(calibration, tuple(found))
@@ -101,5 +102,5 @@ def _relative(points: KernelPoints, predicted: Floats) -> Floats:
     return np.abs(predicted / points.seconds - 1)[points.judged]
 
 
-def _two(errors: Floats) -> tuple[float, float]:
+def _median_and_p90(errors: Floats) -> tuple[float, float]:
     return float(np.median(errors)), float(np.percentile(errors, 90))

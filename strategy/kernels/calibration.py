@@ -37,7 +37,7 @@ class KernelKind(StrEnum):
     """What is priced by one form; grouped products have two kernels, collectives two algorithms."""
 
     PRODUCTS = "products"
-    ATTENTION = "attention"
+    ATTENTION = "fused attention"
     GROUPED = "grouped"
     GROUPED_LOW_LATENCY = "grouped, low latency"
     RING = "ring"

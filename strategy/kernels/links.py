@@ -28,7 +28,7 @@ class RingConstants:
 
     Attributes:
         rate: share of the links.
-        copy: share of the memory's bandwidth at which a rank copies its own part.
+        copying: share of the memory's bandwidth at which a rank copies its own part.
         base_s: seconds before the first step.
         step_s: seconds of one step.
         fill_s: seconds of transfer that fill the pipeline once: it adds sqrt(fill_s * seconds on the wire).
@@ -36,7 +36,7 @@ class RingConstants:
     """
 
     rate: float
-    copy: float
+    copying: float
     base_s: float
     step_s: float
     fill_s: float
@@ -64,22 +64,22 @@ class DirectConstants:
     fill_s: float
 
 
-def ring(sheet: DeviceSheet, constants: RingConstants, kind: ActKind, ranks: Floats, nbytes: Floats) -> Floats:
+def ring(sheet: DeviceSheet, constants: RingConstants, collective: ActKind, ranks: Floats, nbytes: Floats) -> Floats:
     """Seconds by NCCL among `ranks` of one domain; `nbytes` in all, of an all-reduce and all-to-all per rank.
 
     Raises:
-        InputError: a kind that is no collective.
+        InputError: an act that is no collective.
     """
-    if kind not in _RINGS:
-        raise InputError("no collective", got=kind, expected=", ".join(_RINGS))
-    rounds = 2 if kind is ActKind.ALL_REDUCE else 1
+    if collective not in _RINGS:
+        raise InputError("no collective", got=collective, expected=", ".join(_RINGS))
+    rounds = 2 if collective is ActKind.ALL_REDUCE else 1
     ranks, nbytes = (np.asarray(value, dtype=float) for value in np.broadcast_arrays(ranks, nbytes))
     n = np.maximum(ranks, 2)
-    sends = kind is ActKind.ALL_TO_ALL
+    sends = collective is ActKind.ALL_TO_ALL
     steps = np.ones_like(n) if sends else rounds * (n - 1)
     rate = sheet.link_bytes_per_s * constants.rate * (1 - constants.few_peers / n if sends else 1.0)
     wire = rounds * (n - 1) / n * nbytes / rate
-    own = 0.0 if kind is ActKind.ALL_REDUCE else nbytes / n / (sheet.memory_bytes_per_s * constants.copy)
+    own = 0.0 if collective is ActKind.ALL_REDUCE else nbytes / n / (sheet.memory_bytes_per_s * constants.copying)
     found = constants.base_s + steps * constants.step_s + wire + np.sqrt(constants.fill_s * wire) + own
     return np.where((ranks > 1) & (nbytes > 0), found, 0.0)
 

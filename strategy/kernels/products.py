@@ -12,6 +12,7 @@ the least.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,20 +34,20 @@ class ProductConstants:
     Attributes:
         rate: share of the dense peak while tiles are multiplied.
         memory: share of the memory's bandwidth.
-        cache_bytes_per_s: bytes that one multiprocessor loads from the cache in a second.
         fill_s: seconds in which a wave fills and drains; of a product without a cast, the launch too.
+        cache_bytes_per_s: bytes that one multiprocessor loads from the cache in a second.
         slowdown: by which very long kernels are slower than short ones, less 1: the clock under the power budget.
         launch_s: seconds of launching the kernels of a product with a cast.
-        cast: share of the memory's bandwidth at which activations are cast.
+        casting: share of the memory's bandwidth at which activations are cast.
     """
 
     rate: float
     memory: float
-    cache_bytes_per_s: float
     fill_s: float
+    cache_bytes_per_s: float = math.inf
     slowdown: float = 0.0
     launch_s: float = 0.0
-    cast: float = 1.0
+    casting: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def seconds(
     nbytes = m * k * precision.operand_bytes + n * k * precision.weight_bytes + 2 * m * n
     found = constants.launch_s + np.hypot(tiles, nbytes / (bandwidth * constants.memory))
     if precision.casts:
-        found = found + m * k * (2 + precision.operand_bytes) / (bandwidth * constants.cast)
+        found = found + m * k * (2 + precision.operand_bytes) / (bandwidth * constants.casting)
     return np.where((m > 0) & (n > 0) & (k > 0), found, 0.0)
 
 
