@@ -18,7 +18,7 @@ from strategy.kernels.calibration import CLASSES, FittedKernel, KernelCalibratio
 from strategy.kernels.precision import Floats
 
 _LAUNCH_WEIGHT = 0.1
-_THRESHOLD = 0.04
+_THRESHOLD = 0.06
 """Log ratio beyond which a point pulls no harder: a kernel is often twice as slow where the library picked badly."""
 
 

@@ -20,8 +20,8 @@ from strategy.kernels.precision import Floats, KernelPrecision
 
 _ALIGNED_BYTES = 128
 """To which the width of an expert's part is filled up: 64 elements of 16 bits, 128 of fewer."""
-_HALF_TILE = 32.0
-"""Rows by which an expert's last tile of 64 is filled up on average."""
+_HALF_TILE = 64.0
+"""Rows by which an expert's last tile of 128 is filled up on average."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from strategy.kernels.calibration import KernelKind
 from strategy.kernels.precision import KernelPrecision
 
 MOST_MEDIAN = {
-    KernelKind.PRODUCTS: 0.08, KernelKind.ATTENTION: 0.10, KernelKind.GROUPED: 0.125,
+    KernelKind.PRODUCTS: 0.08, KernelKind.ATTENTION: 0.10, KernelKind.GROUPED: 0.12,
     KernelKind.GROUPED_LOW_LATENCY: 0.14, KernelKind.RING: 0.10, KernelKind.DIRECT: 0.10,
 }  # fmt: skip
 THROTTLED = (KernelKind.PRODUCTS, "GB200", KernelPrecision.BF16)
