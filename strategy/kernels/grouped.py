@@ -30,7 +30,8 @@ class GroupedConstants:
 
     Attributes:
         rate: share of the dense peak.
-        weights: share of the memory's bandwidth at which weights are loaded.
+        weights: share of the memory's bandwidth at which weights are loaded; above 1 where a benchmark's weights stay
+            in the cache from run to run.
         activations: share of the memory's bandwidth at which activations are moved.
         fill_s: seconds of work that fill the device once.
         launch_s: seconds of launching all kernels.

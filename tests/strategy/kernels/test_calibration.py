@@ -64,6 +64,17 @@ def test_a_withheld_device_takes_the_mean_of_the_others() -> None:
     assert found != shipped().constants(kind, BF16, DEVICES["B200"])
 
 
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_sheet_has_constants_of_whatever_was_fitted_anywhere(name: str) -> None:
+    for kind, precision in {(one.kind, one.precision) for one in shipped().fitted}:
+        found = shipped().constants(kind, precision, DEVICES[name])
+        assert all(
+            getattr(found, field) > 0
+            for one in shipped().nearest(kind, precision, DEVICES[name])
+            for field in one.values
+        )
+
+
 def test_what_is_written_is_read_again_and_gives_the_same_bytes(tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     write_kernels(one, shipped().fitted, FILE["provenance"])

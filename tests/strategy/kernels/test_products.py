@@ -25,7 +25,7 @@ def seconds(name: str, precision: KernelPrecision, *dims: float | Floats) -> Flo
 
 
 @pytest.mark.parametrize("precision", sorted(set(KernelPrecision) - {KernelPrecision.W4A8}))
-@pytest.mark.parametrize("name", ["A100-80", "H100", "GB200", "MI300X", "TPU-v5p"])
+@pytest.mark.parametrize("name", DEVICES)
 def test_no_product_is_faster_for_being_larger(name: str, precision: KernelPrecision) -> None:
     sizes = drawn(7, (1, 40_000), (1, 70_000), (1, 70_000))
     for at in range(3):
