@@ -6,7 +6,6 @@ to one device says nothing of another, so that a device can be withheld by leavi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import MappingProxyType
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from experiments.kernels.points import KernelPoints, Mask
 from experiments.kernels.priors import declared
 from strategy.closed_form.fit import Fit, fit
-from strategy.kernels.calibration import CLASSES, FittedKernel, KernelCalibration
+from strategy.kernels.calibration import CLASSES, FittedKernel
 from strategy.kernels.precision import Floats
 
 _LAUNCH_WEIGHT = 0.1
@@ -46,11 +45,4 @@ def fitted_kernel(points: KernelPoints, found: Fit) -> FittedKernel:
         len(points.seconds),
         points.sources,
         MappingProxyType({name: (float(size.min()), float(size.max())) for name, size in points.sizes.items()}),
-    )
-
-
-def calibrate(sets: Iterable[KernelPoints]) -> KernelCalibration:
-    """Fit every set to all of its points."""
-    return KernelCalibration(
-        tuple(fitted_kernel(one, fit_points(one, np.ones(len(one.seconds), dtype=bool))) for one in sets)
     )
