@@ -1,6 +1,7 @@
 """Recompute the shipped published numbers: predictions of measured runs by fits without them, and sources' figures.
 
-`--search` compares the plans that a search chooses with what others trained with.
+`--kernels` does the same for measured kernels; `--search` compares the plans that a search chooses with what others
+trained with.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from experiments.outputs import check_output_path
 from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
+    from experiments.kernels.validation import KernelError
     from experiments.published.scores import Choice, Score
     from experiments.published.source_figure import SourceFigure
     from experiments.published.validation import Validation
@@ -33,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--depths",
         action="store_true",
         help="instead, price the ten jobs of Megatron's SC'21 table by closed form and by acts, and say what differs",
+    )
+    parser.add_argument(
+        "--kernels",
+        action="store_true",
+        help="instead, predict measured products, attention, experts and collectives by fits that have not seen them",
     )
     parser.add_argument(
         "--search",
@@ -52,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"of --search: seconds for each search, of theirs and of ours (default: {TIME_LIMIT_S:g})",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the constants fitted to all open runs here")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the constants fitted to all open runs, or kernels, here"
+    )
     add_json(parser)
 
 
@@ -61,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
     _check_flags(args)
     if args.depths:
         return _price_both_ways(args)
+    if args.kernels:
+        return _predict_kernels(args)
     if args.search:
         return _search_beside_published(args)
     from experiments.published.fitting import open_rows
@@ -99,11 +110,12 @@ def _check_flags(args: argparse.Namespace) -> None:
     Raises:
         InputError: which flag, and beside which one.
     """
-    for alone in ("depths", "search"):
-        beside = [f"--{flag}" for flag in ("depths", "search", "choices", "out") if flag != alone and vars(args)[flag]]
+    for alone, problem in (("depths", "fits nothing"), ("search", "fits nothing"), ("kernels", "fits no runs")):
+        others = ("depths", "search", "kernels", "choices", *(() if alone == "kernels" else ("out",)))
+        beside = [f"--{flag}" for flag in others if flag != alone and vars(args)[flag]]
         if vars(args)[alone] and beside:
             raise InputError(
-                "fits nothing", where=f"--{alone}", got=f"with {' and '.join(beside)}", expected="alone, or --json"
+                problem, where=f"--{alone}", got=f"with {' and '.join(beside)}", expected="alone, or --json"
             )
     for flag, value in (("--only", args.only), ("--time-limit", args.time_limit)):
         if value and not args.search:
@@ -124,6 +136,38 @@ def _price_both_ways(args: argparse.Namespace) -> int:
     if args.json:
         emit({"depths": [document_of(one) for one in found]})
     return 0
+
+
+def _predict_kernels(args: argparse.Namespace) -> int:
+    from experiments.kernels.points import TABLES
+    from experiments.kernels.validation import FOLDS, validate_kernels
+    from strategy.kernels.calibration import write_kernels
+
+    check_output_path(args.out, "--out")
+    found = validate_kernels()
+    if args.out:
+        provenance = {
+            "fitted_to": list(TABLES),
+            "by": "sbplan validate --kernels --out",
+            "method": "least squares on log ratios, soft L1, priors; every device, kind and precision by itself",
+        }
+        write_kernels(args.out, found.calibration.fitted, provenance)
+    if args.json:
+        emit({"folds": FOLDS, "kernels": [asdict(error) for error in found.errors]})
+    say(f"relative error on withheld cells, {FOLDS} folds; sheet: on the device withheld whole, from its data sheet\n")
+    say(kernel_table(found.errors))
+    return 0
+
+
+def kernel_table(errors: Sequence[KernelError]) -> str:
+    """One line per kind, device and precision."""
+    names = f"{'kernels':<22}{'device':<9}{'precision':<18}{'points':>7}"
+    lines = [names + "".join(f"{name:>9}" for name in ("median", "p90", "sheet", "p90"))]
+    for one in errors:
+        figures = (one.median, one.p90, one.of_sheet, one.of_sheet_p90)
+        cells = "".join(f"{'-':>9}" if value is None else f"{100 * value:>7.1f} %" for value in figures)
+        lines.append(f"{one.kind:<22}{one.device:<9}{one.precision:<18}{one.judged:>7}{cells}")
+    return "\n".join(lines)
 
 
 def _search_beside_published(args: argparse.Namespace) -> int:

@@ -1,7 +1,9 @@
 """Devices and fabrics by their data sheets: what a GPU of a name can do before anything is fitted.
 
-Dense peaks in FLOP/s, bandwidths in bytes/s and per direction, from NVIDIA's data sheets and architecture papers. An
-unknown GPU is a `DeviceSheet` of its own; it takes the fitted efficiencies of its `generation`.
+Dense peaks in FLOP/s, bandwidths in bytes/s and per direction. NVIDIA's figures are from its data sheets and
+architecture papers, AMD's from the data sheets of the Instinct accelerators and the CDNA 3 and CDNA 4 white papers,
+Intel's from the Gaudi 2 white paper, Google's from the pages of Cloud TPU on v5p, v6e and TPU7x. An unknown GPU is a
+`DeviceSheet` of its own; it takes the fitted efficiencies of its `generation`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ GIB = 2**30
 
 
 class Generation(StrEnum):
-    """Whose fitted efficiencies a GPU takes, oldest first; a Pascal takes Volta's."""
+    """Whose fitted efficiencies a device takes, oldest first.
+
+    A Pascal takes Volta's, an Ada Ampere's; what others make takes those of its time, for want of measurements.
+    """
 
     VOLTA = "volta"
     AMPERE = "ampere"
@@ -23,13 +28,34 @@ class Generation(StrEnum):
     BLACKWELL = "blackwell"
 
 
+class Maker(StrEnum):
+    """Who makes a device. Only NVIDIA's have published kernels and runs enough to be fitted by generation."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    GOOGLE = "google"
+
+
+class Wiring(StrEnum):
+    """How the devices of a domain reach each other."""
+
+    SWITCH = "switch"
+    """Any pair at the full rate: NVSwitch, a bridge over all links, or PCIe."""
+    MESH = "mesh"
+    """By direct links that share the rate: NVLink's cube mesh, Infinity Fabric, Gaudi's Ethernet."""
+    TORUS = "torus"
+    """By links to the neighbours along two or three axes: a TPU's inter-chip interconnect."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSheet:
     """One GPU. `single`, `half`, `eight` and `four` are dense peaks in FLOP/s by width of the operands.
 
-    `domain` is the number of GPUs that reach each other over NVLink at `link_bytes_per_s`; `nic_bytes_per_s` is a GPU's
-    share of its node's NICs. Widths that the tensor cores lack take the next wider one's peak. `products` are NVIDIA's
-    names of it, `power_cap_w` the watts that its board holds it to, where those are fewer than it could take.
+    `domain` is the number of GPUs that reach each other over NVLink (or what its maker has instead), all links of one
+    together at `link_bytes_per_s`; `nic_bytes_per_s` is a GPU's share of its node's NICs. Widths that the tensor cores
+    lack take the next wider one's peak. `products` are its maker's names of it, `power_cap_w` the watts that its board
+    holds it to, where those are fewer than it could take.
     """
 
     name: str
@@ -46,11 +72,13 @@ class DeviceSheet:
     nic_bytes_per_s: float
     products: tuple[str, ...] = ()
     power_cap_w: int = 0
+    maker: Maker = Maker.NVIDIA
+    wiring: Wiring = Wiring.SWITCH
 
     @property
     def switched(self) -> bool:
-        """Whether NVLink goes through a switch in a node of eight, not along the edges of a cube mesh."""
-        return self.generation is not Generation.VOLTA
+        """Whether any pair of a domain has all of a device's links between them."""
+        return self.wiring is Wiring.SWITCH
 
     def peak(self, width: int) -> float:
         """Dense peak for operands of `width` bits: 32, 16, 8 or 4."""
@@ -62,6 +90,7 @@ _SHEETS = (
     DeviceSheet(
         "V100-16", Generation.VOLTA, 16 * GIB, 900e9, 80, 15.7 * _T, 125 * _T, 125 * _T, 125 * _T, 150e9, 8, 1.5625e9,
         ("V100", "V100-SXM2-16GB", "V100-PCIE-16GB", "Tesla V100-SXM2-16GB", "Tesla V100-PCIE-16GB"),
+        wiring=Wiring.MESH,
     ),
     DeviceSheet(
         "V100-32", Generation.VOLTA, 32 * GIB, 980e9, 80, 15.7 * _T, 125 * _T, 125 * _T, 125 * _T, 150e9, 16, 6.25e9,
@@ -69,10 +98,12 @@ _SHEETS = (
             "V100-SXM2-32GB", "V100-SXM3-32GB", "V100-PCIE-32GB", "Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB",
             "Tesla V100-PCIE-32GB",
         ),
+        wiring=Wiring.MESH,
     ),
     DeviceSheet(
         "P100", Generation.VOLTA, 16 * GIB, 732e9, 56, 10.6 * _T, 21.2 * _T, 21.2 * _T, 21.2 * _T, 80e9, 8, 1.5625e9,
         ("P100-SXM2-16GB", "P100-PCIE-16GB", "Tesla P100-SXM2-16GB", "Tesla P100-PCIE-16GB"),
+        wiring=Wiring.MESH,
     ),
     DeviceSheet(
         "A100-40", Generation.AMPERE, 40 * GIB, 1555e9, 108, 19.5 * _T, 312 * _T, 312 * _T, 312 * _T, 300e9, 8, 25e9,
@@ -97,11 +128,11 @@ _SHEETS = (
     ),
     DeviceSheet(
         "B200", Generation.BLACKWELL, 180 * GIB, 7700e9, 148, 75 * _T, 2250 * _T, 4500 * _T, 9000 * _T, 900e9, 8, 50e9,
-        ("B200-SXM-180GB", "NVIDIA B200"),
+        ("B200-SXM", "B200-SXM-180GB", "NVIDIA B200"),
     ),
     DeviceSheet(
         "B300", Generation.BLACKWELL, 268 * GIB, 8000e9, 148, 75 * _T, 2250 * _T, 4500 * _T, 13500 * _T, 900e9, 8,
-        100e9, ("NVIDIA B300",),
+        100e9, ("B300-SXM", "NVIDIA B300"),
     ),
     DeviceSheet(
         "GB200", Generation.BLACKWELL, 186 * GIB, 8000e9, 152, 80 * _T, 2450 * _T, 4900 * _T, 9800 * _T, 900e9, 64,
@@ -110,6 +141,58 @@ _SHEETS = (
     DeviceSheet(
         "GB300", Generation.BLACKWELL, 277 * GIB, 8000e9, 152, 80 * _T, 2450 * _T, 4900 * _T, 14700 * _T, 900e9, 64,
         100e9, ("NVIDIA GB300",),
+    ),
+    # The A100 for export: two thirds of its NVLink.
+    DeviceSheet(
+        "A800", Generation.AMPERE, 80 * GIB, 2039e9, 108, 19.5 * _T, 312 * _T, 312 * _T, 312 * _T, 200e9, 8, 25e9,
+        ("A800-SXM-80GB", "NVIDIA A800-SXM4-80GB"),
+    ),
+    # PCIe 4 x16 and no NVLink.
+    DeviceSheet(
+        "L40S", Generation.AMPERE, 48 * GIB, 864e9, 142, 91.6 * _T, 362 * _T, 733 * _T, 733 * _T, 32e9, 8, 25e9,
+        ("NVIDIA L40S",),
+    ),
+    # A PCIe card of 600 W; bridges join two or four.
+    DeviceSheet(
+        "H200-NVL", Generation.HOPPER, 141 * GIB, 4800e9, 132, 60 * _T, 835 * _T, 1671 * _T, 1671 * _T, 450e9, 4, 50e9,
+        ("H200-NVL-141GB", "NVIDIA H200 NVL"),
+    ),
+    # Seven links of Infinity Fabric, to each other device of the node: 64 GB/s each, 76.8 from the MI350X on.
+    DeviceSheet(
+        "MI300X", Generation.HOPPER, 192 * GIB, 5300e9, 304, 163.4 * _T, 1307.4 * _T, 2614.9 * _T, 2614.9 * _T, 448e9,
+        8, 50e9, ("AMD Instinct MI300X",), maker=Maker.AMD, wiring=Wiring.MESH,
+    ),
+    DeviceSheet(
+        "MI325X", Generation.HOPPER, 256 * GIB, 6000e9, 304, 163.4 * _T, 1307.4 * _T, 2614.9 * _T, 2614.9 * _T, 448e9,
+        8, 50e9, ("AMD Instinct MI325X",), maker=Maker.AMD, wiring=Wiring.MESH,
+    ),
+    DeviceSheet(
+        "MI350X", Generation.BLACKWELL, 288 * GIB, 8000e9, 256, 144.2 * _T, 2306.9 * _T, 4613.7 * _T, 9227.5 * _T,
+        537.6e9, 8, 50e9, ("AMD Instinct MI350X",), maker=Maker.AMD, wiring=Wiring.MESH,
+    ),
+    DeviceSheet(
+        "MI355X", Generation.BLACKWELL, 288 * GIB, 8000e9, 256, 157.3 * _T, 2516.6 * _T, 5033.2 * _T, 10066.3 * _T,
+        537.6e9, 8, 50e9, ("AMD Instinct MI355X",), maker=Maker.AMD, wiring=Wiring.MESH,
+    ),
+    # 24 ports of 100 Gbit/s, 21 of them to the other seven devices. What Gaudi and TPU make of float32 is not
+    # published: here six products of bf16 for one of float32, as XLA does at its highest precision. Processors are
+    # the arrays that multiply: none of them cuts a product into tiles for many processors.
+    DeviceSheet(
+        "Gaudi2", Generation.AMPERE, 96 * GIB, 2450e9, 2, 72 * _T, 432 * _T, 865 * _T, 865 * _T, 262.5e9, 8, 37.5e9,
+        ("Intel Gaudi 2",), maker=Maker.INTEL, wiring=Wiring.MESH,
+    ),
+    # Links of 100 GB/s and direction: six of a 3D torus, four of a 2D one. NICs of a host by its four or eight chips.
+    DeviceSheet(
+        "TPU-v5p", Generation.AMPERE, 95 * GIB, 2765e9, 8, 76.5 * _T, 459 * _T, 459 * _T, 459 * _T, 600e9, 8960, 6.25e9,
+        ("TPU v5p",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,
+    ),
+    DeviceSheet(
+        "TPU-v6e", Generation.HOPPER, 32 * GIB, 1638e9, 2, 153 * _T, 918 * _T, 918 * _T, 918 * _T, 400e9, 256, 12.5e9,
+        ("TPU v6e",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,
+    ),
+    DeviceSheet(
+        "TPU-v7x", Generation.BLACKWELL, 192 * GIB, 7380e9, 4, 384.5 * _T, 2307 * _T, 4614 * _T, 4614 * _T, 600e9, 9216,
+        12.5e9, ("TPU7x",), maker=Maker.GOOGLE, wiring=Wiring.TORUS,
     ),
 )  # fmt: skip
 DEVICES = {sheet.name: sheet for sheet in _SHEETS}

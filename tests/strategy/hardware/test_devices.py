@@ -10,7 +10,7 @@ from strategy.closed_form.calibration import shipped
 from strategy.closed_form.frameworks import PROFILES
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Features
-from strategy.hardware.devices import DEVICES, Generation, named_sheet
+from strategy.hardware.devices import DEVICES, Generation, Maker, Wiring, named_sheet
 from strategy.hardware.presets import find_cluster
 
 
@@ -34,7 +34,24 @@ def test_a_power_cap_slows_products_whatever_the_generation_is_called() -> None:
 
 
 def test_nodes_of_eight_have_switches_from_ampere_on() -> None:
-    assert {sheet.generation for sheet in DEVICES.values() if not sheet.switched} == {Generation.VOLTA}
+    meshes = [sheet for sheet in DEVICES.values() if sheet.maker is Maker.NVIDIA and not sheet.switched]
+    assert {sheet.generation for sheet in meshes} == {Generation.VOLTA}
+    assert {sheet.wiring for sheet in meshes} == {Wiring.MESH}
+
+
+def test_other_makers_have_sheets_and_links_of_their_own() -> None:
+    wiring = {
+        maker: {sheet.wiring for sheet in DEVICES.values() if sheet.maker is maker}
+        for maker in (Maker.AMD, Maker.INTEL, Maker.GOOGLE)
+    }
+    assert wiring == {Maker.AMD: {Wiring.MESH}, Maker.INTEL: {Wiring.MESH}, Maker.GOOGLE: {Wiring.TORUS}}
+    assert named_sheet("AMD Instinct MI300X") is DEVICES["MI300X"]
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_narrower_width_is_never_slower(name: str) -> None:
+    sheet = DEVICES[name]
+    assert sheet.single <= sheet.half <= sheet.eight <= sheet.four
 
 
 def test_habits_of_frameworks_are_fields() -> None:

@@ -1,0 +1,1 @@
+"""Kernels: seconds of products, attention, experts and collectives on a device, fitted to microbenchmarks."""

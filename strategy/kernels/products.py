@@ -1,0 +1,109 @@
+"""Products: seconds of (m, k) by (k, n), from tiles, waves, splits of K, bandwidth and launch.
+
+A library cuts the product into tiles that multiprocessors take in waves (NVIDIA, "Matrix multiplication background
+user's guide", tile and wave quantisation). A tile takes, per step along K, what its multiply-adds or its operands from
+the cache take, whichever is longer; every wave fills and drains once. Where tiles are few the library splits K and
+adds up. The fastest tile and split counts. Beside it the operands and the result pass through the memory: the root of
+the sum of squares joins the two, for they overlap but not perfectly. Every way is increasing in m, n and k, and so is
+the least.
+
+    seconds = launch + sqrt(tiles^2 + bytes^2) + cast
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategy.hardware.devices import DeviceSheet
+from strategy.kernels.precision import Floats, KernelPrecision
+
+_STEP = 64
+"""Rows of K that are loaded at once."""
+_LONG_S = 1e-3
+"""Kernels of about this length and more run at the clock that the power budget sustains."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductConstants:
+    """What products of one precision reach on one device; shares are of its sheet.
+
+    Attributes:
+        rate: share of the dense peak while tiles are multiplied.
+        memory: share of the memory's bandwidth.
+        fill_s: seconds in which a wave fills and drains; of a product without a cast, the launch too.
+        cache_bytes_per_s: bytes that one multiprocessor loads from the cache in a second.
+        slowdown: by which very long kernels are slower than short ones, less 1: the clock under the power budget.
+        launch_s: seconds of launching the kernels of a product with a cast.
+        casting: share of the memory's bandwidth at which activations are cast.
+    """
+
+    rate: float
+    memory: float
+    fill_s: float
+    cache_bytes_per_s: float = math.inf
+    slowdown: float = 0.0
+    launch_s: float = 0.0
+    casting: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TileChoice:
+    """Tiles (rows, columns) and splits of K that a library has."""
+
+    tiles: tuple[tuple[int, int], ...]
+    splits: tuple[int, ...]
+
+
+def _grid(rows: Sequence[int], columns: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((row, column) for row in rows for column in columns)
+
+
+_CUBLAS = TileChoice(_grid((64, 128, 192, 256), (32, 64, 96, 128, 160, 192, 224, 256)), (1, 2, 4, 8, 16, 32))
+_DEEPGEMM = TileChoice(_grid((128,), (32, 64, 96, 128, 160, 192, 256)), (1,))
+_CUTLASS = TileChoice(_grid((128,), (64, 128, 192, 256)), (1,))
+_CHOICES: Mapping[KernelPrecision, TileChoice] = {
+    KernelPrecision.BF16: _CUBLAS,
+    KernelPrecision.FP8: _CUBLAS,
+    KernelPrecision.FP8_BLOCK: _DEEPGEMM,
+    KernelPrecision.NVFP4: _CUTLASS,
+    KernelPrecision.W4A8: _CUTLASS,
+}
+
+
+def seconds(
+    sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants, m: Floats, n: Floats, k: Floats
+) -> Floats:
+    """Seconds of products with 16-bit activations (m, k), weights (k, n) and results; 0 where a dim is 0."""
+    m, n, k = (np.asarray(dim, dtype=float) for dim in np.broadcast_arrays(m, n, k))
+    bandwidth = sheet.memory_bytes_per_s
+    tiles = _tiles_s(sheet, precision, constants, m, n, k)
+    tiles = tiles * (1 + constants.slowdown * tiles / (tiles + _LONG_S))
+    nbytes = m * k * precision.operand_bytes + n * k * precision.weight_bytes + 2 * m * n
+    found = constants.launch_s + np.hypot(tiles, nbytes / (bandwidth * constants.memory))
+    if precision.casts:
+        found = found + m * k * (2 + precision.operand_bytes) / (bandwidth * constants.casting)
+    return np.where((m > 0) & (n > 0) & (k > 0), found, 0.0)
+
+
+def _tiles_s(
+    sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants, m: Floats, n: Floats, k: Floats
+) -> Floats:
+    """Seconds of the fastest tile and split, were the memory infinitely fast."""
+    count = sheet.multiprocessors
+    flop_per_s = sheet.peak(precision.multiplied_bits) / count * constants.rate
+    choice = _CHOICES[precision]
+    depths = [np.ceil(k / split / _STEP) * _STEP for split in choice.splits]
+    best = np.full(np.shape(m), np.inf)
+    for rows, columns in choice.tiles:
+        loaded = (rows * precision.operand_bytes + columns * precision.weight_bytes) / constants.cache_bytes_per_s
+        step_s = max(2 * rows * columns / flop_per_s, loaded)
+        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        for split, depth in zip(choice.splits, depths, strict=True):
+            waves = np.ceil(tiles * split / count)
+            added = constants.fill_s if split > 1 else 0.0
+            best = np.minimum(best, waves * (depth * step_s + constants.fill_s) + added)
+    return best
