@@ -66,21 +66,26 @@ def test_same_question_same_bytes(answer: SearchResult) -> None:
     assert plan_text(again.plan) == plan_text(answer.plan)
 
 
-def test_every_configuration_is_listed_once() -> None:
-    """Against a count by its own loops: degrees, micro-batches, schedules with their laps, recomputing, ZeRO."""
-    request = asked()
+@pytest.mark.parametrize("experts", [0, 8])
+def test_every_configuration_is_listed_once(experts: int) -> None:
+    """Against a count by loops: degrees, micro-batches, schedules, laps, recomputing, ZeRO, shares of experts."""
+    request, layers, heads = asked(), DEEP.layers, DEEP.heads
+    if experts:
+        model = replace(EXPERTS, layers=layers, heads=heads, key_heads=heads, experts=experts)
+        request = replace(request, model=model)
     listed = [config for group in mesh_groups(request, least_work(request)) for config in group.configs]
     wanted = 0
     for dp, tp, pp, micro in itertools.product(range(1, 17), repeat=4):
-        if dp * tp * pp != 16 or pp > 8 or DEEP.heads % tp or 16 % (dp * micro):
+        if dp * tp * pp != 16 or pp > 8 or heads % tp or 16 % (dp * micro):
             continue
-        count, depth = 16 // dp // micro, 8 // pp
+        count, depth = 16 // dp // micro, layers // pp
         schedules = 1
         if pp > 1:
             pairs = [(s, 2 if s is Schedule.ZBV else 1) for s in SCHEDULES if s is not Schedule.INTERLEAVED]
             pairs += [(Schedule.INTERLEAVED, laps) for laps in range(2, depth + 1) if depth % laps == 0]
             schedules = sum(schedule_problem(s, pp, laps, count) is None and laps <= depth for s, laps in pairs)
-        wanted += schedules * len(Recompute) * (2 if dp > 1 else 1)
+        shares = sum(dp % ep == 0 and experts % ep == 0 for ep in range(1, experts + 1)) if experts else 1
+        wanted += schedules * len(Recompute) * (2 if dp > 1 else 1) * shares
     assert len(listed) == len(set(listed)) == wanted
 
 
