@@ -169,7 +169,13 @@ def all_overlapped_in_micro_batch(layers: int) -> FloatArray:
 def plain(config: PlanConfig) -> PlanConfig:
     """A single micro-batch of which everything is kept: what others take more time than."""
     return replace(
-        config, recompute=Recompute.NONE, num_micro_batches=1, pp=1, virtual_stages=1, schedule=Schedule.ONE_F_ONE_B
+        config,
+        recompute=Recompute.NONE,
+        num_micro_batches=1,
+        pp=1,
+        virtual_stages=1,
+        schedule=Schedule.ONE_F_ONE_B,
+        runs=(),
     )
 
 

@@ -32,6 +32,7 @@ from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
 from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
 from strategy.space.deduce import Deduction
+from strategy.space.lighter_ends import lighter_runs
 from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
 from strategy.space.rules import AlongAxes, along_axes, one_but_for_experts
 from strategy.space.short_model import shortened
@@ -291,7 +292,16 @@ def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
         for laps in _laps(request, schedule, stages):
             problem = schedule_problem(schedule, stages, laps, config.num_micro_batches)
             if problem is None and last < stages * laps <= layers:
-                yield replace(config, schedule=schedule, virtual_stages=laps)
+                found = replace(config, schedule=schedule, virtual_stages=laps)
+                yield found
+                yield from (replace(found, runs=runs) for runs in _runs(request, found))
+
+
+def _runs(request: Request, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
+    """How layers may be dealt out but nearly equally, where that is looked at."""
+    if config.pp == 1 or request.is_small or request.pins.numbered_stages or request.cost.cluster.groups:
+        return ()
+    return lighter_runs(request.model, replace(request.training, num_micro_batches=1), config)
 
 
 def _laps(request: Request, schedule: Schedule, stages: int) -> Iterator[int]:

@@ -151,6 +151,19 @@ EXPERTS = MixtralConfig(
 )  # fmt: skip
 
 
+HEAVY = GptConfig(layers=8, width=2048, heads=16, sequence=1024, vocabulary=2**16)
+"""With a head that takes longer than several layers."""
+
+
+def test_the_stage_of_the_head_has_fewer_layers() -> None:
+    pins = Pins(dp=4, tp=1, pp=4, micro_batch=1, schedule=Schedule.ONE_F_ONE_B)
+    plan = found_with(replace(asked(batch=32, pins=pins), model=HEAVY, incumbents=False)).plan
+    assert len(plan.config.runs) == 4
+    assert plan.config.runs[-1] < min(plan.config.runs[:-1])
+    assert verify(plan) == []
+    assert replayed_bound(plan) is not None
+
+
 def turned(request: Request) -> Request:
     """The same question on nodes that are connected better with each other than within."""
     cluster = request.cost.cluster
@@ -171,7 +184,8 @@ def test_the_order_of_the_axes_turns_with_the_links() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "turns"), [(DEEP, False), (LLAMA, False), (EXPERTS, False), (DEEP, True), (EXPERTS, True)]
+    ("model", "turns"),
+    [(DEEP, False), (LLAMA, False), (EXPERTS, False), (HEAVY, False), (DEEP, True), (EXPERTS, True)],
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: int) -> None:
