@@ -14,16 +14,16 @@ would stand still for as long as these take.
     inter data    | exchange 3, gather 2     | exchange 2, gather 1 |       f1           forward pass of the next chunk
 
 What a layer gathers half way through is gathered half way through the layer ahead, so that the parameters of one layer
-are held in exchange, at any time, and the gradients of one layer, or two. A chunk of the same passes as the one
-before does not come in between: its own exchange would need the memory that is taken from, its own parameters that
-which the one before may still read. What is exchanged once per step comes as soon as it is whole
+are held in exchange, at any time, and the gradients of one layer, or two. A chunk of one layer does not come in between
+if it has the same passes as the one before: its own exchange would need the memory that is taken from, its own
+parameters that which the one before may still read. What is exchanged once per step comes as soon as it is whole
 (`exchanges_at_once`). So the order is one in which a stage could do one action after
 another, and no stream waits for what comes behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -91,7 +91,7 @@ def _interleaved(order: Sequence[Part], runs: dict[Part, list[_Run]]) -> tuple[l
     known: dict[tuple[Part, ...], int] = {}
     numbers = []
     for before, part, after in zip((None, *order), order, (*order[1:], None), strict=False):
-        behind, in_front = _reach_over(before, part), _reach_over(part, after)
+        behind, in_front = _reach_over(before, part, runs), _reach_over(part, after, runs)
         key = behind, before if behind else None, part, in_front, after if in_front else None
         if key not in known:
             known[key] = len(lists)
@@ -114,9 +114,11 @@ def _by_place(ahead: Sequence[tuple[float, int]], now: Sequence[tuple[float, int
     return [index for _, _, index in sorted(ranked)]
 
 
-def _reach_over(before: Part | None, after: Part | None) -> bool:
+def _reach_over(before: Part | None, after: Part | None, runs: Mapping[Part, Sequence[_Run]]) -> bool:
     """Whether what the first run of one part advances, and the last run of that before postpones, passes its end."""
-    return before != after and before not in (None, PROLOGUE) and after not in (None, EPILOGUE)
+    if before in (None, PROLOGUE) or after in (None, EPILOGUE):
+        return False
+    return before != after or len(runs[after]) > 1
 
 
 def _layer_runs(

@@ -65,13 +65,13 @@ def letter(plan: Plan, action: Action, *, gathers: bool) -> str:
     ("pp", "schedule", "expected"),
     [
         (1, "1f1b", ["f0 f1 f2 f3 b3 b2 t3 b1 t2 b0 t1 f0 t0 f1 f2 f3 b3 b2 t3 b1 t2 b0 t1 t0"]),
-        (2, "1f1b", ["f0 f1 f0 f1 b1 b0 t1 t0 b1 b0 t1 t0", "f2 f3 b3 b2 t3 f2 t2 f3 b3 b2 t3 t2"]),
-        (2, "gpipe", ["f0 f1 f0 f1 b1 b0 t1 t0 b1 b0 t1 t0", "f2 f3 f2 f3 b3 b2 t3 t2 b3 b2 t3 t2"]),
+        (2, "1f1b", ["f0 f1 f0 f1 b1 b0 t1 b1 t0 b0 t1 t0", "f2 f3 b3 b2 t3 f2 t2 f3 b3 b2 t3 t2"]),
+        (2, "gpipe", ["f0 f1 f0 f1 b1 b0 t1 b1 t0 b0 t1 t0", "f2 f3 f2 f3 b3 b2 t3 b3 t2 b2 t3 t2"]),
         (2, "interleaved", ["f0 f2 b2 t2 b2 b0 t2 t0 b0 t0", "f1 f3 b3 f3 t3 b3 b1 t3 t1 b1 t1"]),
     ],
 )
 def test_sums_come_a_layer_later(pp: int, schedule: str, expected: list[str]) -> None:
-    """But for those of a chunk that the same passes of the next micro-batch follow."""
+    """But for those of a chunk of one layer that the same passes of the next micro-batch follow."""
     plan = plan_of(pp, schedule)
     assert drawn(plan) == expected
     admit(program_of(plan))
@@ -82,12 +82,12 @@ def test_sums_come_a_layer_later(pp: int, schedule: str, expected: list[str]) ->
     [
         (1, "1f1b", ["g0 g1 f0 g2 f1 g3 f2 f3 g3 g2 b3 b2 g1 t3 b1 g0 t2 b0 g0 t1 g1 f0 t0 g2 f1 g3 f2 f3 g3 g2 b3 b2 "
                      "g1 t3 b1 g0 t2 b0 t1 t0"]),
-        (2, "gpipe", ["g0 g1 f0 f1 g0 g1 f0 f1 g1 b1 g0 b0 t1 t0 g1 b1 g0 b0 t1 t0",
-                      "g2 g3 f2 f3 g2 g3 f2 f3 g3 g2 b3 b2 t3 t2 g3 g2 b3 b2 t3 t2"]),
+        (2, "gpipe", ["g0 g1 f0 f1 g0 g1 f0 f1 g1 b1 g0 b0 g1 t1 b1 g0 t0 b0 t1 t0",
+                      "g2 g3 f2 g2 f3 g3 f2 f3 g3 g2 b3 b2 g3 t3 g2 b3 t2 b2 t3 t2"]),
     ],
 )  # fmt: skip
 def test_parameters_are_gathered_a_layer_earlier(pp: int, schedule: str, expected: list[str]) -> None:
-    """But for those of the first layer of a chunk that follows one of the same passes."""
+    """Also across chunks of the same passes, here of two layers."""
     plan = plan_of(pp, schedule, zero_stage=3)
     assert drawn(plan) == expected
     admit(program_of(plan))
