@@ -236,8 +236,9 @@ def test_straight_paths_are_not_longer(schedule: Schedule) -> None:
             continue
         for turn in range(8):
             chunks = [rng.integers(1, 100, (pp, laps)) if turn else np.full((pp, laps), 50) for _ in range(3)]
-            steps, ways = [rng.integers(0, 40, pp) for _ in range(3)], [rng.integers(0, 9, pp * laps - 1)] * 2
-            times = PipelineTimes(*chunks, *ways, *steps, overlaps=bool(turn % 2))
+            steps, ways = [rng.integers(0, 40, pp) for _ in range(2)], [rng.integers(0, 9, pp * laps - 1)] * 2
+            late = np.random.default_rng(turn).integers(0, 40, pp) * (not schedule.splits_backward)
+            times = PipelineTimes(*chunks, *ways, *steps, late, overlaps=bool(turn % 2))
             straight, longest = (find(schedule, m, times).counts for find in (straight_path, critical_path))
             assert length_ns(straight, times) <= length_ns(longest, times) == makespan_ns(schedule, m, times)
             alike += length_ns(straight, times) == length_ns(longest, times)
