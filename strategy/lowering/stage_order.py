@@ -14,7 +14,8 @@ would stand still for as long as these take.
     inter data    | exchange 3, gather 2     | exchange 2, gather 1 |       f1           forward pass of the next chunk
 
 What a layer gathers half way through is gathered half way through the layer ahead, so that the parameters of one layer
-are held in exchange, at any time, and the gradients of one layer, or two. In a chunk of one layer after one of the same
+are held in exchange, at any time, and the gradients of one layer, or two. A forward pass exchanges none, so that those
+of the chunk before have all of it to come in, and are taken at its end. In a chunk of one layer after one of the same
 passes, or after that and forward passes, what an exchange gave is taken right before it is given again; parameters are
 not gathered for it earlier, for the one before may still read them. What is exchanged once per step comes as soon as it
 is whole (`exchanges_at_once`). So the order is one in which a stage could do one action after another, and no stream
@@ -52,8 +53,8 @@ def stage_order(
     graph: Graph, arrangement: Arrangement, pipeline: Pipeline, stages: int
 ) -> Iterator[tuple[list[list[int]], list[int]]]:
     """Stage by stage: lists of actions, by their numbers, and these lists in order, each as often as it is run."""
-    postponed = takers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
     advanced = gathers(graph, arrangement) if pipeline.overlaps else frozenset[int]()
+    postponed = _postponed(graph, arrangement, advanced) if pipeline.overlaps else frozenset[int]()
     staged: list[dict[Part, list[int]]] = [{} for _ in range(stages)]
     for index, action in enumerate(arrangement.actions):
         staged[action.stage].setdefault(part_of(action), []).append(index)
@@ -64,6 +65,22 @@ def stage_order(
         if pipeline.overlaps and EPILOGUE in parts:
             lists, order = at_once(arrangement, lists, order)
         yield lists, order
+
+
+def _postponed(graph: Graph, arrangement: Arrangement, advanced: frozenset[int]) -> frozenset[int]:
+    """What takes the results of exchanges; nothing where that is the backward pass itself.
+
+    A pass that reads nothing but copies from the host prepares the update and nothing else. Then others wait for what
+    it makes, or it reads parameters.
+    """
+    found = takers(graph, arrangement)
+    made = {tensor for index in found for tensor in arrangement.actions[index].writes}
+    gathered = {tensor for index in advanced for tensor in arrangement.actions[index].writes}
+    for index, action in enumerate(arrangement.actions):
+        watched = gathered if index in found else made
+        if action.phase is not Phase.UPDATE and not watched.isdisjoint(action.reads):
+            return frozenset()
+    return found
 
 
 def _parts_in_order(pipeline: Pipeline, stages: int, stage: int) -> Iterator[Part]:
@@ -104,11 +121,14 @@ def _interleaved(order: Sequence[Part], runs: dict[Part, list[_Run]]) -> tuple[l
             found = [] if behind else [index for _, index in runs[part][0].ahead]
             following = [run.ahead for run in runs[part][1:]]
             following.append(runs[after][0].ahead if in_front and after is not None else ())
+            at_end: Mapping[int, int] = {}
+            if not any(run.later for run in runs[part]):
+                waiting, at_end = at_end, waiting
             for run, next_ahead in zip(runs[part], following, strict=True):
                 acts = _by_place(next_ahead, run.now)
                 found += _taken_first(waiting, acts) if waiting == run.later else [*acts, *waiting]
                 waiting = run.later
-            lists.append(found if takes_at != at else [*found, *waiting])
+            lists.append([*found, *at_end] if takes_at != at else [*found, *waiting, *at_end])
         numbers.append(known[key])
     return lists, numbers
 
@@ -124,7 +144,8 @@ def _taken_first(waiting: Mapping[int, int], acts: Sequence[int]) -> list[int]:
     takers: dict[int, list[int]] = {}
     for taker, giver in waiting.items():
         takers.setdefault(giver, []).append(taker)
-    return [index for act in acts for index in (*takers.get(act, ()), act)]
+    found = [taker for taker, giver in waiting.items() if giver not in acts]
+    return found + [index for act in acts for index in (*takers.get(act, ()), act)]
 
 
 def _gathers_before(part: Part | None, after: Part | None, runs: Mapping[Part, Sequence[_Run]]) -> bool:
@@ -167,12 +188,18 @@ def _layer_runs(
 
 
 def _givers(arrangement: Arrangement, members: Sequence[int], postponed: frozenset[int]) -> Mapping[int, int]:
-    """What is postponed -> the first act that is not, of those that it follows from."""
+    """What is postponed -> the first act that is not, of those that it follows from, or others that wait with it.
+
+    Itself where it follows from another layer.
+    """
     written: dict[int, int] = {}
     found: dict[int, int] = {}
     for index in members:
         action = arrangement.actions[index]
         if index in postponed:
-            found[index] = min(written[tensor] for tensor in action.reads if tensor in written)
-        written.update(dict.fromkeys(action.writes, found.get(index, index)))
+            givers = {found.get(written[tensor], written[tensor]) for tensor in action.reads if tensor in written}
+            first = min(givers, default=index)
+            found |= {other: first for other, giver in found.items() if giver in givers}
+            found[index] = first
+        written.update(dict.fromkeys(action.writes, index))
     return found
