@@ -441,5 +441,5 @@ def _by_stages_ns(work: LeastWork, config: PlanConfig) -> int:
         times[:, stage, lap] = layers[:, end - run : end].sum(1)
     messages, once = np.zeros(len(runs) - 1, np.int64), np.zeros(config.pp, np.int64)
     forward, backward, weight = times
-    found = PipelineTimes(forward, backward, weight, messages, messages, once, once)
+    found = PipelineTimes(forward, backward, weight, messages, messages, once, once, once)
     return makespan_ns(config.schedule, config.num_micro_batches, found)

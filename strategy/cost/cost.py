@@ -86,7 +86,7 @@ class CostModel:
         Of a flat collective between nodes that also `passes_inside` them, the port inside carries as many.
 
         Where computation slows down beside communication, both use the rank's device: computation for all its time,
-        communication for that share of the time in which it moves bytes, part after part.
+        communication for that share of its price, since its kernel is there from the first hop to the last.
         """
         price_ns = to_ns(self.seconds(features))
         here = self.cluster.around(rank)
@@ -97,19 +97,18 @@ class CostModel:
             )
         most: dict[str, int] = {}
         demands: dict[str, int] = {}
-        moving_ns = 0
         for part, nbytes in zip(features.parts or (features,), sent_nbytes or (features.nbytes,), strict=True):
             ports = ports_on_the_way(here, part)
             if passes_inside and not features.parts and part.level == "inter":
                 ports = (*ports, "intra")
             nominal = self.coefficients_of(part).s_per_byte * min(port_rate(here, port) for port in ports)
-            moving_ns += max(time_alone_ns(round(part.nbytes * nominal), port_rate(here, port)) for port in ports)
             for port in ports:
                 most[port] = most.get(port, 0) + round(part.nbytes * nominal)
                 demands[port] = demands.get(port, 0) + round(nbytes * nominal)
         longest_ns = max(time_alone_ns(n, port_rate(here, port)) for port, n in most.items())
         if features.level and slowdown:
-            demands[DEVICE] = int(slowdown * moving_ns)
+            demands[DEVICE] = int(slowdown * price_ns)
+            longest_ns = max(longest_ns, demands[DEVICE])
         used = tuple((port_name(port, rank), nbytes) for port, nbytes in demands.items() if nbytes)
         return Work(max(0, price_ns - longest_ns), used)
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from strategy.base.compiled import compiled
-from strategy.layout.makespan import IntArray, PipelineTimes, by_leg
+from strategy.layout.makespan import IntArray, PipelineTimes, by_leg, late_by_leg
 from strategy.layout.merged_order import MergedOrder, merged_order
 from strategy.layout.schedule import Schedule, at_position
 
@@ -64,7 +64,8 @@ def straight_path(schedule: Schedule, num_micro_batches: int, times: PipelineTim
     messages = [each[: times.stages - 1] for each in (times.forward_message_ns, times.backward_message_ns)]
     fill, drain = (np.append(0, np.cumsum(one[:-1] + way)) for one, way in zip((forward, back), messages, strict=True))
     own = m * (times.forward_ns + times.backward_ns + times.weight_ns).sum(1)
-    ends = own + fill + (times.after_ns if splits else drain + times.after_ns[0])
+    late = np.cumsum(np.append(0, times.late_ns[1:]))
+    ends = own + fill + (times.after_ns if splits else drain + late + times.after_ns[0])
     stage = int(ends.argmax())
     places = times.stages * times.laps
     alone = np.array([m * (at_position(schedule, times.stages, place)[0] == stage) for place in range(places)])
@@ -72,6 +73,7 @@ def straight_path(schedule: Schedule, num_micro_batches: int, times: PipelineTim
     ahead, behind = alone + passed, alone + passed * (not splits)
     ways = passed[:-1].astype(np.int64)
     moves = {"forward_message_ns": ways, "backward_message_ns": ways * (not splits)}
+    moves["late_ns"] = np.append(0, ways[: times.stages - 1]) * (not splits)
     return Paths(_path(schedule, times, (ahead, behind, behind), moves, 0, stage if splits else 0), 1)
 
 
@@ -80,7 +82,7 @@ def even_paths(schedule: Schedule, stages: int, laps: int, num_micro_batches: in
     """Paths that together pass all stages about alike: from the begin of each to its end where it is twice as slow."""
     chunks, step = np.ones((stages, laps), np.int64), np.zeros(stages, np.int64)
     messages = np.zeros(stages * laps - 1, np.int64)
-    times = PipelineTimes(chunks, chunks, chunks, messages, messages, step, step, overlaps)
+    times = PipelineTimes(chunks, chunks, chunks, messages, messages, step, step, step, overlaps)
     total = _chunks(schedule, num_micro_batches, times)
     found = []
     for stage in range(stages):
@@ -90,7 +92,7 @@ def even_paths(schedule: Schedule, stages: int, laps: int, num_micro_batches: in
         slower, ends = chunks.copy(), step.copy()
         slower[stage] = 2
         ends[stage] = 6 * total  # no path from elsewhere, or to elsewhere, is as long
-        one = PipelineTimes(slower, slower, slower, messages, messages, ends, ends, overlaps)
+        one = PipelineTimes(slower, slower, slower, messages, messages, ends, ends, step, overlaps)
         found.append(critical_path(schedule, num_micro_batches, one).counts)
     together = {name: sum(getattr(path, name) for path in found) for name in ARRAYS}
     return Paths(replace(times, **together), stages)
@@ -113,11 +115,14 @@ def _followed(schedule: Schedule, m: int, times: PipelineTimes) -> PipelineTimes
     lasts, messages = by_leg(order, schedule, times)
     begin, end = order.section_at[1:3]
     legs = np.concatenate([order.legs[:begin], np.tile(order.legs[begin:end], order.turns[1]), order.legs[end:]])
-    passed, sent, ends = np.zeros_like(order.stage), np.zeros_like(order.stage), np.zeros(2, np.int64)
-    _follow(order, legs, lasts[0], messages[0], times.overlaps, times.before_ns, times.after_ns, passed, sent, ends)
+    (late,) = late_by_leg(order, times)
+    passed, sent, sent_last = (np.zeros_like(order.stage) for _ in range(3))
+    ends, once = np.zeros(2, np.int64), (times.before_ns, times.after_ns)
+    _follow(order, legs, lasts[0], messages[0], late, times.overlaps, *once, passed, sent, sent_last, ends)
     by_phase = passed.reshape(-1, times.stages * times.laps)
     forward, backward = sent.reshape(by_phase.shape)[:2]
     moves = {"forward_message_ns": forward[:-1], "backward_message_ns": backward[1:]}
+    moves["late_ns"] = sent_last.reshape(by_phase.shape)[1, : times.stages]
     return _path(schedule, times, (by_phase[0], by_phase[1], by_phase[-1]), moves, *ends)
 
 
@@ -131,7 +136,7 @@ def _path(
 ) -> PipelineTimes:
     """A path by its chunks of each phase, by place, the messages that it follows, and the stages of its ends.
 
-    A message that keeps its sender busy is passed with the chunk that sends it.
+    Those of last chunks are late. A message that keeps its sender busy is passed with the chunk that sends it.
     """
     stages, laps = times.stages, times.laps
     found = {name: np.zeros_like(getattr(times, name)) for name in ARRAYS}
@@ -144,6 +149,7 @@ def _path(
         crosses = np.array([here[0] != there[0] for here, there in pairwise(at)], np.int64)
         found["forward_message_ns"] = chunks[0][:-1] * crosses
         found["backward_message_ns"] = chunks[1][1:] * crosses
+        found["late_ns"] = moves.get("late_ns", found["late_ns"])
     found["before_ns"][first] = 1
     found["after_ns"][last] = 1
     return PipelineTimes(**found, overlaps=times.overlaps)
@@ -153,9 +159,11 @@ def _through_gpipe(m: int, times: PipelineTimes) -> PipelineTimes:
     """Both passes are tandems, the second one of which begins on every stage when the first one has ended there."""
     stages = times.stages
     forward, backward = times.forward_ns[:, 0], (times.backward_ns + times.weight_ns)[:, 0]
-    ahead = _tandem(m, times.before_ns, forward, times.forward_message_ns, times.overlaps)
+    in_time = np.zeros_like(times.late_ns)
+    ahead = _tandem(m, times.before_ns, forward, times.forward_message_ns, in_time, times.overlaps)
     turned = np.array([end for end, _, _ in ahead[::-1]])
-    back = _tandem(m, turned, backward[::-1], times.backward_message_ns[::-1], times.overlaps)
+    late = times.late_ns[::-1]
+    back = _tandem(m, turned, backward[::-1], times.backward_message_ns[::-1], late, times.overlaps)
     last = max(range(stages), key=lambda stage: back[stages - 1 - stage][0] + int(times.after_ns[stage]))
     _, turn, slow_back = back[stages - 1 - last]
     _, first, slow_ahead = ahead[stages - 1 - turn]
@@ -165,23 +173,27 @@ def _through_gpipe(m: int, times: PipelineTimes) -> PipelineTimes:
     moves = {"forward_message_ns": counts[0, :-1].copy(), "backward_message_ns": counts[1, 1:].copy()}
     moves["forward_message_ns"][turn:] = 0
     moves["backward_message_ns"][:last] = 0
+    moves["late_ns"] = np.zeros_like(times.late_ns)
+    moves["late_ns"][last + 1 : slow_back + 1] = 1
     counts[0, slow_ahead] += m - 1
     counts[1, slow_back] += m - 1
     return _path(Schedule.GPIPE, times, (counts[0], counts[1], counts[1]), moves, first, last)
 
 
 def _tandem(
-    m: int, begins: IntArray, lasts: IntArray, messages: IntArray, overlaps: bool
+    m: int, begins: IntArray, lasts: IntArray, messages: IntArray, late: IntArray, overlaps: bool
 ) -> Sequence[tuple[int, int, int]]:
     """(when it ends, on which stage the longest path to there begins, where it stays) of every stage."""
     ways = [0, *np.cumsum(lasts[:-1] + messages).tolist()]
     busy = (lasts + (0 if overlaps else np.append(messages, 0))).tolist()
+    later = [0, *np.cumsum(late[:-1]).tolist()]
     found = [(-1, 0, 0)] * len(busy)
     for first, begin in enumerate(begins.tolist()):
         slowest = first
         for stage in range(first, len(busy)):
-            slowest = max(slowest, stage, key=busy.__getitem__)
+            slowest = max(slowest, stage, key=lambda turn: (m - 1) * busy[turn] - later[turn])
             end = begin + ways[stage] - ways[first] + busy[stage] + (m - 1) * busy[slowest]
+            end += later[stage] - later[slowest]
             found[stage] = max(found[stage], (end, first, slowest), key=lambda path: path[0])
     return found
 
@@ -192,14 +204,19 @@ def _follow(
     legs: IntArray,
     last: IntArray,
     message: IntArray,
+    late: IntArray,
     overlaps: bool,
     before: IntArray,
     after: IntArray,
     passed: IntArray,
     sent: IntArray,
+    sent_last: IntArray,
     ends: IntArray,
 ) -> None:
-    """Writes how many chunks of every leg the longest path passes, whose messages it follows, and where it ends."""
+    """Writes how many chunks of every leg the longest path passes, whose messages it follows, and where it ends.
+
+    `sent_last` are those of the messages that are of the last chunk of their leg.
+    """
     stage, source = order.stage, order.source
     mask = order.width - 1
     free = before.copy()
@@ -209,15 +226,18 @@ def _follow(
     counts = np.zeros(stage.size, np.int64)
     waited_for = np.empty(legs.size, np.int64)
     waits = np.empty(legs.size, np.bool_)
+    number = legs.size // stage.size
+    is_last = np.zeros(legs.size, np.bool_)
     for entry in range(legs.size):
         leg = legs[entry]
         s, slot = stage[leg], counts[leg] & mask
         counts[leg] += 1
+        is_last[entry] = counts[leg] == number
         arrived = arrives[source[leg], slot]
         waits[entry] = arrived > free[s]
         waited_for[entry] = sender[source[leg], slot] if waits[entry] else latest[s]
         ended = max(free[s], arrived) + last[leg]
-        arrives[leg, slot] = ended + message[leg]
+        arrives[leg, slot] = ended + message[leg] + (late[leg] if is_last[entry] else 0)
         sender[leg, slot] = entry
         latest[s] = entry
         free[s] = ended if overlaps else ended + message[leg]
@@ -230,4 +250,5 @@ def _follow(
         ends[0] = stage[legs[entry]]
         if waits[entry]:
             sent[legs[waited_for[entry]]] += 1
+            sent_last[legs[waited_for[entry]]] += is_last[waited_for[entry]]
         entry = waited_for[entry]

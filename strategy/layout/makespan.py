@@ -5,6 +5,8 @@ the stage is free:
 
     begin(chunk) = max(end of the chunk before it on the stage, end of the chunk that sends to it + message)
 
+What slows down the last backward pass of a stage delays, besides what comes after it there, the message that it sends.
+
 The vector of all ends after one turn of what repeats is a max-plus linear function of that after the turn before. So
 from some turn on it advances by the same amount every few turns (Baccelli et al. 1992, Synchronization and Linearity,
 section 3.7). A turn after which everything that later chunks can see is as it was after an earlier one, but for one
@@ -47,6 +49,7 @@ class PipelineTimes:
         backward_message_ns: (places - 1,), back from the next place.
         before_ns: (stages,), before the first chunk of a step: parameters are gathered.
         after_ns: (stages,), after the last chunk: gradients are exchanged, parameters updated.
+        late_ns: (stages,), so much later the last backward pass of a step sends its message on the first lap.
         overlaps: whether messages travel beside computation; else they keep the sender busy, too.
     """
 
@@ -57,6 +60,7 @@ class PipelineTimes:
     backward_message_ns: IntArray
     before_ns: IntArray
     after_ns: IntArray
+    late_ns: IntArray
     overlaps: bool = True
 
     def __post_init__(self) -> None:
@@ -67,7 +71,7 @@ class PipelineTimes:
         shapes = {
             **dict.fromkeys(("forward_ns", "backward_ns", "weight_ns"), shape),
             **dict.fromkeys(("forward_message_ns", "backward_message_ns"), (*cases, stages * laps - 1)),
-            **dict.fromkeys(("before_ns", "after_ns"), (*cases, stages)),
+            **dict.fromkeys(("before_ns", "after_ns", "late_ns"), (*cases, stages)),
         }
         for name, wanted in shapes.items():
             given = getattr(self, name)
@@ -122,21 +126,22 @@ def _makespans_ns(schedule: Schedule, m: int, times: PipelineTimes) -> IntArray:
     before, after = (np.array(each, order="C").reshape(-1, times.stages) for each in (times.before_ns, times.after_ns))
     found = np.empty(len(before), np.int64)
     entries = int(np.diff(order.section_at) @ order.turns)
-    _run.worth(len(found) * entries)(order, lasts, messages, times.overlaps, before, after, found)
+    late = late_by_leg(order, times)
+    _run.worth(len(found) * entries)(order, lasts, messages, late, times.overlaps, before, after, found)
     return found
 
 
 def _gpipe(m: int, times: PipelineTimes) -> IntArray:
     """The longest path."""
     cases = times.before_ns.size // times.stages
-    given = times.forward_ns, times.backward_ns + times.weight_ns, times.before_ns, times.after_ns
-    forward, backward, before, after = (np.array(each, order="C").reshape(cases, times.stages) for each in given)
+    given = times.forward_ns, times.backward_ns + times.weight_ns, times.before_ns, times.after_ns, times.late_ns
+    forward, backward, before, after, late = (np.array(each, order="C").reshape(cases, times.stages) for each in given)
     ahead, back = np.zeros_like(forward), np.zeros_like(forward)
     ahead[:, :-1] = times.forward_message_ns
     back[:, 1:] = times.backward_message_ns
     found = np.empty(len(before), np.int64)
     steps = len(found) * times.stages**2
-    _longest.worth(steps)(m, forward, backward, ahead, back, times.overlaps, before, after, found)
+    _longest.worth(steps)(m, forward, backward, ahead, back, late, times.overlaps, before, after, found)
     return found
 
 
@@ -146,6 +151,7 @@ def _check_length(m: int, times: PipelineTimes) -> None:
     messages = (times.forward_message_ns, times.backward_message_ns)
     most = sum(m * each.max(initial=0).item() * times.stages * times.laps for each in (*per_micro_batch, *messages))
     most += sum(each.max(initial=0).item() for each in (times.before_ns, times.after_ns))
+    most += times.late_ns.max(initial=0).item() * times.stages
     if most >= LONGEST_NS:
         raise InputError("a step is too long to be counted", where="times", got=most, expected=f"< {LONGEST_NS} ns")
 
@@ -168,11 +174,20 @@ def by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tupl
     return np.ascontiguousarray(np.hstack(parts)), messages * heard[:-1]
 
 
+def late_by_leg(order: MergedOrder, times: PipelineTimes) -> IntArray:
+    """(cases, legs): how much later the last chunk of a leg sends its message."""
+    late = times.late_ns.reshape(-1, times.stages)
+    found = np.zeros((len(late), order.stage.size), np.int64)
+    found[:, times.stages * times.laps :][:, : times.stages] = late  # places of the first lap are stages
+    return found
+
+
 @compiled
 def _run(
     order: MergedOrder,
     lasts: IntArray,
     messages: IntArray,
+    late: IntArray,
     overlaps: bool,
     before: IntArray,
     after: IntArray,
@@ -185,6 +200,11 @@ def _run(
     free = np.empty(before.shape[1], np.int64)
     arrives = np.zeros((num_legs + 1, order.width), np.int64)  # the last row is that of no message
     counts = np.empty(num_legs, np.uint64)
+    left = np.empty(num_legs, np.int64)
+    number = np.int64(0)
+    for section in range(order.turns.size):
+        number += (order.section_at[section + 1] - order.section_at[section]) * order.turns[section]
+    number //= num_legs
     one = np.uint64(1)
     busy = np.empty(num_legs, np.int64)
     states = np.empty((2, free.size + num_legs * order.width), np.int64)
@@ -195,6 +215,7 @@ def _run(
             busy[:] = message
         free[:] = before[case]
         counts[:] = 0
+        left[:] = number
         for section in range(order.turns.size):
             begin, end = np.uint64(order.section_at[section]), np.uint64(order.section_at[section + 1])
             turns = order.turns[section]
@@ -206,8 +227,9 @@ def _run(
                     leg = legs[entry]
                     slot = counts[leg] & mask
                     counts[leg] += one
+                    left[leg] -= 1
                     ended = max(free[stage[leg]], arrives[source[leg], slot]) + last[leg]
-                    arrives[leg, slot] = ended + message[leg]
+                    arrives[leg, slot] = ended + message[leg] + (0 if left[leg] else late[case, leg])
                     free[stage[leg]] = ended + busy[leg]
                 turn += 1
                 if turns - turn < 2 or keep_at < 0:
@@ -217,10 +239,11 @@ def _run(
                     if _shifted(states[0], states[1], size):
                         # from here on every `period` turns add `shift`
                         period, shift = turn - kept, free[0] - states[0, 0]
-                        skipped = (turns - turn) // period
+                        skipped = (turns - turn - 1) // period  # the last turn may have the last chunk of a leg
                         for s in range(free.size):
                             free[s] += skipped * shift
                         for leg in range(num_legs):
+                            left[leg] -= skipped * period * np.int64(end - begin) // num_legs
                             for slot in range(order.width):
                                 arrives[leg, slot] += skipped * shift
                         turn += skipped * period
@@ -242,6 +265,7 @@ def _longest(
     backward: IntArray,
     ahead: IntArray,
     back: IntArray,
+    late: IntArray,
     overlaps: bool,
     before: IntArray,
     after: IntArray,
@@ -249,32 +273,38 @@ def _longest(
 ) -> None:
     """Writes the makespan of every case under GPipe."""
     stages = before.shape[1]
-    begins = np.empty(stages, np.int64)
-    ends = np.empty(stages, np.int64)
+    begins, ends = np.empty(stages, np.int64), np.empty(stages, np.int64)
+    in_time = np.zeros(stages, np.int64)
     for case in range(before.shape[0]):
         begins[:] = before[case]
-        _tandem(m, begins, forward[case], ahead[case], overlaps, ends)
+        _tandem(m, begins, forward[case], ahead[case], in_time, overlaps, ends)
         # backwards, the last stage is the first one
         begins[:] = ends[::-1]
-        _tandem(m, begins, backward[case, ::-1], back[case, ::-1], overlaps, ends)
+        _tandem(m, begins, backward[case, ::-1], back[case, ::-1], late[case, ::-1], overlaps, ends)
         found[case] = 0
         for s in range(stages):
             found[case] = max(found[case], ends[stages - 1 - s] + after[case, s])
 
 
 @compiled
-def _tandem(m: int, begins: IntArray, lasts: IntArray, messages: IntArray, overlaps: bool, ends: IntArray) -> None:
-    """Writes when every stage has done m chunks and, where it sends itself, has sent their messages."""
+def _tandem(
+    m: int, begins: IntArray, lasts: IntArray, messages: IntArray, late: IntArray, overlaps: bool, ends: IntArray
+) -> None:
+    """Writes when every stage has done m chunks and, where it sends itself, has sent their messages.
+
+    From the stage on where a path takes its m - 1 turns it follows the last micro-batch, whose messages are late.
+    """
     for s in range(begins.size):
         ends[s] = 0
     for first in range(begins.size):
         passed = begins[first]
-        slowest = 0
+        turns = later = 0
         for s in range(first, begins.size):
             busy = lasts[s] if overlaps else lasts[s] + messages[s]
-            slowest = max(slowest, busy)
-            ends[s] = max(ends[s], passed + busy + (m - 1) * slowest)
+            turns = max(turns, (m - 1) * busy - later)
+            ends[s] = max(ends[s], passed + busy + turns + later)
             passed += lasts[s] + messages[s]
+            later += late[s]
 
 
 @compiled

@@ -7,6 +7,11 @@ gathered while the first one runs, gradients are exchanged while the last one do
     chunk   = max(own + slowed x (overlapped + messages to it and from it),  overlapped)
     before  = own + max(slowed x overlapped,  overlapped / laps - room of the first chunk)
     after   = own + max(slowed x overlapped,  overlapped / laps - room of the last chunk)      room = chunk - overlapped
+    message = message - slowed x message;  of the last backward pass of a stage + slowed x overlapped after it / laps
+
+A chunk that waits for a message does not run beside it, so that this one does not slow it down. What gradients are
+exchanged beside a last backward pass delays what that one hands on: the exchanges of all stages add up as the pipeline
+drains. Where gradients of weights are chunks of their own, a stage ends with these, which hand on nothing.
 
 A step is the makespan of these under the schedule: the longest of all paths, each of which is a linear function of all
 times, for every maximum is that of two linear functions (`mean_path`). The parameters of the first lap, which alone are
@@ -153,12 +158,23 @@ def in_ticks(schedule: Schedule, times: StepTimes) -> PipelineTimes:
         found.forward,
         found.backward,
         found.weight,
-        TICKS * times.forward_message_ns,
-        TICKS * times.backward_message_ns,
+        waited_ticks(times) * times.forward_message_ns,
+        waited_ticks(times) * times.backward_message_ns,
         found.before,
         found.after,
+        late_ticks(schedule, times) * times.after_overlapped_ns,
         times.overlap.allowed,
     )
+
+
+def waited_ticks(times: StepTimes) -> int:
+    """Of a nanosecond of a message, for the chunk that waits for it."""
+    return TICKS - times.overlap.slowed_ticks
+
+
+def late_ticks(schedule: Schedule, times: StepTimes) -> int:
+    """Of a nanosecond of what is done beside the last chunk of a stage, for the message of that chunk."""
+    return 0 if schedule.splits_backward else times.overlap.slowed_ticks // times.laps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +212,7 @@ def mean_path(schedule: Schedule, times: StepTimes, paths: Paths) -> MeanPath:
         chunk[:, 0] -= late
         for each in hidden_behind:
             found[OVERLAPPED[each]][:, 0] += TICKS * late
+    found["after_overlapped_ns"] += late_ticks(schedule, times) * counts.late_ns
     passes = {"forward_ns": forward, "backward_ns": backward, "weight_ns": weight}
     if not schedule.splits_backward:
         passes["weight_ns"] = backward
@@ -205,8 +222,8 @@ def mean_path(schedule: Schedule, times: StepTimes, paths: Paths) -> MeanPath:
         found[OVERLAPPED[name]] += TICKS * (often - own) + slowed * own
         if name in MESSAGES:
             found[MESSAGES[name]] += slowed * exposed.ends_of_messages(own)
-    found["forward_message_ns"] += TICKS * counts.forward_message_ns
-    found["backward_message_ns"] += TICKS * counts.backward_message_ns
+    found["forward_message_ns"] += waited_ticks(times) * counts.forward_message_ns
+    found["backward_message_ns"] += waited_ticks(times) * counts.backward_message_ns
     return MeanPath(StepTimes(**found, overlap=times.overlap), TICKS * paths.number)
 
 

@@ -103,6 +103,7 @@ def random_splits(rng: random.Random, p: int, laps: int) -> PipelineTimes:
         *(draw.integers(0, message + 1, (SPLITS, p * laps - 1)) for _ in range(2)),
         split(p, most=step * rng.choice((0, 1))),
         split(p, most=step),
+        split(p, most=step),
         overlaps=rng.random() < 0.5,
     )
 

@@ -9,8 +9,9 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 done once, of what is made of variables alone, and of what only the update needs.
     objective   every stage runs its chunks in the order of the schedule, each as soon as the stage is free and its
                 message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
-                its own acts, which what is counted apart and messages slow down, or as what is counted apart. What is
-                done once hides behind the first chunk, or behind the last one, or slows it down
+                its own acts, which what is counted apart and messages slow down, or as what is counted apart; one that
+                waits for its message is not slowed down by that. What is done once hides behind the first chunk, or
+                behind the last one, or slows it down; so what that sends, a backward pass, leaves later
     memory      every tensor takes its largest piece, in whole lines of 64 bytes, in all its blocks, while it lives
 
 What an act costs is the cost model's to say, which acts there are and how long tensors live is the arrangement's.
@@ -376,7 +377,9 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 order[stage].pop(0)
                 took, _ = chunk(phase, stage, lap)
                 end = (free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])) + took
-                message = PARTS_OF_NS * columns.get(("message", phase, place), zero)
+                message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
+                if phase is Phase.BACKWARD and not order[stage]:
+                    message = message + slow // laps * columns.get(("after", stage, "apart"), zero)
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
                 free[stage] = end if pipeline.overlaps else end + message
     ends = [free[s] + once("after", s, chunk(last[s][0], s, last[s][1])[1]) for s in range(p)]

@@ -44,7 +44,9 @@ def makespan_by_chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
                     continue
                 messages = times.forward_message_ns if ahead else times.backward_message_ns
                 message = 0 if at_position(schedule, p, target)[0] == stage else int(messages[min(place, target)])
-                arrived[chunk.phase, target, chunk.micro_batch] = free[stage] + message
+                is_last = chunk.phase is Phase.BACKWARD and (chunk.lap, chunk.micro_batch) == (0, m - 1)
+                late = int(times.late_ns[stage]) if is_last else 0
+                arrived[chunk.phase, target, chunk.micro_batch] = free[stage] + message + late
                 free[stage] += 0 if times.overlaps else message
         assert sum(map(len, waiting)) < before, "the stages wait for one another"
     return max(time + int(after) for time, after in zip(free, times.after_ns, strict=True))
@@ -75,6 +77,6 @@ def random_times(
     return PipelineTimes(
         *(some(p, laps) for _ in range(3)),
         *(some(p * laps - 1, longest=message) for _ in range(2)),
-        *(some(p, longest=step) for _ in range(2)),
+        *(some(p, longest=step) for _ in range(3)),
         overlaps=rng.random() < 0.5,
     )

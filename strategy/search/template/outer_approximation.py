@@ -277,7 +277,7 @@ class OuterApproximation:
 
     def _longest(self, config: PlanConfig, point: FloatArray, *, exact: bool) -> tuple[Path, FloatArray]:
         """The longest path of a point in `UNITS`, or the longest straight one; how often it passes everything."""
-        times_ns = (point * UNITS)[: MESSAGES.stop].astype(np.int64)
+        times_ns = np.clip(point * UNITS, 0, MOST_NS)[: MESSAGES.stop].astype(np.int64)  # a solution is not exact
         counts = longest_path(config, self.layers, times_ns, overlap=self.overlap, exact=exact)
         return Path(tuple(times_ns.tolist()), exact), counts / TICKS
 

@@ -53,7 +53,7 @@ def test_short_loops_of_one_process_load_no_compiler() -> None:
     program = (
         "import sys; from strategy.layout.makespan import *; from strategy.layout.schedule import Schedule\n"
         "one, step = np.ones((2, 1), np.int64), np.ones(2, np.int64)\n"
-        "times = PipelineTimes(one, one, one, step[1:], step[1:], step, step)\n"
+        "times = PipelineTimes(one, one, one, step[1:], step[1:], step, step, step)\n"
         "print([makespan_ns(schedule, 4, times) for schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)])\n"
         "print(sorted({'numba', 'llvmlite', 'scipy'} & set(sys.modules)))"
     )

@@ -26,7 +26,8 @@ def times_of(p: int, laps: int, forward: Any, backward: Any, weight: Any, **more
         np.array(np.broadcast_to(np.reshape(each, (-1, 1)), (p, laps)), np.int64)
         for each in (forward, backward, weight)
     ]
-    parts = {"forward_message_ns": p * laps - 1, "backward_message_ns": p * laps - 1, "before_ns": p, "after_ns": p}
+    parts = dict.fromkeys(("forward_message_ns", "backward_message_ns"), p * laps - 1)
+    parts |= dict.fromkeys(("before_ns", "after_ns", "late_ns"), p)
     return PipelineTimes(*chunks, **{**{name: np.zeros(size, np.int64) for name, size in parts.items()}, **more})
 
 

@@ -34,7 +34,7 @@ def equal_stages(schedule: Schedule, p: int, m: int, totals: tuple[float, float,
     laps = schedule.default_laps
     times = [np.full((p, laps), round(SCALE * total / (p * laps))) for total in totals[:3]]
     none, step = np.zeros(p * laps - 1, np.int64), np.full(p, round(SCALE * totals[3] / p))
-    return makespan_ns(schedule, m, PipelineTimes(*times, none, none, 0 * step, step)) / SCALE
+    return makespan_ns(schedule, m, PipelineTimes(*times, none, none, 0 * step, step, 0 * step)) / SCALE
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

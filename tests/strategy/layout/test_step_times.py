@@ -79,13 +79,28 @@ def test_where_nothing_overlaps_nothing_is_slowed_down() -> None:
     assert step_ns(Schedule.ONE_F_ONE_B, 2, times) == 400
 
 
-def test_messages_slow_down_the_chunks_at_both_ends() -> None:
+def test_messages_slow_down_the_chunks_at_both_ends_but_for_the_one_that_waits() -> None:
+    """Of 100 ns, and 10 more beside a message of 40; the second stage waits for the first message, then for none."""
     found = no_times(2, 1)
     found["forward_ns"][:], found["forward_message_ns"][:] = 100, 40
     plain = StepTimes(**found, overlap=Overlap(allowed=True))
     slowed = replace(plain, overlap=QUARTER)
-    assert step_ns(Schedule.GPIPE, 1, plain) == 240
-    assert step_ns(Schedule.GPIPE, 1, slowed) == 260
+    assert [step_ns(Schedule.GPIPE, m, plain) for m in (1, 2)] == [240, 340]
+    assert [step_ns(Schedule.GPIPE, m, slowed) for m in (1, 2)] == [110 + 30 + 110, 110 + 30 + 2 * 110]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "laps", "more_ns"),
+    [(Schedule.GPIPE, 1, 30), (Schedule.ONE_F_ONE_B, 1, 30), (Schedule.ZB_H1, 1, 10), (Schedule.INTERLEAVED, 2, 20)],
+)
+def test_exchanges_beside_the_last_backward_passes_add_up(schedule: Schedule, laps: int, more_ns: int) -> None:
+    """40 ns on each of three stages slow down by 10: on every stage but with weight gradients last; by lap the half."""
+    found = no_times(3, laps)
+    for name in ("forward_ns", "backward_ns", "weight_ns"):
+        found[name][:] = 100
+    plain = StepTimes(**found, overlap=QUARTER)
+    exchanging = replace(plain, after_overlapped_ns=np.full(3, 40))
+    assert step_ns(schedule, 3, exchanging) - step_ns(schedule, 3, plain) == more_ns
 
 
 def test_paths_are_as_long_as_the_step_and_no_longer_than_others() -> None:

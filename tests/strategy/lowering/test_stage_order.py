@@ -17,6 +17,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.protocol import admit
 from strategy.sbp.tensor import Rate
+from tests.support.random_plans import random_plan_case
 from tests.support.small_plans import config_of, deduced_plan, request
 
 MODEL = GptConfig(layers=4, width=8, heads=2, sequence=4, vocabulary=16)
@@ -64,30 +65,46 @@ def letter(plan: Plan, action: Action, *, gathers: bool) -> str:
 @pytest.mark.parametrize(
     ("pp", "schedule", "expected"),
     [
-        (1, "1f1b", ["f0 f1 f2 f3 b3 b2 t3 b1 t2 b0 t1 f0 t0 f1 f2 f3 b3 b2 t3 b1 t2 b0 t1 t0"]),
-        (2, "1f1b", ["f0 f1 f0 f1 b1 b0 t1 t0 b1 b0 t1 t0", "f2 f3 b3 b2 t3 f2 t2 f3 b3 b2 t3 t2"]),
-        (2, "gpipe", ["f0 f1 f0 f1 b1 b0 t1 t0 b1 b0 t1 t0", "f2 f3 f2 f3 b3 b2 t3 t2 b3 b2 t3 t2"]),
-        (2, "interleaved", ["f0 f2 b2 t2 b2 b0 t2 t0 b0 t0", "f1 f3 b3 f3 t3 b3 b1 t3 t1 b1 t1"]),
+        (1, "1f1b", ["f0 f1 f2 f3 b3 b2 t3 b1 t2 b0 t1 f0 f1 f2 f3 t0 b3 b2 t3 b1 t2 b0 t1 t0"]),
+        (2, "1f1b", ["f0 f1 f0 f1 b1 b0 t1 b1 t0 b0 t1 t0", "f2 f3 b3 b2 t3 f2 f3 t2 b3 b2 t3 t2"]),
+        (2, "gpipe", ["f0 f1 f0 f1 b1 b0 t1 b1 t0 b0 t1 t0", "f2 f3 f2 f3 b3 b2 t3 b3 t2 b2 t3 t2"]),
     ],
 )
 def test_sums_come_a_layer_later(pp: int, schedule: str, expected: list[str]) -> None:
-    """But for those of a chunk that the same passes of the next micro-batch follow."""
+    """And behind a chunk in between that exchanges nothing."""
     plan = plan_of(pp, schedule)
     assert drawn(plan) == expected
+    admit(program_of(plan))
+
+
+@pytest.mark.parametrize(("stage", "chunks"), [(0, "f0 f2 b2 b0"), (1, "f1 f3 b3 f3 b3 b1")])
+def test_in_chunks_of_one_layer_sums_come_right_before_what_is_exchanged_next(stage: int, chunks: str) -> None:
+    """Of each layer once, in the second backward pass, with or without a forward pass between the two."""
+    plan = plan_of(2, "interleaved")
+    arrangement = plan.priced.arrangement
+    lists, order = list(stage_order(plan.graph, arrangement, plan.pipeline, 2))[stage]
+    acts = [arrangement.actions[index] for number in order for index in lists[number]]
+    said = [letter(plan, act, gathers=False) for act in acts]
+    assert " ".join(in_turns(word for word in said if word and word[0] != "t")) == chunks
+    given = {t: act for act in arrangement.actions if act.kind.is_communication for t in act.writes}
+    are_sums = [word.startswith("t") for word in said]
+    takers = [(at, given[t]) for at, act in enumerate(acts) if are_sums[at] for t in act.reads if t in given]
+    right_before = sum(acts[at + 1] is giver for at, giver in takers)
+    assert len(takers) == 2 * right_before > 8
     admit(program_of(plan))
 
 
 @pytest.mark.parametrize(
     ("pp", "schedule", "expected"),
     [
-        (1, "1f1b", ["g0 g1 f0 g2 f1 g3 f2 f3 g3 g2 b3 b2 g1 t3 b1 g0 t2 b0 g0 t1 g1 f0 t0 g2 f1 g3 f2 f3 g3 g2 b3 b2 "
+        (1, "1f1b", ["g0 g1 f0 g2 f1 g3 f2 f3 g3 g2 b3 b2 g1 t3 b1 g0 t2 b0 g0 t1 g1 f0 g2 f1 g3 f2 f3 g3 t0 g2 b3 b2 "
                      "g1 t3 b1 g0 t2 b0 t1 t0"]),
-        (2, "gpipe", ["g0 g1 f0 f1 g0 g1 f0 f1 g1 b1 g0 b0 t1 t0 g1 b1 g0 b0 t1 t0",
-                      "g2 g3 f2 f3 g2 g3 f2 f3 g3 g2 b3 b2 t3 t2 g3 g2 b3 b2 t3 t2"]),
+        (2, "gpipe", ["g0 g1 f0 f1 g0 g1 f0 f1 g1 b1 g0 b0 g1 t1 b1 g0 t0 b0 t1 t0",
+                      "g2 g3 f2 g2 f3 g3 f2 f3 g3 g2 b3 b2 g3 t3 g2 b3 t2 b2 t3 t2"]),
     ],
 )  # fmt: skip
 def test_parameters_are_gathered_a_layer_earlier(pp: int, schedule: str, expected: list[str]) -> None:
-    """But for those of the first layer of a chunk that follows one of the same passes."""
+    """Also across chunks of the same passes, here of two layers."""
     plan = plan_of(pp, schedule, zero_stage=3)
     assert drawn(plan) == expected
     admit(program_of(plan))
@@ -134,6 +151,12 @@ def test_what_is_exchanged_once_per_step_comes_as_soon_as_it_is_whole() -> None:
     assert [arrangement.tensors[t].value for t in sorted(summed, key=summed.__getitem__)] == [
         arrangement.tensors[t].value for t in sorted(summed, key=sums.__getitem__)
     ]
+
+
+@pytest.mark.parametrize("seed", [0, 269])
+def test_orders_of_random_plans_do_not_hang(seed: int) -> None:
+    """Products in tiles, whose parts are taken together; a backward pass all of whose inputs come from the host."""
+    admit(random_plan_case(seed, pipeline=True, backend="cupy").program)
 
 
 def test_where_nothing_overlaps_nothing_is_postponed() -> None:

@@ -12,7 +12,7 @@ from strategy.base.budget import UNLIMITED
 from strategy.bounds.closed_forms import ClosedForms
 from strategy.bounds.layer_template import LayerTemplate
 from strategy.bounds.linear_step import memory_rows, stage_rows
-from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SUMS
+from strategy.bounds.point import AHEAD, HELD, MOVED, SAVED, SIZE, SUMS
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.critical_path import critical_path, length_ns, straight_path
@@ -106,6 +106,13 @@ def test_cuts_between_bound_and_mixes_close_the_gap(config: PlanConfig) -> None:
             assert mixed.step_ns == pytest.approx(found.step_ns(config, chosen.point), rel=1e-3)
         weights = (bound.weights + mixed.weights) / 2
     assert bound.step_ns >= 0.995 * mixed.step_ns
+
+
+def test_a_solution_a_little_below_zero_has_a_path() -> None:
+    """As far as a solver of linear programs may be off."""
+    config = PlanConfig(1, 2, 2, 2, 8, Schedule.ONE_F_ONE_B)
+    found = within(request(4, TRAINING, model=GPT, backend="cuda"), config)
+    assert found.step_ns(config, np.full(SIZE, -2.0)) < 0
 
 
 def test_what_mixes_hold_beyond_the_memory_has_its_price() -> None:
@@ -237,7 +244,8 @@ def test_straight_paths_are_not_longer(schedule: Schedule) -> None:
         for turn in range(8):
             chunks = [rng.integers(1, 100, (pp, laps)) if turn else np.full((pp, laps), 50) for _ in range(3)]
             steps, ways = [rng.integers(0, 40, pp) for _ in range(2)], [rng.integers(0, 9, pp * laps - 1)] * 2
-            times = PipelineTimes(*chunks, *ways, *steps, overlaps=bool(turn % 2))
+            late = np.random.default_rng(turn).integers(0, 40, pp) * (not schedule.splits_backward)
+            times = PipelineTimes(*chunks, *ways, *steps, late, overlaps=bool(turn % 2))
             straight, longest = (find(schedule, m, times).counts for find in (straight_path, critical_path))
             assert length_ns(straight, times) <= length_ns(longest, times) == makespan_ns(schedule, m, times)
             alike += length_ns(straight, times) == length_ns(longest, times)
