@@ -232,9 +232,9 @@ def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> i
 
 
 def _choices(config: PlanConfig) -> list[tuple[int, ...]]:
-    """Every choice of the axes of samples that have several ranks, fewest first."""
-    axes = [axis for axis in config.sample_axes if config.mesh[axis] > 1]
-    return [some for count in range(len(axes) + 1) for some in itertools.combinations(axes, count)]
+    """None of the axes along which parameters are alike, or all that have several ranks: they are taken as one."""
+    axes = tuple(axis for axis in config.replica_axes if config.mesh[axis] > 1)
+    return [(), axes] if axes else [()]
 
 
 def _least_ns(
@@ -258,12 +258,12 @@ def _least_ns(
     """
     if not is_shared(spec.shape, config) and config.zero_stage:
         return 0.0
-    found, samples = math.inf, len(config.sample_axes)
+    found, samples = math.inf, len(config.replica_axes)
     splits = [Split(dim) for dim in range(len(spec.shape))]
-    several = [axis for axis in config.sample_axes if config.mesh[axis] > 1]
-    whole: NdSbp = tuple(B if gathers or axis not in several else P for axis in config.sample_axes)
+    several = [axis for axis in config.replica_axes if config.mesh[axis] > 1]
+    whole: NdSbp = tuple(B if gathers or axis not in several else P for axis in config.replica_axes)
     others = B if gathers or to_all else P
-    along = [splits if axis in split else [others if axis in several else B] for axis in config.sample_axes]
+    along = [splits if axis in split else [others if axis in several else B] for axis in config.replica_axes]
     for parts, beside in itertools.product(itertools.product(*along), _layouts(spec, config.mesh[samples:])):
         ends: tuple[NdSbp, NdSbp] = (*whole, *beside), (*parts, *beside)
         if not all(is_legal_layout(spec.shape, end, config.mesh) for end in ends):

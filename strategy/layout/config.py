@@ -173,9 +173,9 @@ class PlanConfig:
         return (self.dp // self.ep, *experts, *context, self.tp)
 
     @property
-    def sample_axes(self) -> tuple[int, ...]:
-        """The axes of the mesh along which ranks have samples of their own."""
-        return (0, 1) if self.ep > 1 else (0,)
+    def replica_axes(self) -> tuple[int, ...]:
+        """The axes of the mesh along which ranks use the same parameters, but for those of experts."""
+        return tuple(range(len(self.mesh) - 1))
 
 
 def mesh_axes(cp: int, ep: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054) is a choice of layouts, and no 
 With owners, S(d) is O(k) everywhere: rank k holds a tensor whole, gradients are reduced to it, parameters broadcast.
 Small tensors stay whole. Other axes are free, so a tensor axis may split the same tensor again. Where experts are
 shared out, what they have is split by expert along that axis for good, and along the data axis in another dim as above;
-all else is along both axes what it is along the data axis.
+all else is along both axes what it is along the data axis, and so is everything along a context axis.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def shared_dim(shape: Shape, config: PlanConfig, *, among: Collection[int] | Non
         shape: of the logical tensor.
         config: degrees and the least number of elements.
         among: the dims that may be taken; without it, all.
-        of: so many ranks share; without it, all that have samples of their own.
+        of: so many ranks share; without it, all that use the same parameters.
 
     Returns:
         None where the tensor stays whole: it is small, or no dim is long enough to be cut by the tensor axis as well.
     """
     if math.prod(shape) < config.zero_min_size:
         return None
-    of = of or config.dp
+    of = of or config.dp * config.cp
     dims = [d for d, rows in enumerate(shape) if rows >= of * config.tp and (among is None or d in among)]
     return max(dims, key=lambda d: (shape[d] % of == 0, shape[d], -d), default=None)
 
@@ -107,7 +107,7 @@ def owners_of(graph: Graph, config: PlanConfig, stage_of: Mapping[str, int]) -> 
 
 @dataclass(frozen=True)
 class _Demands:
-    """What a stage demands of the layouts of ops along the axes of samples."""
+    """What a stage demands of the layouts of ops along the axes on which parameters are alike."""
 
     graph: Graph
     config: PlanConfig
@@ -124,7 +124,7 @@ class _Demands:
 
     @cached_property
     def of_op(self) -> dict[str, tuple[tuple[int, tuple[tuple[int, Sbp], ...]], ...]]:
-        """Op name -> (position among its layouts, the SBP along every axis of samples)."""
+        """Op name -> (position among its layouts, the SBP along every such axis)."""
         return {
             op.name: tuple(
                 (position, tuple(self._along(op, position, sbp)))
@@ -146,9 +146,9 @@ class _Demands:
         return not owned
 
     def _along(self, op: Op, position: int, sbp: Sbp) -> Iterator[tuple[int, Sbp]]:
-        """What is demanded along the data axis as (axis, SBP) of every axis of samples that has several ranks."""
+        """What is demanded along the data axis, as (axis, SBP) of every such axis that has several ranks."""
         name = (*op.inputs, *op.outputs, *op.updates)[position]
-        for axis in self.config.sample_axes:
+        for axis in self.config.replica_axes:
             if self.config.mesh[axis] > 1:
                 yield axis, BY_EXPERT if axis == EXPERT and self._is_of_experts(name) else sbp
 
@@ -201,7 +201,8 @@ class _Demands:
         free = set(range(len(shape)) if among is None else among)
         free -= self.cut.get(parameter, frozenset()) if parameter else frozenset()
         if self._is_of_experts(name):
-            dim = shared_dim(shape, self.config, among=free - {BY_EXPERT.dim}, of=self.config.mesh[DATA])
+            ranks = self.config.mesh[DATA] * self.config.cp
+            dim = shared_dim(shape, self.config, among=free - {BY_EXPERT.dim}, of=ranks)
         else:
             dim = shared_dim(shape, self.config, among=free)
         return B if dim is None else Split(dim)

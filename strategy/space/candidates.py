@@ -34,7 +34,7 @@ from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
 from strategy.space.deduce import Deduction
 from strategy.space.lighter_ends import lighter_runs
 from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
-from strategy.space.rules import AlongAxes, along_axes, one_but_for_experts
+from strategy.space.rules import AlongAxes, along_axes, one_but_for_experts, one_for_parameters
 from strategy.space.short_model import shortened
 from strategy.space.space import Keep, SearchSpace, all_of
 from strategy.space.stage_orders import runs_by_speed, stage_orders
@@ -54,8 +54,8 @@ FREE: Mapping[str, str] = {
 }
 """The rules of the axes in a search: those of samples follow these, the others are free but for positions."""
 
-WITHOUT_ZERO = {"data": "samples split", "expert": "experts split"}
-"""Rule of an axis of samples -> what is left of it where ZeRO says how parameters lie along it."""
+WITHOUT_ZERO = {"data": "samples split", "expert": "experts split", "context": "positions split"}
+"""Rule of an axis -> what is left of it where ZeRO says how parameters lie along it."""
 
 
 AS_PINNED = {"samples": "samples split", "experts": "experts split"}
@@ -482,6 +482,8 @@ def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
     kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
     if config.ep > 1 and mesh[0] > 1 and not pins.layouts:
         kept["experts"] = one_but_for_experts(graph)
+    if config.cp > 1 and mesh[0] > 1 and not pins.layouts:
+        kept["context"] = one_for_parameters(graph, config.axes.index("context"))
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
         kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)

@@ -187,6 +187,37 @@ def one_but_for_experts(graph: Graph) -> Callable[[Op, Signature], bool]:
     return keep
 
 
+def one_for_parameters(graph: Graph, axis: int) -> Callable[[Op, Signature], bool]:
+    """Whether parameters, their gradients and state take the first axis and another, of positions, as one."""
+    alike = _of_parameters(graph)
+
+    def keep(op: Op, signature: Signature) -> bool:
+        return all(nd_sbp[0] == nd_sbp[axis] for name, nd_sbp in named_layouts(op, signature) if name in alike)
+
+    return keep
+
+
+def _of_parameters(graph: Graph) -> frozenset[str]:
+    """Parameters and their state, what is made of one of them alone, and their gradients on the way to updates."""
+    shapes = {name: value.spec.shape for name, value in graph.values.items()}
+    ahead, behind = [value.name for value in graph.with_role(Role.VARIABLE)], list[str]()
+    for name in ahead:
+        op = graph.updater.get(name)
+        behind += [] if op is None else [one for one in op.inputs if shapes[one] == shapes[name]]
+    found = set(ahead)
+    while ahead:
+        name = ahead.pop()
+        more = [out for op in graph.consumers[name] for out in op.outputs if shapes[out] == shapes[name]]
+        ahead += [one for one in more if one not in found]
+        found.update(more)
+    while behind:
+        name = behind.pop()
+        producer = graph.producer.get(name)
+        found.add(name)
+        behind += [] if producer is None else [one for one in producer.inputs if shapes[one] == shapes[name]]
+    return frozenset(found)
+
+
 def _followed(
     graph: Graph,
     parts: int,
