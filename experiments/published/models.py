@@ -53,7 +53,6 @@ MODELS = {
     # 4.1 G multiply-adds and 11.1 M outputs of convolutions per image of 224 x 224.
     "resnet50v15": Shape(layers=1, conv_flop=8.2e9, conv_elements=11.1e6, conv_kernels=175, parameters=25.6e6),
 }  # fmt: skip
-VOCABULARY = {"bertbase": 30522}
 WITHOUT_PREDICTION_HEAD = "w/o MTP"
 """Multi-token prediction adds a layer and a second pass over the logits; rows say when it is off."""
 
