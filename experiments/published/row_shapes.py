@@ -15,6 +15,7 @@ from experiments.published.models import MODELS, plain
 from strategy.closed_form.job import Shape
 
 BERT_VOCABULARY = 30522
+_VOCABULARY = 131_072
 _MASKED = 0.16
 """Share of the positions whose logits BERT's own code computes; Megatron-Core computes all."""
 _DECODER_SHARE = 0.25
@@ -32,16 +33,16 @@ def shapes_of(cells: Cells, tp: int) -> list[Shape]:
     Raises:
         Unsupported: it has no dimensions and no public configuration, or a dimension that cannot be.
     """
-    if not cells["hidden"]:
-        name = plain(cells["model"])
+    words = cells["arch"].split()
+    name = plain(cells["model"])
+    if not cells["hidden"] or (words == ["hybrid"] and name in MODELS):  # dimensions, or the pattern, are blank
         if name not in MODELS:
             raise Unsupported(f"model: no dimensions given and no public configuration known of {cells['model']!r}")
         return [replace(MODELS[name], capped="tokendrop" in cells["model"])]
     hidden = count(cells, "hidden")
-    words = cells["arch"].split()
     kind = words[0] if words else "gpt"
     gated = kind == "llama" or "gated" in words
-    vocab = count(cells, "vocab", BERT_VOCABULARY if kind == "bert" else None)
+    vocab = count(cells, "vocab", BERT_VOCABULARY if kind == "bert" else _VOCABULARY)
     layers = count(cells, "layers") if cells["layers"] else layers_of(figure(cells, "params_b"), hidden, vocab)
     heads = [count(cells, "heads")] if cells["heads"] else possible_heads(hidden, tp)
     if not heads:

@@ -19,14 +19,14 @@ from strategy.hardware.devices import Generation, Maker
 _RATES: tuple[tuple[Generation | Maker, str], ...] = (
     (Generation.VOLTA, "single"), (Generation.VOLTA, "half"), (Generation.AMPERE, "half"), (Generation.HOPPER, "half"),
     (Generation.HOPPER, "eight"), (Generation.BLACKWELL, "half"), (Generation.BLACKWELL, "eight"),
-    (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"), (Maker.AMD, "half"), (Maker.AMD, "eight"),
+    (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"), (Maker.AMD, "half"),
     (Maker.GOOGLE, "half"), (Maker.GOOGLE, "eight"),
 )  # fmt: skip
 _RATE_PRIORS = {"single": 0.9, "half": 0.75, "eight": 0.6, "mx8": 0.6, "four": 0.45}
 FLASH = {generation: generation for generation in Generation} | {Generation.VOLTA: Generation.AMPERE}
 """Whose fused attention a generation's is like: no run on Volta has any."""
 _OTHERS = {Maker.AMD: Maker.AMD, Maker.GOOGLE: Maker.GOOGLE, Maker.INTEL: Maker.AMD}
-"""Whose rates the devices of other makers than NVIDIA take: of Intel's there are no runs."""
+"""Whose rates the devices of other makers than NVIDIA take: of Intel's there are no runs, of AMD's none in half."""
 CONSTANTS = (
     *(Constant(f"rate.{generation}.{precision}", _RATE_PRIORS[precision], 0.2,
                f"share of the dense peak that large products reach, {generation}, {precision}")

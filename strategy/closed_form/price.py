@@ -27,6 +27,10 @@ _NEWER_HOSTS = (Generation.HOPPER, Generation.BLACKWELL)
 """Generations whose nodes have faster processors than those of the A100."""
 _MESSAGE_KERNELS = 16
 """Calls to the host's libraries for one message to the next stage and one from it."""
+_SHARDING_KERNELS = 6
+"""Calls to the host's libraries to gather a layer's parameters, or to scatter its gradients."""
+_TIMED_BEFORE = 0.7
+"""Years before 2026-08 until which Megatron-Core's tests timed every part of a step between barriers: release 0.16."""
 _NEW_ROUTING = 0.2
 """Years before 2026-08 of the release that changed how experts are issued: Megatron-Bridge 26.06."""
 CONSTANTS = (
@@ -39,7 +43,7 @@ CONSTANTS = (
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
     *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel beside GPUs of {generation} over ampere's")
       for generation in _NEWER_HOSTS),
-    Constant("release.tested", 1.1, 0.1, "host seconds per kernel of Megatron-Core's tests for each year of age"),
+    Constant("release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over later ones"),
     Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
     Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core"),
@@ -211,6 +215,7 @@ class Pricing:
         context = moves.cp * j.attention_layers * 3 * c["pp.exposed"]
         exposed = np.where(moves.ep_far, c["ep.exposed.far"], c["ep.exposed"]) * expert + context
         issued = kernels + np.where(j.tp > 1, 3, 0) * work.collectives * (2 + again)
+        issued = issued + np.where(self._sharded, _SHARDING_KERNELS * (3 + again) * j.layers, 0.0)
         routed = work.routed_kernels * (2.9 + again)
         host = self._issue_s(c) * (issued - routed) + self._host_routed(c) * routed
         return Blocks(compute, self._tp.of(c) * tensor, exposed, host)
@@ -221,7 +226,7 @@ class Pricing:
 
     def _issue_s(self, c: Constants) -> Floats:
         """Host seconds per kernel, by system, processor and release."""
-        aged = np.where(self._aging, c["release.tested"] ** self.jobs.release, 1.0)
+        aged = np.where(self._aging & (self.jobs.release > _TIMED_BEFORE), c["release.tested"], 1.0)
         plain = np.where(self.jobs.plain_modules > 0, c["host.plain"], 1.0)
         return np.asarray(self._host.of(c) * self._cpu.of(c) * aged * plain, dtype=float)
 

@@ -101,7 +101,7 @@ def measure(jobs: Jobs) -> JobWork:
         tokens=tokens,
         recompute=again,
         collectives=np.where(images, 0.0, attention + dense_layers + j.mamba_layers + j.moe_layers),
-        routed_kernels=22 * j.moe_layers,
+        routed_kernels=_routed_kernels(jobs),
         edge_kernels=np.where(images, 0.0, _EDGE_KERNELS),
         gathered=forward.routed * j.etp,
     )
@@ -132,7 +132,7 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     sent = tokens * j.top_k * _routed_width(jobs) * nbytes * j.moe_layers / np.where(j.moe_layers > 0, j.tp, 1)
     conv = j.micro_batch * j.conv_flop
     images = nbytes * j.micro_batch * j.conv_elements
-    kernels = _kernels(jobs, unfused)
+    kernels = _kernels(jobs)
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
     return (
         Pass(forward, grouped, batched, fused_flop, scores, moved, scanned, cast, sent, conv, images, kernels),
@@ -219,16 +219,21 @@ def _moved_bytes(jobs: Jobs, tokens: Floats) -> Floats:
     return _element_nbytes(jobs) * tokens * (outer + inner / j.tp)
 
 
-def _kernels(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
+def _kernels(jobs: Jobs) -> Floats:
     """Kernels that a forward pass launches."""
     j = jobs
     cast = np.where(j.bits < 16, 2, 0)  # of an input and, for the backward pass, of its transpose
-    attention = np.where(unfused, 13, 11) + np.where(j.kv_rank > 0, 6, 0) + 2 * cast + 8 * j.frozen + 6 * (j.cp - 1)
+    attention = 12 + np.where(j.kv_rank > 0, 6, 0) + 2 * cast + 8 * j.frozen + 6 * (j.cp - 1)
     of_layers = (
-        j.attention_layers * attention + j.dense_layers * (5 + 2 * cast) + j.moe_layers * 22
+        j.attention_layers * attention + j.dense_layers * (5 + 2 * cast) + _routed_kernels(jobs)
         + j.mamba_layers * (9 + 2 * cast)
     )  # fmt: skip
     return np.where(j.conv_flop > 0, j.conv_kernels, of_layers)
+
+
+def _routed_kernels(jobs: Jobs) -> Floats:
+    """Kernels of experts in a forward pass; slices of an expert collect and give back what they share."""
+    return np.asarray(jobs.moe_layers * (22 + 6 * (jobs.etp > 1)), dtype=float)
 
 
 def _fan_in(jobs: Jobs) -> Floats:
