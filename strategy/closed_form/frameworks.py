@@ -12,6 +12,8 @@ from strategy.closed_form.constants import Constant
 
 REFERENCE = "reference"
 """No constant: Megatron-LM's compute is the measure of the others', and eager systems hide no tensor parallelism."""
+USUAL_SHARPNESS = "host.sharpness"
+"""The constant of systems whose host runs ahead of the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Profile:
     gather: str = "gather.sharded"
     step: str = "step.graph"
     routed: str = "host.routed"
-    sharpness: str = "host.sharpness"
+    sharpness: str = USUAL_SHARPNESS
     gradient_bytes: float = 2.0
     even: bool = False
     scattered: bool = False
@@ -159,7 +161,7 @@ CONSTANTS = (
     Constant("tp.exposed.core", 0.5, 0.4, "the same of Megatron-Core"),
     Constant("dp.exposed.eager", 1.0, 0.2, "share of gradient communication that is not hidden, Megatron-LM"),
     Constant("dp.exposed.deepspeed", 1.0, 0.3, "the same of Megatron-DeepSpeed"),
-    Constant("gather.zero", 8.0, 0.5, "time of DeepSpeed ZeRO's gathering of parameters over the links' own"),
+    Constant("gather.zero", 10.0, 0.3, "time of DeepSpeed ZeRO's gathering of parameters over the links' own"),
     Constant("gather.sharded", 1.2, 0.4, "the same of FSDP"),
     Constant("dp.exposed.core", 0.3, 0.5, "the same of Megatron-Core"),
     Constant("dp.exposed.internevo", 0.5, 0.5, "the same of InternEvo"),

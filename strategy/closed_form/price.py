@@ -15,9 +15,9 @@ import numpy as np
 
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.exchange import Mask, exchanges
-from strategy.closed_form.frameworks import PROFILES
+from strategy.closed_form.frameworks import PROFILES, USUAL_SHARPNESS
 from strategy.closed_form.gemm import Floats
-from strategy.closed_form.job import Jobs, gradient_bytes
+from strategy.closed_form.job import Job, Jobs, gradient_bytes
 from strategy.closed_form.kernels import KernelRates, Lookup
 from strategy.closed_form.pipeline import StageSeconds, step_seconds
 from strategy.closed_form.work import measure
@@ -37,6 +37,7 @@ CONSTANTS = (
     Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
+    Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
     Constant("host.sharpness.tested", 3.0, 0.4, "the same of functional tests, whose device waits for little"),
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
@@ -119,7 +120,7 @@ class Pricing:
             for part in ("slack", "host", "tp", "dp", "gather", "step")
         )
         self._cpu = Lookup([f"cpu.{job.device.generation}" for job in jobs.jobs])
-        self._sharpness = Lookup([profile.sharpness for profile in profiles])
+        self._sharpness = Lookup([_sharpness(job) for job in jobs.jobs])
         self._routed = Lookup([profile.routed for profile in profiles])
         self._aging = np.array([profile.aging for profile in profiles])
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
@@ -266,6 +267,12 @@ class Pricing:
         per_gpu = j.micro_batch / c["loader.gpu"]
         per_node = j.micro_batch * np.minimum(j.gpus, j.gpus_per_node) / c["loader.node"]
         return np.where(self._by_node, np.maximum(per_gpu, per_node), per_gpu)
+
+
+def _sharpness(job: Job) -> str:
+    """The constant of how host and device take turns: routing without a capacity waits for counts."""
+    own = PROFILES[job.framework].sharpness
+    return f"{own}.routed" if own == USUAL_SHARPNESS and job.shape.moe_layers and not job.shape.capped else own
 
 
 def _soft_maximum(a: Floats, b: Floats, sharpness: Floats | float) -> Floats:
