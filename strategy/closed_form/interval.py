@@ -22,7 +22,8 @@ COVERAGE = 0.9
 _OWN = 12
 """Runs with which a stratum's own quantile counts as much as that of all runs."""
 _UNSEEN = 1.5
-"""Half-width on a device, or for a kind of model, that no run was on, over that with."""
+"""Half-width on a device, or for a kind of model, that no run was on, over that with; for a kind, at least that of an
+unseen source."""
 _DOUBLING = 0.1
 """Share that the half-width grows by for each doubling beyond the runs' sizes."""
 _SLACK = 2.0
@@ -107,7 +108,11 @@ def half_width(job: Job, known: Mapping[str, Stratum]) -> float:
     name = stratum_of(job)
     found = known.get(name) or known.get(framework_of(name))
     half = found.half_width if found else known[""].half_width
-    half *= _UNSEEN ** sum(why in ("device", "kind of model") for why in extrapolated(job, known))
+    why = extrapolated(job, known)
+    if "kind of model" in why:
+        half = max(half * _UNSEEN, known[""].half_width)
+    if "device" in why:
+        half *= _UNSEEN
     return half * (1 + _DOUBLING * _doublings(job, found or known[""]))
 
 

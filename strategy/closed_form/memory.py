@@ -202,12 +202,13 @@ def fitting(jobs: Jobs, held: Footprint) -> Footprint:
     Where memory is exceeded all the same (`overflows`), the footprint stays what it is.
     """
     room = _USABLE * jobs.memory_bytes
-    more = np.where(overflows(jobs, held), 0.0, np.maximum(held.allocated - room, 0.0))
-    less = np.minimum(more, held.activations)
+    runs = ~overflows(jobs, held)
+    less = np.minimum(np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0), held.activations)
+    allocated = held.allocated - less
     return replace(
         held,
         activations=held.activations - less,
-        allocated=held.allocated - less,
-        reserved=held.reserved - less,
+        allocated=allocated,
+        reserved=np.where(runs, np.minimum(held.reserved - less, np.maximum(room, allocated)), held.reserved),
         driver=held.driver - less,
     )
