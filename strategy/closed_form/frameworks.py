@@ -27,7 +27,7 @@ class Profile:
     `even` systems deal out layers, embedding and head so that no stage is longer than the others;
     `scattered` ones send a boundary tensor between stages once, not once per tensor-parallel rank; `casting` ones run
     memory-bound kernels in single precision when products run in half, `fused` ones keep no product of a gate,
-    `narrow_weights` ones hold weights as narrow as operands; of `aging` ones older releases issue kernels more slowly.
+    `narrow_weights` ones hold weights as narrow as operands; `deterministic` ones keep the order of sums.
     `optimiser` names the bytes per parameter of optimiser and copies, where they are not Adam's 12. `deepspeed` ones
     lay memory out as DeepSpeed does; `vision` ones are of image and BERT runs; `host_loader` ones decode images on the
     host, and `node_loader` ones with one loader per node; `staged_sync` ones stage gradients beside the links' time.
@@ -49,7 +49,7 @@ class Profile:
     casting: bool = False
     fused: bool = False
     narrow_weights: bool = False
-    aging: bool = False
+    deterministic: bool = False
     optimiser: str = ""
     deepspeed: bool = False
     vision: bool = False
@@ -77,7 +77,7 @@ _TESTED = replace(
     step="step.tested",
     routed="host.routed.tested",
     sharpness="host.sharpness.tested",
-    aging=True,
+    deterministic=True,
 )
 _NEMO = replace(_BRIDGE, name="nemo", slack="slack.nemo", host="host.captured", gradient_bytes=2.0, narrow_weights=True)
 _SHARDED = Profile("nemo-automodel", slack="slack.automodel", moved="moved.compiled", step="step.eager", fused=True)

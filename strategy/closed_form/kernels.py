@@ -39,9 +39,10 @@ CONSTANTS = (
     Constant("gemm.ragged", 4.0, 0.7, "more time of a product with a dim that is odd"),
     Constant("gemm.batched", 0.6, 0.3, "rate of unfused attention's products over that of weights"),
     Constant("gemm.grouped", 0.75, 0.1, "rate of experts' products over that of weights"),
-    Constant("gemm.grouped.google", 0.5, 0.4, "the same on Google's devices"),
+    Constant("gemm.grouped.google", 0.5, 0.4, "the same on Google's devices, over that of halves"),
     *(Constant(f"flash.{generation}", 0.4, 0.3, f"share of the dense half peak in fused attention, {generation}")
       for generation in ("ampere", "hopper", "blackwell", "amd", "google")),
+    Constant("flash.ordered", 1.5, 0.3, "time of fused attention's backward pass in deterministic runs over others"),
     Constant("bytes.rate", 0.75, 0.15, "share of the memory bandwidth that memory-bound kernels reach"),
     Constant("bytes.scores", 4.0, 0.4, "times that unfused attention moves its scores, forward"),
     Constant("bytes.cast", 6.0, 0.5, "bytes moved per element that is cast to 8 or 4 bits for a product"),
@@ -81,6 +82,8 @@ class KernelRates:
         self._half = Lookup([_rate_name(name, width) for name, width in zip(families, widths, strict=True)])
         self._flash = Lookup([f"flash.{_flash_like(name)}" for name in families])
         self._grouped = Lookup(["gemm.grouped.google" if name is Maker.GOOGLE else "gemm.grouped" for name in families])
+        # Whatever the recipe, MaxText's grouped products gain next to nothing from narrow operands.
+        self._wide_experts = np.array([name is Maker.GOOGLE for name in families])
         self._moved = Lookup([profile.moved for profile in profiles])
         casting = np.array([profile.casting for profile in profiles])
         self._wider = np.where(casting & (jobs.bits < 32), 2.0, 1.0)
@@ -110,9 +113,12 @@ class KernelRates:
         )
         return np.asarray(
             full_rate_flop(part.products, c) / rate
-            + c["ep.skew"] * full_rate_flop(part.grouped, c) / (rate * self._grouped.of(c))
+            + c["ep.skew"]
+            * full_rate_flop(part.grouped, c)
+            / (np.where(self._wide_experts, self._half_rate(c), rate) * self._grouped.of(c))
             + full_rate_flop(part.batched, c) / (self._half_rate(c) * c["gemm.batched"])
-            + part.fused_flop / (self._flash.of(c) * j.peak_half * self._clock(c))
+            + (part.fused_flop + c["flash.ordered"] * part.ordered_flop)
+            / (self._flash.of(c) * j.peak_half * self._clock(c))
             + part.convolved / convolving
             + moved / self.bandwidth(c),
             dtype=float,

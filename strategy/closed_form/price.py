@@ -38,7 +38,7 @@ CONSTANTS = (
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
     Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
-    Constant("host.sharpness.tested", 3.0, 0.4, "the same of functional tests, whose device waits for little"),
+    Constant("host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little"),
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
@@ -122,7 +122,7 @@ class Pricing:
         self._cpu = Lookup([f"cpu.{job.device.generation}" for job in jobs.jobs])
         self._sharpness = Lookup([_sharpness(job) for job in jobs.jobs])
         self._routed = Lookup([profile.routed for profile in profiles])
-        self._aging = np.array([profile.aging for profile in profiles])
+        self._tested = np.array([profile.deterministic for profile in profiles])
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
         self._even = np.array([profile.even for profile in profiles])
         deepest = np.where(self._even, jobs.layers / jobs.pp, np.ceil(jobs.layers / jobs.pp))
@@ -227,7 +227,7 @@ class Pricing:
 
     def _issue_s(self, c: Constants) -> Floats:
         """Host seconds per kernel, by system, processor and release."""
-        aged = np.where(self._aging & (self.jobs.release > _TIMED_BEFORE), c["release.tested"], 1.0)
+        aged = np.where(self._tested & (self.jobs.release > _TIMED_BEFORE), c["release.tested"], 1.0)
         plain = np.where(self.jobs.plain_modules > 0, c["host.plain"], 1.0)
         return np.asarray(self._host.of(c) * self._cpu.of(c) * aged * plain, dtype=float)
 

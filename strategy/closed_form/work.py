@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import EffectiveFlops, Floats, training
 from strategy.closed_form.job import Jobs
 
@@ -19,15 +20,17 @@ from strategy.closed_form.job import Jobs
 class Pass:
     """One pass over something: products, batched products of unfused attention, fused attention, bytes, kernels.
 
-    `scores` are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space
-    scans, `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved`
-    FLOPs and `images` bytes of convolution nets.
+    `ordered_flop` are those of fused attention whose sums keep their order, backward in deterministic runs; `scores`
+    are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space scans,
+    `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved` FLOPs
+    and `images` bytes of convolution nets.
     """
 
     products: EffectiveFlops
     grouped: EffectiveFlops
     batched: EffectiveFlops
     fused_flop: Floats
+    ordered_flop: Floats
     scores: Floats
     moved: Floats
     scanned: Floats
@@ -125,6 +128,7 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     heads = j.micro_batch * j.heads / j.tp * unfused
     batched, batched_back = _sum(_attention_products(jobs, heads), _half_sheet(jobs))
     fused_flop = _fused_attention_flop(jobs, unfused)
+    ordered = np.array([PROFILES[job.framework].deterministic for job in jobs.jobs])
     nbytes = _element_nbytes(jobs)
     scores = nbytes * heads * (j.seq / j.cp) * j.seq * _at_full_length(jobs)[0]
     moved = _moved_bytes(jobs, tokens) + _adapted_bytes(jobs, tokens)
@@ -135,10 +139,12 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     kernels = _kernels(jobs)
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
     return (
-        Pass(forward, grouped, batched, fused_flop, scores, moved, scanned, cast, sent, conv, images, kernels),
         Pass(
-            backward, grouped_back, batched_back, 2.5 * fused_flop, 2 * scores, 1.6 * moved, 2 * scanned, cast_back,
-            sent, 2 * conv, 2 * images, 1.9 * kernels,
+            forward, grouped, batched, fused_flop, 0 * one, scores, moved, scanned, cast, sent, conv, images, kernels,
+        ),
+        Pass(
+            backward, grouped_back, batched_back, 2.5 * fused_flop * ~ordered, 2.5 * fused_flop * ordered, 2 * scores,
+            1.6 * moved, 2 * scanned, cast_back, sent, 2 * conv, 2 * images, 1.9 * kernels,
         ),
     )  # fmt: skip
 
@@ -223,10 +229,11 @@ def _kernels(jobs: Jobs) -> Floats:
     """Kernels that a forward pass launches."""
     j = jobs
     cast = np.where(j.bits < 16, 2, 0)  # of an input and, for the backward pass, of its transpose
+    # Ranks of a context pass keys on, those of a state-space mixer exchange heads, there and back.
     attention = 12 + np.where(j.kv_rank > 0, 6, 0) + 2 * cast + 8 * j.frozen + 6 * (j.cp - 1)
     of_layers = (
         j.attention_layers * attention + j.dense_layers * (5 + 2 * cast) + _routed_kernels(jobs)
-        + j.mamba_layers * (9 + 2 * cast)
+        + j.mamba_layers * (9 + 2 * cast + 16 * (j.cp > 1))
     )  # fmt: skip
     return np.where(j.conv_flop > 0, j.conv_kernels, of_layers)
 
