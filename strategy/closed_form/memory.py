@@ -196,6 +196,12 @@ _USABLE = 0.94
 """Share of the memory that a program allocates at most where it computes again what does not fit."""
 
 
+def lacking(jobs: Jobs, held: Footprint) -> Floats:
+    """Share of the activations for which there is no memory."""
+    more = np.maximum(held.allocated - _USABLE * jobs.memory_bytes, 0.0)
+    return np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
+
+
 def fitting(jobs: Jobs, held: Footprint) -> Footprint:
     """The footprint of jobs that run: activations beyond the memory are computed again, states are not.
 

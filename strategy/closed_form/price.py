@@ -13,20 +13,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.closed_form.constants import Constant, Constants
+from strategy.closed_form import memory
+from strategy.closed_form.constants import Constant, Constants, nominal
 from strategy.closed_form.exchange import Mask, exchanges
 from strategy.closed_form.frameworks import PROFILES, USUAL_SHARPNESS
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Job, Jobs, gradient_bytes
 from strategy.closed_form.kernels import KernelRates, Lookup
+from strategy.closed_form.memory import footprint, lacking
 from strategy.closed_form.pipeline import StageSeconds, step_seconds
 from strategy.closed_form.work import measure
-from strategy.hardware.devices import Generation
+from strategy.hardware.devices import DeviceSheet, Generation, Maker
 
-_NEWER_HOSTS = (Generation.HOPPER, Generation.BLACKWELL)
-"""Generations whose nodes have faster processors than those of the A100."""
-_MESSAGE_KERNELS = 16
-"""Calls to the host's libraries for one message to the next stage and one from it."""
+_GRACE = "grace"
+"""NVIDIA's own processor, on the boards whose devices form domains of more than one node."""
+_NEWER_HOSTS = (Generation.HOPPER, Generation.BLACKWELL, _GRACE)
+"""Whose nodes have other processors than those of the A100."""
+_MESSAGE_KERNELS = 8
+"""Calls to the host's libraries for one message to the next stage and one from it.
+
+1F1B sends and receives in one batch; where stages are interleaved, passes wait for their messages one by one: twice.
+"""
 _SHARDING_KERNELS = 6
 """Calls to the host's libraries to gather a layer's parameters, or to scatter its gradients."""
 _TIMED_BEFORE = 0.7
@@ -42,7 +49,7 @@ CONSTANTS = (
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
-    *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel beside GPUs of {generation} over ampere's")
+    *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel of {generation}'s hosts over those of ampere")
       for generation in _NEWER_HOSTS),
     Constant("release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over later ones"),
     Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
@@ -114,12 +121,17 @@ class Pricing:
         self.work = measure(jobs)
         self.exchange = exchanges(jobs, self.work, links)
         self._kernels = KernelRates(jobs)
+        self._sharded = jobs.zero >= 3
+        # Systems of today that share all weights out compute again what does not fit, whatever is said of recomputing.
+        fused = np.array([PROFILES[job.framework].fused for job in jobs.jobs])
+        held = footprint(jobs, self.work, nominal(memory.CONSTANTS))
+        self._lacking = np.where(self._sharded & fused, lacking(jobs, held), 0.0)
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
             Lookup([getattr(profile, part) for profile in profiles])
             for part in ("slack", "host", "tp", "dp", "gather", "step")
         )
-        self._cpu = Lookup([f"cpu.{job.device.generation}" for job in jobs.jobs])
+        self._cpu = Lookup([f"cpu.{_processor(job.device)}" for job in jobs.jobs])
         self._sharpness = Lookup([_sharpness(job) for job in jobs.jobs])
         self._routed = Lookup([profile.routed for profile in profiles])
         self._tested = np.array([profile.deterministic for profile in profiles])
@@ -128,7 +140,6 @@ class Pricing:
         deepest = np.where(self._even, jobs.layers / jobs.pp, np.ceil(jobs.layers / jobs.pp))
         self._per_stage = deepest / jobs.layers
         self._gradient = gradient_bytes(jobs)
-        self._sharded = jobs.zero >= 3
         self._doubtful = jobs.where(framework="megatron-fork") & (jobs.gpus <= jobs.gpus_per_node)
         self._engine = jobs.where(framework="megatron-deepspeed")
         self._bridge = jobs.where(framework="megatron-bridge")
@@ -175,6 +186,7 @@ class Pricing:
     def terms(self, c: Constants) -> Terms:
         """What the steps consist of."""
         j = self.jobs
+        issued = _MESSAGE_KERNELS * np.where(j.virtual > 1, 2, 1)
         stages = StageSeconds(
             body=self._blocks(c).seconds(self._sharpness.of(c)) * self._per_stage + self._added(c) + self._engine_s(c),
             head=_soft_maximum(
@@ -182,7 +194,7 @@ class Pricing:
                 self.work.edge_kernels * self._issue_s(c),
                 self._sharpness.of(c),
             ),
-            message=2 * j.virtual * (c["pp.exposed"] * self.exchange.pp + _MESSAGE_KERNELS * self._issue_s(c)),
+            message=2 * j.virtual * (c["pp.exposed"] * self.exchange.pp + issued * self._issue_s(c)),
             even=self._even,
         )
         aged = np.where(self._bridge, c["release.yearly"] ** j.release, 1.0)
@@ -207,7 +219,8 @@ class Pricing:
 
     def _blocks(self, c: Constants) -> Blocks:
         j, work, moves = self.jobs, self.work, self.exchange
-        again = work.recompute * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
+        again = np.maximum(work.recompute, self._lacking)
+        again = again * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
         kernels = work.forward.kernels * (1 + again) + work.backward.kernels
         forward, backward = self._kernels.seconds(work.forward, c), self._kernels.seconds(work.backward, c)
         compute = self._slack.of(c) * (forward * (1 + again) + backward) + c["kernel.floor"] * kernels
@@ -267,6 +280,11 @@ class Pricing:
         per_gpu = j.micro_batch / c["loader.gpu"]
         per_node = j.micro_batch * np.minimum(j.gpus, j.gpus_per_node) / c["loader.node"]
         return np.where(self._by_node, np.maximum(per_gpu, per_node), per_gpu)
+
+
+def _processor(device: DeviceSheet) -> str:
+    grace = device.maker is Maker.NVIDIA and device.domain > 16
+    return _GRACE if grace else device.generation
 
 
 def _sharpness(job: Job) -> str:
