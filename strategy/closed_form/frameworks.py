@@ -80,7 +80,14 @@ _TESTED = replace(
     deterministic=True,
 )
 _NEMO = replace(_BRIDGE, name="nemo", slack="slack.nemo", host="host.captured", gradient_bytes=2.0, narrow_weights=True)
-_SHARDED = Profile("nemo-automodel", slack="slack.automodel", moved="moved.compiled", step="step.eager", fused=True)
+_SHARDED = Profile(
+    "nemo-automodel",
+    slack="slack.automodel",
+    moved="moved.compiled",
+    routed="host.graph",
+    step="step.eager",
+    fused=True,
+)
 # Systems of published image and BERT runs; those with one slack share their kernels.
 _MXNET = Profile("mxnet-ngc", slack="slack.mxnet", gradient_bytes=4.0, vision=True)
 _TENSORFLOW = replace(_MXNET, name="tensorflow2", slack="slack.tensorflow")
@@ -103,7 +110,9 @@ PROFILES = {
         replace(_NEMO, name="nemo-rocm"),
         replace(_NEMO, name="primus", optimiser="memory.optimiser.primus"),
         _SHARDED,
-        replace(_SHARDED, name="maxtext", slack=REFERENCE, step="step.graph"),
+        replace(
+            _SHARDED, name="maxtext", slack=REFERENCE, host="host.captured", routed="host.captured", step="step.graph"
+        ),
         Profile(
             "internevo",
             slack="slack.internevo",

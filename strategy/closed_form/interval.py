@@ -89,7 +89,7 @@ def strata(residuals: Sequence[Residual]) -> dict[str, Stratum]:
     sources = [one.source for one in residuals]
     weights = np.array([1 / sources.count(name) for name in sources])
     near = _quantile(np.abs([one.group for one in residuals]), weights)
-    far = _quantile(np.abs([one.far for one in residuals]), weights, len(set(sources)))
+    far = _quantile(np.abs([one.far for one in residuals]), weights)
     found = {"": _stratum(far, residuals)}
     named: dict[str, list[Residual]] = {}
     for one in residuals:
@@ -149,16 +149,13 @@ def _stratum(half: float, residuals: Sequence[Residual]) -> Stratum:
     return Stratum(half, len(jobs), devices, _ranges(jobs))
 
 
-def _quantile(values: Floats, weights: Floats, sample: int = 0) -> float:
-    """The conformal quantile of weighted values, at most the largest.
-
-    `sample` is how many of them can be exchanged for each other: all, or as many as there are sources.
-    """
+def _quantile(values: Floats, weights: Floats) -> float:
+    """The conformal quantile of weighted values: with the correction for a sample of this size, at most the largest."""
     if not len(values):
         return 0.0
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order]) / weights.sum()
-    wanted = min(COVERAGE * (1 + 1 / (sample or len(values))), 1.0)
+    wanted = min(COVERAGE * (1 + 1 / len(values)), 1.0)
     place = min(int(np.searchsorted(reached, wanted - 1e-9)), len(values) - 1)
     return float(values[order][place])
 

@@ -177,6 +177,7 @@ def _expert_products(jobs: Jobs, tokens: Floats) -> list[tuple[Floats, Floats, F
     experts = np.maximum(j.experts, 1)
     local = np.maximum(experts / j.ep, 1)
     rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep * j.etp / experts
+    rows = np.where(rows > 2, 2 * np.round(rows / 2), rows)  # a mean over experts is no odd number of rows
     routed = np.where(j.moe_layers > 0, local, 0.0)
     width, inner = _routed_width(jobs), j.expert_ffn / j.etp
     return [
