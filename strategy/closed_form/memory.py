@@ -24,10 +24,10 @@ CONSTANTS = (
     Constant("memory.reserved", 1.25, 0.1, "activations that the allocator reserves over what is allocated"),
     Constant("memory.reserved.deepspeed", 1.05, 0.05, "the same of Megatron-DeepSpeed, whose buffers are contiguous"),
     Constant("memory.context", 1.2, 0.3, "GiB of contexts, NCCL and workspaces that only the driver sees"),
-    Constant("memory.context.deepspeed", 7.0, 0.3, "the same of Megatron-DeepSpeed, whose buckets it contains"),
+    Constant("memory.context.deepspeed", 9.0, 0.2, "the same of Megatron-DeepSpeed, whose buckets it contains"),
     Constant("memory.workspace", 0.1, 0.5, "GiB that products' and attention's workspaces and small tensors allocate"),
     Constant(
-        "memory.optimiser.deepspeed", 16.0, 0.2, "bytes of optimiser and copies of gradients per parameter, DeepSpeed"
+        "memory.optimiser.deepspeed", 15.0, 0.1, "bytes of optimiser and copies of gradients per parameter, DeepSpeed"
     ),
     Constant("memory.optimiser.internevo", 20.0, 0.3, "the same of InternEvo"),
     Constant("memory.optimiser.primus", 10.0, 0.3, "the same of Primus"),
@@ -38,7 +38,7 @@ CONSTANTS = (
     Constant(
         "memory.pipeline.planned", 3.0, 0.4, "blocks of OneFlow's registers between stages over micro-batches in flight"
     ),
-    Constant("memory.selective", 0.35, 0.2, "share of a layer that selective recompute of torchtitan keeps"),
+    Constant("memory.selective", 0.26, 0.08, "share of a layer that selective recompute of torchtitan keeps"),
     Constant("memory.scan", 6.0, 0.4, "bytes that a state-space mixer keeps per element of its inner width"),
 )
 _ADAM = 12.0
