@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from experiments.published.predictions import Mixture
+from experiments.published.predictions import RESERVED, Mixture
 from experiments.published.rows import Row, read_rows
-from experiments.published.scores import family_of, measured_seconds, positive
+from experiments.published.scores import MEMORY, family_of, measured_memory, measured_seconds
 from strategy.closed_form import collectives, memory
 from strategy.closed_form.calibration import TIME
 from strategy.closed_form.collectives import Group
@@ -40,9 +40,14 @@ _COLLECTIVE_GPUS = (
 )  # fmt: skip
 
 
+TRAINING = ("published/training_measurements.csv", "published2/training_measurements.csv")
+"""Training runs that constants are fitted to: the first set of sources, and the second."""
+COLLECTIVES = "published/collective_measurements.csv"
+
+
 def reference(name: str) -> Path:
     """A file of published measurements that comes with the package."""
-    return Path(str(resources.files("experiments") / "reference" / "published" / name))
+    return Path(str(resources.files("experiments") / "reference" / name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +101,14 @@ def fit_collectives(measured: AllReduces) -> Fit:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Measured runs that can be predicted, ready to be fitted to."""
+    """Measured runs that can be predicted, ready to be fitted to; `memory_of` names the column of `memory_gib`."""
 
     rows: tuple[Row, ...]
     mixture: Mixture
     pricing: Pricing
     seconds: Floats
     memory_gib: Floats
+    memory_of: tuple[str, ...]
     families: tuple[str, ...]
     weights: Floats
 
@@ -116,10 +122,11 @@ class Runs:
         return np.array([name == other for other in self.families])
 
 
-def read_runs(path: Path, links: Constants) -> Runs:
-    """Measured runs of a file; `links` are the constants of collectives."""
-    rows = [row for row in read_rows(path) if row.candidates]
-    families = tuple(family_of(row.cells["row_id"]) for row in rows)
+def read_runs(rows: Sequence[Row], links: Constants) -> Runs:
+    """The runs among rows that can be predicted; `links` are the constants of collectives."""
+    rows = [row for row in rows if row.candidates]
+    families = tuple(family_of(row.cells) for row in rows)
+    memory = [measured_memory(row.cells) or ("", np.nan) for row in rows]
     sizes = Counter(families)
     jobs = Jobs.of([candidate.job for row in rows for candidate in row.candidates])
     return Runs(
@@ -127,10 +134,16 @@ def read_runs(path: Path, links: Constants) -> Runs:
         mixture=Mixture.of(rows),
         pricing=Pricing(jobs, links),
         seconds=np.array([measured_seconds(row.cells) or np.nan for row in rows]),
-        memory_gib=np.array([positive(row.cells["mem_gib_per_gpu"]) or np.nan for row in rows]),
+        memory_gib=np.array([held for _, held in memory]),
+        memory_of=tuple(column for column, _ in memory),
         families=families,
         weights=np.array([_SHARE * sizes[name] ** (_MORE - 1) for name in families]),
     )
+
+
+def measured_rows() -> list[Row]:
+    """The rows of both sets of training runs."""
+    return [row for name in TRAINING for row in read_rows(reference(name))]
 
 
 def fit_time(runs: Runs, mask: Mask, start: Constants | None = None) -> Fit:
@@ -140,20 +153,23 @@ def fit_time(runs: Runs, mask: Mask, start: Constants | None = None) -> Fit:
     def model(constants: Constants) -> Floats:
         return runs.mixture.mean(runs.pricing.seconds(constants))[mask]
 
-    rounds = 30 if start is None else 10
+    rounds = 30 if start is None else 15
     return fit(model, runs.seconds[mask], runs.weights[mask], TIME, start=start, rounds=rounds)
 
 
 def fit_memory(runs: Runs, mask: Mask) -> Fit:
     """Constants of memory from the runs of a mask that report it; families have equal say."""
     mask = mask & np.isfinite(runs.memory_gib)
-    reserved = np.array([row.candidates[0].job.framework == "torchtitan" for row in runs.rows])
+    frameworks = [row.candidates[0].job.framework for row in runs.rows]
+    reserved = np.array([name in RESERVED for name in frameworks])
+    allocated = np.array([column == MEMORY[0] for column in runs.memory_of])
     sizes = Counter(np.array(runs.families)[mask].tolist())
     weights = np.array([30 / sizes[name] for name in np.array(runs.families)[mask].tolist()])
 
     def model(constants: Constants) -> Floats:
         held = memory.footprint(runs.pricing.jobs, runs.pricing.work, constants)
         seen = np.where(reserved, runs.mixture.mean(held.reserved), runs.mixture.mean(held.driver))
+        seen = np.where(allocated, runs.mixture.mean(held.allocated), seen)
         return np.asarray(seen[mask] / GIB, dtype=float)
 
     return fit(model, runs.memory_gib[mask], weights, memory.CONSTANTS)
@@ -161,4 +177,4 @@ def fit_memory(runs: Runs, mask: Mask) -> Fit:
 
 def open_rows() -> Sequence[str]:
     """Names of the shipped files that constants are fitted to."""
-    return ("training_measurements.csv", "collective_measurements.csv")
+    return (*TRAINING, COLLECTIVES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from experiments.published.fitting import reference
+from experiments.published.fitting import TRAINING, reference
 from experiments.published.job_acts import simulated_seconds
 from experiments.published.megatron import GPT3, TRILLION, megatron_job
 from experiments.published.predictions import Mixture
@@ -74,7 +74,7 @@ def month(gpus: int = 1024) -> SourceFigure:
 
 def oneflow() -> SourceFigure:
     """Of all open configurations that both ran."""
-    rows = [row for row in read_rows(reference("training_measurements.csv")) if row.cells["row_id"].startswith(_GPT)]
+    rows = [row for row in read_rows(reference(TRAINING[0])) if row.cells["row_id"].startswith(_GPT)]
     predicted, measured = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
     jobs = [candidate.job for row in rows for candidate in row.candidates]
     simulated = Mixture.of(rows).mean(simulated_seconds(jobs, shipped()))

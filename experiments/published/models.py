@@ -23,7 +23,32 @@ _NEMOTRON_NANO = Shape(
     attention_layers=6, mamba_layers=23, mamba_inner=4096, mamba_state=128, moe_layers=23, experts=128, top_k=6,
     expert_ffn=1856, shared_ffn=3712,
 )  # fmt: skip
+_GEMMA = Shape(
+    layers=48, hidden=3840, heads=16, kv_heads=8, head_qk=256, head_v=256, ffn=15360, vocab=262144, gated=True,
+    attention_layers=48, dense_layers=48, attended=0.36,
+)  # fmt: skip
+"""Five layers of six look at a window of 1,024 positions, here of 8,192."""
+_LLAMA4 = Shape(
+    layers=48, hidden=5120, heads=40, kv_heads=8, head_qk=128, head_v=128, ffn=16384, vocab=202048, gated=True,
+    tied=False, attention_layers=48, moe_layers=48, experts=16, top_k=1, expert_ffn=8192, shared_ffn=8192,
+)  # fmt: skip
 MODELS = {
+    "gemma312b": _GEMMA,
+    "gemma42b": replace(
+        _GEMMA, layers=35, hidden=1536, heads=8, kv_heads=1, ffn=6144, attention_layers=35, dense_layers=35
+    ),
+    "gemma44b": replace(
+        _GEMMA, layers=42, hidden=2560, heads=8, kv_heads=2, ffn=10240, attention_layers=42, dense_layers=42
+    ),
+    "gemma426b": replace(
+        _GEMMA, layers=30, hidden=2816, ffn=2112, attention_layers=30, dense_layers=0, moe_layers=30, experts=128,
+        top_k=8, expert_ffn=704, shared_ffn=2112,
+    ),
+    "gemma431b": replace(
+        _GEMMA, layers=60, hidden=5376, heads=32, kv_heads=16, ffn=21504, attention_layers=60, dense_layers=60
+    ),
+    "llama4scout17b16e": _LLAMA4,
+    "llama4maverick17b128e": replace(_LLAMA4, dense_layers=24, moe_layers=24, experts=128),
     "qwen330ba3b": _QWEN3_30B,
     "qwen3235ba22b": replace(
         _QWEN3_30B, layers=94, hidden=4096, heads=64, attention_layers=94, moe_layers=94, expert_ffn=1536
@@ -53,7 +78,6 @@ MODELS = {
     # 4.1 G multiply-adds and 11.1 M outputs of convolutions per image of 224 x 224.
     "resnet50v15": Shape(layers=1, conv_flop=8.2e9, conv_elements=11.1e6, conv_kernels=175, parameters=25.6e6),
 }  # fmt: skip
-VOCABULARY = {"bertbase": 30522}
 WITHOUT_PREDICTION_HEAD = "w/o MTP"
 """Multi-token prediction adds a layer and a second pass over the logits; rows say when it is off."""
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.outputs import csv_text
-from experiments.published.rows import Row
+from experiments.published.rows import Row, defaults
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.estimate import estimate
 from strategy.closed_form.gemm import Floats
 from strategy.hardware.devices import GIB
 
 COLUMNS = (
-    "row_id", "status", "iter_time_s", "iter_time_lo_s", "iter_time_hi_s", "mem_gib_per_gpu", "oom", "extrapolated",
+    "row_id", "status", "iter_time_s", "iter_time_lo_s", "iter_time_hi_s", "mem_gib_per_gpu", "mem_allocated_gib",
+    "mem_reserved_gib", "oom", "extrapolated", "defaults",
 )  # fmt: skip
-_RESERVED = ("torchtitan",)
+RESERVED = ("torchtitan", "internevo", "primus")
 """Frameworks whose reports are of reserved memory; the others' are what the driver sees."""
 
 
@@ -51,48 +52,66 @@ class Prediction:
     low: float = 0.0
     high: float = 0.0
     memory_gib: float = 0.0
+    allocated_gib: float = 0.0
+    reserved_gib: float = 0.0
     out_of_memory: bool = False
-    extrapolated: bool = False
+    extrapolated: tuple[str, ...] = ()
+    defaults: str = ""
+
+    def memory(self, column: str) -> float:
+        """GiB of what a column of measured memory says."""
+        by_column = {"mem_allocated_peak_gib": self.allocated_gib, "mem_reserved_peak_gib": self.reserved_gib}
+        return by_column.get(column, self.memory_gib)
 
 
 def predict(rows: Sequence[Row], fitted: FittedConstants) -> list[Prediction]:
     """Predict rows, in their order."""
     able = [row for row in rows if row.candidates]
-    found: dict[int, Prediction] = {}
+    found: dict[str, Prediction] = {}
     if able:
         mixture = Mixture.of(able)
         jobs = [candidate.job for row in able for candidate in row.candidates]
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # told below, row by row
             estimates = estimate(jobs, fitted)
-        reports = np.array([job.framework in _RESERVED for job in jobs])
+        reports = np.array([job.framework in RESERVED for job in jobs])
         held = np.where(reports, estimates.footprint.reserved, estimates.footprint.driver)
         columns = [mixture.mean(values) for values in (
-            estimates.seconds, estimates.low, estimates.high, held / GIB,
-            estimates.out_of_memory.astype(float), estimates.extrapolated.astype(float),
+            estimates.seconds, estimates.low, estimates.high, held / GIB, estimates.footprint.allocated / GIB,
+            estimates.footprint.reserved / GIB,
+            estimates.out_of_memory.astype(float),
         )]  # fmt: skip
-        for row, seconds, low, high, memory, over, beyond in zip(able, *columns, strict=True):
+        first = np.searchsorted(mixture.owner, np.arange(len(able)))
+        for row, place, seconds, low, high, memory, allocated, reserved, over in zip(
+            able, first.tolist(), *columns, strict=True
+        ):
             if not np.isfinite([seconds, low, high, memory]).all():
                 why = "unsupported: no finite prediction follows from its figures"
-                found[row.number] = Prediction(row.cells["row_id"], why)
+                found[row.cells["row_id"]] = Prediction(row.cells["row_id"], why)
                 continue
-            found[row.number] = Prediction(
+            found[row.cells["row_id"]] = Prediction(
                 row.cells["row_id"],
                 "ok",
                 seconds=float(seconds),
                 low=float(low),
                 high=float(high),
                 memory_gib=float(memory),
+                allocated_gib=float(allocated),
+                reserved_gib=float(reserved),
                 out_of_memory=bool(over > 0.999),
-                extrapolated=bool(beyond > 0.5),
+                extrapolated=estimates.extrapolated[place],
+                defaults=defaults(row),
             )
-    return [found.get(row.number) or Prediction(row.cells["row_id"], f"unsupported: {row.why_not}") for row in rows]
+    return [
+        found.get(row.cells["row_id"]) or Prediction(row.cells["row_id"], f"unsupported: {row.why_not}") for row in rows
+    ]
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """The file of predictions; what is not predicted is empty."""
     lines = []
     for p in predictions:
-        figures = [f"{value:.6g}" for value in (p.seconds, p.low, p.high, p.memory_gib)]
-        flags = ["yes" if flag else "" for flag in (p.out_of_memory, p.extrapolated)]
-        lines.append([p.row_id, p.status, *(figures if p.status == "ok" else [""] * 4), *flags])
+        values = (p.seconds, p.low, p.high, p.memory_gib, p.allocated_gib, p.reserved_gib)
+        figures = [f"{value:.6g}" if p.status == "ok" else "" for value in values]
+        flag = "yes" if p.out_of_memory else ""
+        lines.append([p.row_id, p.status, *figures, flag, "; ".join(p.extrapolated), p.defaults])
     return csv_text([COLUMNS, *lines])

@@ -17,10 +17,10 @@ from functools import cache
 
 from experiments.outputs import clean_stdout
 from experiments.prices import KeptSimulations
+from experiments.published.cells import read_cells
 from experiments.published.closed_form_judge import Judgement, judged
 from experiments.published.configurations import Configuration
-from experiments.published.fitting import reference
-from experiments.published.rows import read_cells
+from experiments.published.fitting import TRAINING, reference
 from experiments.published.scores import measured_seconds
 from experiments.published.step_causes import StepCauses, difference, step_causes
 from experiments.verbs.search import degrees
@@ -206,7 +206,7 @@ def _priced(plan: Plan, laid_out: str, simulated: Simulation, framework: str, fi
 @cache
 def _measured() -> dict[str, float | None]:
     """Row -> its measured seconds."""
-    return {cells["row_id"]: measured_seconds(cells) for cells in read_cells(reference("training_measurements.csv"))}
+    return {cells["row_id"]: measured_seconds(cells) for cells in read_cells(reference(TRAINING[0]))}
 
 
 def _measured_s(one: Configuration) -> float | None:

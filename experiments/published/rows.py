@@ -1,60 +1,63 @@
 """Rows: one published run per line of a CSV file, read into the jobs that it may have been.
 
-What a row leaves open (micro-batch, interleaving, recompute, heads) is not picked: the row becomes several weighted
-jobs and its prediction is their mean. A blank `attention_impl` means unfused attention. Measured columns, and those
-that say who measured what and when, are never read.
+What a row leaves open (micro-batch, interleaving, recompute, heads, the cut) is not picked by hand: the row becomes
+several weighted jobs and its prediction is their mean, or a rule fills it in; `defaults` says which values were taken.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from experiments.published.models import MODELS, VOCABULARY, plain
+from experiments.published.cells import Cells, Unsupported, count, figure, first, inputs, read_cells
+from experiments.published.row_shapes import adapter_rank, shapes_of
 from strategy.base.errors import InputError
-from strategy.closed_form.job import Job, Shape
-from strategy.hardware.devices import DEVICES, DeviceSheet
+from strategy.closed_form.frameworks import PROFILES
+from strategy.closed_form.job import BITS, Job, Shape
+from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
-INPUTS = (
-    "framework", "framework_version", "gpu", "gpu_mem_gb", "num_gpus", "gpus_per_node", "inter_link",
-    "inter_bw_Gbps_per_node", "model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "seq", "vocab",
-    "dtype", "dp", "tp", "pp", "vpp", "ep", "cp", "zero_stage", "fsdp_shard", "micro_batch", "global_batch",
-    "num_microbatches", "recompute", "seq_parallel", "schedule", "attention_impl",
-)  # fmt: skip
-"""The only columns that a prediction depends on."""
-
-PRECISIONS = (  # the first that the dtype starts with
+PRECISIONS = (  # the first that the recipe, else the dtype, starts with
     ("fp32", "single"), ("mxfp8", "mx8"), ("fp8-mx", "mx8"), ("fp8-rowwise", "row8"), ("nvfp4", "four"),
     ("fp8", "eight"), ("amp_fp8", "eight"), ("amp_bf16", "half"), ("amp-fp16", "half"), ("bf16", "half"),
     ("fp16", "half"),
 )  # fmt: skip
 GPUS = (  # the first that the name starts with, memory in GB where sheets differ by it
     ("V100", "32", "V100-32"), ("V100", "", "V100-16"), ("P100", "", "P100"), ("A100", "40", "A100-40"),
-    ("A100", "", "A100-80"), ("H100-96", "", "H100-96"), ("H100", "", "H100"), ("H200", "", "H200"),
-    ("GB200", "", "GB200"), ("GB300", "", "GB300"), ("B200", "", "B200"), ("B300", "", "B300"),
+    ("A100", "", "A100-80"), ("A800", "", "A800"), ("L40S", "", "L40S"), ("H100-96", "", "H100-96"),
+    ("H100", "", "H100"), ("H200-NVL", "", "H200-NVL"), ("H200", "", "H200"), ("GB200", "", "GB200"),
+    ("GB300", "", "GB300"), ("B200", "", "B200"), ("B300", "", "B300"), ("MI300X", "", "MI300X"),
+    ("MI325X", "", "MI325X"), ("MI350X", "", "MI350X"), ("MI355X", "", "MI355X"), ("Gaudi2", "", "Gaudi2"),
+    ("TPU-v5p", "", "TPU-v5p"), ("TPU-v6e", "", "TPU-v6e"), ("TPU-v7x", "", "TPU-v7x"),
 )  # fmt: skip
 FRAMEWORKS = (  # the first that the name starts with
     ("Megatron-DeepSpeed", "megatron-deepspeed"), ("Megatron-Core", "megatron-core"),
-    ("Megatron-Bridge", "megatron-bridge"), ("Megatron", "megatron"), ("DeepSpeed ZeRO", "deepspeed-zero"),
-    ("OneFlow W/O", "oneflow-noclip"), ("OneFlow", "oneflow"), ("torchtitan", "torchtitan"),
-    ("llm-foundry", "llm-foundry"), ("NGC MXNet", "mxnet-ngc"), ("MXNet", "mxnet"),
+    ("Megatron-Bridge (NeMo)", "nemo"), ("Megatron-Bridge", "megatron-bridge"), ("Megatron", "megatron"),
+    ("DeepSpeed", "deepspeed-zero"), ("OneFlow W/O", "oneflow-noclip"), ("OneFlow", "oneflow"),
+    ("torchtitan", "torchtitan"), ("llm-foundry", "llm-foundry"), ("InternEvo", "internevo"),
+    ("NeMo AutoModel", "nemo-automodel"), ("NeMo (ROCm)", "nemo-rocm"), ("Primus", "primus"), ("MaxText", "maxtext"),
+    ("NGC MXNet", "mxnet-ngc"), ("MXNet", "mxnet"),
     ("NGC TensorFlow 1.x w/XLA", "tensorflow-xla"), ("NGC TensorFlow", "tensorflow"), ("TensorFlow 2", "tensorflow2"),
     ("NGC PyTorch", "pytorch-ngc"), ("PyTorch", "pytorch"), ("PaddlePaddle w/DALI", "paddle-dali"),
     ("PaddlePaddle", "paddle"),
 )  # fmt: skip
 FABRICS = (("OmniPath", "omnipath"), ("EDR", "edr"))
+V_SHAPES = {"zbv": 1.0, "zbv-formatted": 1.0, "v-half": 1 / 2, "v-min": 1 / 3}
+"""Activations of schedules of V shape over those of a 1F1B's first stage."""
 OMNIPATH_GBPS = 400.0
 NEWEST = 2026 + 8 / 12
-LARGEST = 2**53
-"""No figure of a row is larger: whole numbers are exact, and what is computed from them stays finite."""
-
-
-class Unsupported(Exception):
-    """A row that lacks or garbles what a prediction needs."""
+_SEQUENCE = 2048
+_REPLICAS = 8
+_MINOR_YEARS = 0.156
+"""Years between two minor releases of Megatron-Core: 0.12 was of May 2025, 0.20 of August 2026."""
+_NEWEST_MINOR = 20
+_FUSED_FROM = {"dev": 12, "lts": 16}
+"""Minor release of Megatron-Core from which "auto" fuses attention in deterministic runs, by kind of container."""
+_NEW_SYSTEMS = ("Megatron-Bridge", "Megatron-Core", "InternEvo", "NeMo", "Primus", "MaxText", "DeepSpeed (HF)")
+"""Systems of 2023 and later: where a row does not say, their attention is fused."""
+_SHARE_OF_MEMORY = 0.5
+"""Weights, gradients and optimiser of a cut that a row leaves open take no more of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,103 +78,167 @@ class Row:
     why_not: str = ""
 
 
-def read_cells(path: Path) -> list[dict[str, str]]:
-    """The lines of a CSV file as one dictionary each.
-
-    Raises:
-        InputError: no such file, not UTF-8, no lines, a column missing, a line of the wrong length, or an id twice.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:  # a mark of the byte order is no part of a name
-            lines = list(csv.reader(file))
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path)) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"not a CSV file: {error}", where=str(path)) from None
-    if len(lines) < 2:
-        raise InputError("no rows", where=str(path), expected="a line of column names, then rows")
-    header = lines[0]
-    missing = [name for name in ("row_id", *INPUTS) if name not in header]
-    if missing:
-        raise InputError("columns are missing", where=f"{path}: row 1", got=header, expected=", ".join(missing))
-    cells, seen = [], dict[str, int]()
-    for number, line in enumerate(lines[1:], start=2):
-        if len(line) != len(header):
-            last = header[min(len(line), len(header)) - 1]
-            raise InputError(
-                "a row of another length",
-                where=f"{path}: row {number}, column {last}",
-                got=len(line),
-                expected=f"{len(header)} cells",
-            )
-        row = dict(zip(header, line, strict=True))
-        if not row["row_id"] or row["row_id"] in seen:
-            before = f"one of its own; row {seen.get(row['row_id'])} has this one" if row["row_id"] else "a name"
-            raise InputError(
-                "rows cannot be told apart",
-                where=f"{path}: row {number}, column row_id",
-                got=row["row_id"],
-                expected=before,
-            )
-        seen[row["row_id"]] = number
-        cells.append(row)
-    return cells
-
-
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file, each with the jobs that it may have been; see `read_cells` for what is raised."""
     rows = []
     for number, cells in enumerate(read_cells(path), start=2):
         try:
-            rows.append(Row(number, cells, candidates({name: cells[name].strip() for name in INPUTS})))
+            rows.append(Row(number, cells, candidates(inputs(cells))))
         except (Unsupported, InputError) as why:
             rows.append(Row(number, cells, (), str(why)))
     return rows
 
 
-def figure(cells: Mapping[str, str], column: str, default: float | None = None) -> float:
-    """A positive figure of a cell, or the default where the cell is empty."""
-    text = cells[column]
-    if not text:
-        if default is None:
-            raise Unsupported(f"{column} is missing")
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        raise Unsupported(f"{column}: got {text!r}, expected a number") from None
-    if not (math.isfinite(value) and value > 0):
-        raise Unsupported(f"{column}: got {text!r}, expected a finite number above zero")
-    if value > LARGEST:
-        raise Unsupported(f"{column}: got {text!r}, expected at most 2^53")
-    return value
+def candidates(cells: Cells) -> tuple[Candidate, ...]:
+    """The jobs that a row may have been; weights sum to 1.
+
+    Raises:
+        Unsupported: a cell that is needed is missing or is no possible figure.
+    """
+    _given_cut(cells)
+    precisions = precisions_of(cells)
+    shapes = shapes_of(cells, count(cells, "tp", 1))
+    base = known(cells, shapes[0], precisions[0])
+    virtuals = virtuals_of(cells, base, shapes[0].layers)
+    recomputes = recomputes_of(cells)
+    found, weights = [], []
+    for shape, micro, virtual, (recompute, weight), precision in product(
+        shapes, micro_batches_of(cells, base), virtuals, recomputes, precisions
+    ):
+        batch = base.global_batch if cells["global_batch"] else base.dp * micro * 2 * base.pp
+        found.append(
+            replace(base, shape=shape, micro_batch=micro, virtual=virtual, recompute=recompute, precision=precision,
+                    global_batch=batch)
+        )  # fmt: skip
+        weights.append(weight)
+    return tuple(Candidate(job, weight / sum(weights)) for job, weight in zip(found, weights, strict=True))
 
 
-def count(cells: Mapping[str, str], column: str, default: int | None = None) -> int:
-    """A whole number of at least 1."""
-    value = figure(cells, column, None if default is None else float(default))
-    if value != int(value):
-        raise Unsupported(f"{column}: got {cells[column]!r}, expected a whole number")
-    return int(value)
+def sheet(cells: Cells) -> DeviceSheet:
+    """The data sheet of a row's device; of one without a sheet, that of the device with the nearest memory.
 
-
-def first(text: str, column: str, table: Sequence[tuple[str, str]]) -> str:
-    """The name that a table gives to a text by how it starts."""
-    for start, name in table:
-        if text.startswith(start):
-            return name
-    raise Unsupported(f"{column}: {text!r} is not known" if text else f"{column} is missing")
-
-
-def sheet(cells: Mapping[str, str]) -> DeviceSheet:
-    """The data sheet of a row's GPU."""
+    Such a stand-in keeps its own name, so that no interval takes it for a device that was measured.
+    """
     memory = cells["gpu_mem_gb"]
     for start, size, name in GPUS:
         if cells["gpu"].startswith(start) and (not size or memory == size):
             return DEVICES[name]
-    raise Unsupported(f"gpu: no data sheet of {cells['gpu']!r}" if cells["gpu"] else "gpu is missing")
+    if not cells["gpu"]:
+        raise Unsupported("gpu is missing")
+    wanted = figure(cells, "gpu_mem_gb", 80.0) * GIB
+    near = min(DEVICES.values(), key=lambda one: (abs(one.memory_bytes - wanted), one.name))
+    return replace(near, name="unknown", products=())
+
+
+def known(cells: Cells, shape: Shape, precision: str) -> Job:
+    """The job as far as the row tells it."""
+    device = sheet(cells)
+    framework = first(cells["framework"], "framework", FRAMEWORKS)
+    if framework == "megatron-deepspeed" and not cells["zero_stage"]:
+        framework = "megatron-fork"
+    if framework == "megatron-core" and cells["framework_version"].endswith(tuple(_FUSED_FROM)):
+        framework = "megatron-core-tested"
+    rank = adapter_rank(cells)
+    tp, pp, cp, gpus = _cut(cells, shape, device, framework, frozen=rank > 0, narrow=BITS[precision] < 16)
+    per_node = count(cells, "gpus_per_node", 8)
+    fabric = next((name for text, name in FABRICS if text in cells["inter_link"]), "infiniband")
+    default = OMNIPATH_GBPS if fabric == "omnipath" else device.nic_bytes_per_s * 8e-9 * per_node
+    zero, shard = _sharing(cells, framework)
+    # A mixture's experts are cut as its other layers are, unless the row says otherwise.
+    etp = count(cells, "etp", 1) if shape.moe_layers else 1
+    sequence = 1 if shape.conv_flop else _SEQUENCE
+    return Job(
+        shape=shape, device=device, framework=framework, precision=precision, gpus=gpus, gpus_per_node=per_node,
+        nic_bytes_per_s=figure(cells, "inter_bw_Gbps_per_node", default) * 1e9 / 8 / per_node, fabric=fabric,
+        seq=count(cells, "seq", sequence), global_batch=count(cells, "global_batch", 1), micro_batch=1,
+        tp=tp, pp=pp, cp=cp, ep=count(cells, "ep", 1), etp=etp, zero=zero, shard=shard,
+        in_flight=V_SHAPES.get(cells["schedule"], 0.0), recompute_layers=_recomputed_layers(cells),
+        frozen=rank > 0, adapter_rank=rank,
+        sequence_parallel=cells["seq_parallel"] == "yes", flash=_fused_attention(cells),
+        plain_modules=cells["attention_impl"].endswith("(local)"),
+        wide_gradients=(cells["framework"].startswith("Megatron-DeepSpeed") and cells["dtype"].startswith("bf16"))
+        or cells["grad_accum_dtype"] == "fp32",
+        narrow_gradients=cells["grad_accum_dtype"] in ("fp16", "bf16"),
+        last_stage=cells["mem_rank"].startswith(("last", "the rank that logs")),
+        release=_age_years(cells, framework),
+    )  # fmt: skip
+
+
+def _cut(
+    cells: Cells, shape: Shape, device: DeviceSheet, framework: str, *, frozen: bool, narrow: bool
+) -> tuple[int, int, int, int]:
+    """Ranks along the tensor, the pipeline and the context axis, and devices in all.
+
+    Where a row gives none of them, a system that shares all of its weights out cuts nothing else, and others cut as
+    little as the memory allows; replicas that the batch is too small for share a sequence.
+    """
+    tp, pp, cp, gpus = _given_cut(cells)
+    blank = not (cells["tp"] or cells["pp"] or cells["cp"] or cells["dp"])
+    if blank and framework == "maxtext":
+        return 1, 1, _per_sequence(gpus, cells), gpus
+    if blank and framework in ("nemo", "nemo-rocm", "primus"):
+        weights = shape.layers * (4 * shape.hidden**2 + (2 + shape.gated) * shape.hidden * shape.ffn)
+        per_weight = (1 if narrow else 2) if frozen else 8
+        room = _SHARE_OF_MEMORY * device.memory_bytes
+        ways = [(t * p, p, t) for p in (1, 2, 4, 8, 16) for t in (1, 2, 4, 8) if gpus % (t * p) == 0]
+        fits = [way for way in ways if weights * per_weight <= room * way[0]] or ways[-1:]
+        _, pp, tp = min(fits)
+        return tp, pp, _per_sequence(gpus // (tp * pp), cells), gpus
+    return tp, pp, cp, gpus
+
+
+def _given_cut(cells: Cells) -> tuple[int, int, int, int]:
+    """Ranks along the tensor, the pipeline and the context axis as the row has them, 1 where it is blank; devices."""
+    tp, pp, cp = (count(cells, name, 1) for name in ("tp", "pp", "cp"))
+    gpus = count(cells, "num_gpus", tp * pp * cp * _REPLICAS)
+    dp = count(cells, "dp", max(gpus // (tp * pp * cp), 1))
+    if dp * tp * pp * cp != gpus:
+        raise Unsupported(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} = {dp * tp * pp * cp} is not num_gpus {gpus}")
+    return tp, pp, cp, gpus
+
+
+def _per_sequence(replicas: int, cells: Cells) -> int:
+    """Ranks that share a sequence where the batch is smaller than the number of replicas."""
+    batch = count(cells, "global_batch", replicas)
+    return replicas // batch if replicas > batch and replicas % batch == 0 else 1
+
+
+def _sharing(cells: Cells, framework: str) -> tuple[int, int]:
+    """The stage of ZeRO, and over how many ranks it goes (0: all replicas)."""
+    if cells["zero_stage"]:
+        zero = 0 if cells["zero_stage"] == "0" else count(cells, "zero_stage")
+    elif cells["dist_optimizer"]:
+        zero = 1 if cells["dist_optimizer"] == "yes" else 0
+    else:
+        zero = 3 if framework == "maxtext" else 1 if PROFILES[framework].even else 0
+    if cells["fsdp_shard"] in ("", "0", "1"):
+        return zero, 0
+    return (2 if zero == 2 else max(zero, 3)), count(cells, "fsdp_shard")
+
+
+def _fused_attention(cells: Cells) -> bool:
+    """Whether attention is fused; where the row does not say, it is in systems of 2023 and later."""
+    text = cells["attention_impl"]
+    if text.startswith("auto") and cells["framework"].startswith("Megatron-Core"):
+        minor = _minor(cells["framework_version"])
+        return minor is None or minor >= _FUSED_FROM["lts" if cells["framework_version"].endswith("lts") else "dev"]
+    if text.startswith("unfused"):
+        return False
+    return text.startswith(("flash", "fused", "auto")) or cells["framework"].startswith(_NEW_SYSTEMS)
+
+
+def _minor(version: str) -> int | None:
+    """The minor release of a version such as '0.20.0 dev'."""
+    parts = version.removeprefix("r").partition(" ")[0].split(".")
+    return int(parts[1]) if len(parts) > 1 and parts[0] == "0" and parts[1].isdecimal() and len(parts[1]) < 4 else None
+
+
+def _age_years(cells: Cells, framework: str) -> float:
+    """Years between a release and the newest one: of Megatron-Core by its number, of containers by their month."""
+    if framework == "megatron-core-tested":
+        minor = _minor(cells["framework_version"])
+        return 0.0 if minor is None else max(_NEWEST_MINOR - minor, 0) * _MINOR_YEARS
+    return age_years(cells["framework_version"])
 
 
 def age_years(version: str) -> float:
@@ -184,97 +251,24 @@ def age_years(version: str) -> float:
     return NEWEST - (2000 + int(year) + int(parts[0]) / 12 + patch)
 
 
-def candidates(cells: Mapping[str, str]) -> tuple[Candidate, ...]:
-    """The jobs that a row may have been; weights sum to 1.
-
-    Raises:
-        Unsupported: a cell that is needed is missing or is no possible figure.
-    """
-    base = known(cells)
-    shapes = shapes_of(cells, base.tp)
-    micro_batches = micro_batches_of(cells, base)
-    virtuals = virtuals_of(cells, base, shapes[0].layers)
-    recomputes = recomputes_of(cells)
-    found = [
-        replace(base, shape=shape, micro_batch=micro, virtual=virtual, recompute=recompute)
-        for shape, micro, virtual, (recompute, _) in product(shapes, micro_batches, virtuals, recomputes)
-    ]
-    weights = [w for _, _, _, (_, w) in product(shapes, micro_batches, virtuals, recomputes)]
-    return tuple(Candidate(job, weight / sum(weights)) for job, weight in zip(found, weights, strict=True))
+def precisions_of(cells: Cells) -> list[str]:
+    """The precision of products, or each of those that a recipe leaves open; halves where nothing is said."""
+    texts = (cells["precision_recipe"] or cells["dtype"] or "bf16").split("-or-")
+    return [first(text, "dtype", PRECISIONS) for text in texts]
 
 
-def known(cells: Mapping[str, str]) -> Job:
-    """The job as far as the row tells it."""
-    device = sheet(cells)
-    gpus, per_node = count(cells, "num_gpus"), count(cells, "gpus_per_node", 8)
-    tp, pp, cp = (count(cells, name, 1) for name in ("tp", "pp", "cp"))
-    dp = count(cells, "dp", max(gpus // (tp * pp * cp), 1))
-    if dp * tp * pp * cp != gpus:
-        raise Unsupported(f"dp {dp} x tp {tp} x pp {pp} x cp {cp} = {dp * tp * pp * cp} is not num_gpus {gpus}")
-    fabric = next((name for text, name in FABRICS if text in cells["inter_link"]), "infiniband")
-    default = OMNIPATH_GBPS if fabric == "omnipath" else device.nic_bytes_per_s * 8e-9 * per_node
-    zero = 0 if cells["zero_stage"] == "0" else count(cells, "zero_stage", 0 if not cells["zero_stage"] else None)
-    if cells["fsdp_shard"] not in ("", "0", "1"):
-        zero = max(zero, 3) if zero != 2 else 2
-    framework = first(cells["framework"], "framework", FRAMEWORKS)
-    if framework == "megatron-deepspeed" and not cells["zero_stage"]:
-        framework = "megatron-fork"
-    return Job(
-        shape=Shape(layers=1), device=device, framework=framework,
-        precision=first(cells["dtype"], "dtype", PRECISIONS), gpus=gpus, gpus_per_node=per_node,
-        nic_bytes_per_s=figure(cells, "inter_bw_Gbps_per_node", default) * 1e9 / 8 / per_node, fabric=fabric,
-        seq=count(cells, "seq", 1 if plain(cells["model"]) == "resnet50v15" else None),
-        global_batch=count(cells, "global_batch"), micro_batch=1, tp=tp, pp=pp, cp=cp, ep=count(cells, "ep", 1),
-        zero=zero, sequence_parallel=cells["seq_parallel"] == "yes",
-        flash=cells["attention_impl"].startswith("flash") or cells["framework"].startswith("Megatron-Bridge"),
-        wide_gradients=cells["framework"].startswith("Megatron-DeepSpeed") and cells["dtype"].startswith("bf16"),
-        release=age_years(cells["framework_version"]),
-    )  # fmt: skip
-
-
-def shapes_of(cells: Mapping[str, str], tp: int) -> list[Shape]:
-    """The row's model; one shape per possible number of heads where the row does not say."""
-    name = plain(cells["model"])
-    if not cells["hidden"]:
-        if name not in MODELS:
-            raise Unsupported(f"model: no dimensions given and no public configuration known of {cells['model']!r}")
-        return [replace(MODELS[name], capped="tokendrop" in cells["model"])]
-    hidden = count(cells, "hidden")
-    vocab = count(cells, "vocab", VOCABULARY.get(name))
-    gated = "llama" in name
-    kv_heads = count(cells, "kv_heads", 8) if gated else 0
-    layers = count(cells, "layers") if cells["layers"] else layers_of(figure(cells, "params_b"), hidden, vocab)
-    heads = [count(cells, "heads")] if cells["heads"] else possible_heads(hidden, tp)
-    if not heads:
-        raise Unsupported(f"heads is missing, and none of 96 to 256 wide divide hidden {hidden} over tp {tp}")
-    share = 0.16 if name.startswith("bert") else 1.0
-    return [
-        Shape.transformer(layers, hidden, head, count(cells, "ffn", 4 * hidden), vocab, kv_heads=kv_heads, gated=gated,
-                          tied=not gated, logit_share=share)
-        for head in heads
-    ]  # fmt: skip
-
-
-def layers_of(billions: float, hidden: int, vocab: int) -> int:
-    """Layers of a plain transformer of so many parameters."""
-    return max(round((billions * 1e9 - vocab * hidden) / (12 * hidden**2)), 1)
-
-
-def possible_heads(hidden: int, tp: int) -> list[int]:
-    """Numbers of heads that divide the model, with heads of 96 to 256; the fewest first."""
-    return [hidden // width for width in range(256, 95, -1) if hidden % width == 0 and hidden // width % tp == 0]
-
-
-def micro_batches_of(cells: Mapping[str, str], base: Job) -> list[int]:
+def micro_batches_of(cells: Cells, base: Job) -> list[int]:
     """The micro-batch, or every power of two that fits the batch and keeps a pipeline busy."""
     if cells["micro_batch"]:
         return [count(cells, "micro_batch")]
-    share = base.global_batch // base.dp
+    share = max(base.global_batch // base.dp, 1)
+    if base.framework == "maxtext":  # which adds no gradients up
+        return [share]
     found = [size for size in (1, 2, 4, 8) if share % size == 0 and share // size >= min(2 * base.pp, share)]
     return found or [1]
 
 
-def virtuals_of(cells: Mapping[str, str], base: Job, layers: int) -> list[int]:
+def virtuals_of(cells: Cells, base: Job, layers: int) -> list[int]:
     """Virtual stages per device, or every number that deals out the layers evenly."""
     if cells["vpp"]:
         return [count(cells, "vpp")]
@@ -284,11 +278,45 @@ def virtuals_of(cells: Mapping[str, str], base: Job, layers: int) -> list[int]:
     return [v for v in (2, 3, 4, 5, 6, 7) if per_stage % v == 0 and v <= per_stage] or [1]
 
 
-def recomputes_of(cells: Mapping[str, str]) -> list[tuple[str, float]]:
+def recomputes_of(cells: Cells) -> list[tuple[str, float]]:
     """What is recomputed, or the usual ways with how usual they are."""
     text = cells["recompute"].partition("(")[0]
     if text in ("none", "selective", "full"):
         return [(text, 1.0)]
     if text:
         raise Unsupported(f"recompute: got {text!r}, expected none, selective or full")
+    if cells["framework"].startswith("MaxText"):
+        return [("full", 1.0)]
     return [("none", 0.8), ("selective", 0.1), ("full", 0.1)]
+
+
+def _recomputed_layers(cells: Cells) -> int:
+    """How many layers are computed again, as in 'full(21 layers)'; 0 where that is all of them."""
+    number = cells["recompute"].partition("(")[2].partition(" layers")[0]
+    return int(number) if number.isdecimal() and len(number) < 6 else 0
+
+
+FIELDS = (
+    ("gpu", "device"), ("dtype", "precision"), ("num_gpus", "gpus"), ("seq", "seq"), ("tp", "tp"), ("pp", "pp"),
+    ("cp", "cp"), ("ep", "ep"), ("vpp", "virtual"), ("zero_stage", "zero"), ("micro_batch", "micro_batch"),
+    ("global_batch", "global_batch"), ("recompute", "recompute"), ("attention_impl", "flash"),
+)  # fmt: skip
+"""Columns whose values are stated where a row leaves them blank, and the fields of a job that hold them."""
+
+
+def defaults(row: Row) -> str:
+    """What was taken where the row is blank: 'micro_batch 1 or 2; recompute none or full'."""
+    said = []
+    for column, name in FIELDS:
+        if not row.cells.get(column, "").strip() or (
+            name == "device" and row.candidates[0].job.device.name == "unknown"
+        ):
+            values = dict.fromkeys(_said(getattr(one.job, name)) for one in row.candidates)
+            said.append(f"{column} {' or '.join(values)}")
+    return "; ".join(said)
+
+
+def _said(value: object) -> str:
+    if isinstance(value, DeviceSheet):
+        return "of the nearest memory"
+    return {True: "fused", False: "unfused"}[value] if isinstance(value, bool) else str(value)

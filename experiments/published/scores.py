@@ -45,15 +45,52 @@ class Score:
     false_alarms: int
 
 
-def family_of(row_id: str) -> str:
-    """The series of measurements that a row belongs to."""
-    parts = row_id.split("_")
+def family_of(cells: Mapping[str, str]) -> str:
+    """The series of measurements that a row belongs to; functional tests and benchmarks by kind of model."""
+    parts = cells["row_id"].split("_")
+    arch = cells.get("arch", "").split()
+    if parts[0] == "golden":
+        return f"golden_{_kind_of_test(cells, arch)}"
+    if parts[0] == "mlperf":
+        return "mlperf_lora" if "LoRA" in arch else "mlperf_pre"
+    if parts[0] == "simumax":
+        return "simumax_moe" if cells.get("experts") else "simumax_dense"
     return "_".join(parts[:2]) if parts[0].startswith(("vtrain", "dlperf", "sc21", "mlm")) else parts[0]
 
 
+def _kind_of_test(cells: Mapping[str, str], arch: Sequence[str]) -> str:
+    if arch and arch[0] in ("t5", "bert", "hybrid"):
+        return arch[0]
+    for column, kind in (("mla", "mla"), ("fsdp_shard", "fsdp"), ("experts", "moe")):
+        if cells.get(column):
+            return kind
+    return "7b" if cells["hidden"] == "4096" else "gpt"
+
+
+def of_second_set(cells: Mapping[str, str]) -> bool:
+    """Whether a row is of the second set of sources, which says whose memory was measured."""
+    return "mem_rank" in cells
+
+
 def measured_seconds(cells: Mapping[str, str]) -> float | None:
-    """Measured seconds per step, if any."""
+    """Measured seconds per step, if any.
+
+    None of quality C in the second set, where something that matters is unpublished or a slow host decided; in the
+    first set C says that the precision and the heads of a run are those of the text around it.
+    """
+    if cells.get("quality") == "C" and of_second_set(cells):
+        return None
     return positive(cells.get("iter_time_s", ""))
+
+
+MEMORY = ("mem_allocated_peak_gib", "mem_reserved_peak_gib", "mem_gib_per_gpu")
+"""Columns of measured memory, the surest first: allocated, reserved, what a report says."""
+
+
+def measured_memory(cells: Mapping[str, str]) -> tuple[str, float] | None:
+    """The surest memory that a row reports: its column and GiB."""
+    found = ((column, positive(cells.get(column, ""))) for column in MEMORY)
+    return next(((column, held) for column, held in found if held is not None), None)
 
 
 def positive(text: str) -> float | None:
@@ -69,8 +106,8 @@ def score(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction])
     """Scores by family, of measured rows and their predictions in the same order."""
     families: dict[str, list[tuple[Mapping[str, str], Prediction]]] = defaultdict(list)
     for row, prediction in zip(cells, predictions, strict=True):
-        if measured_seconds(row) or row["oom"] == "yes":
-            families[family_of(row["row_id"])].append((row, prediction))
+        if measured_seconds(row) or row["oom"] == "yes" or measured_memory(row):
+            families[family_of(row)].append((row, prediction))
     return {name: _family(pairs) for name, pairs in sorted(families.items())}
 
 
@@ -90,11 +127,12 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
     ran = [(row, p, measured_seconds(row)) for row, p in pairs if row["oom"] != "yes"]
     timed = [(row, p, seconds) for row, p, seconds in ran if p.status == "ok" and seconds is not None]
     signed = [p.seconds / seconds - 1 for _, p, seconds in timed]
-    errors = [abs(error) for error in signed] + [1.0] * (len(ran) - len(timed))
+    wanted = sum(seconds is not None for _, _, seconds in ran)
+    errors = [abs(error) for error in signed] + [1.0] * (wanted - len(timed))
     memory = [
-        abs(p.memory_gib / held - 1) if p.status == "ok" else 1.0
+        abs(p.memory(found[0]) / found[1] - 1) if p.status == "ok" else 1.0
         for row, p, _ in ran
-        if (held := positive(row["mem_gib_per_gpu"])) is not None
+        if (found := measured_memory(row)) is not None
     ]
     large = [[(seconds, p.seconds) for _, p, seconds in group] for group in _groups(timed)]
     taus = [tau for tau in map(_tau, large) if tau is not None]
@@ -104,7 +142,7 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
         error=mean(errors) if errors else None,
         error_p90=sorted(errors)[math.ceil(0.9 * len(errors)) - 1] if errors else None,
         bias=mean(signed) if signed else None,
-        covered=sum(p.low <= seconds <= p.high for _, p, seconds in timed) / len(ran) if ran else None,
+        covered=sum(p.low <= seconds <= p.high for _, p, seconds in timed) / wanted if wanted else None,
         width=median(p.high / p.low - 1 for _, p, _ in timed) if timed else None,
         tau=mean(taus) if taus else None,
         regret=mean(map(_regret, large)) if large else None,
@@ -159,7 +197,7 @@ def choices(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction
         chosen = min(group, key=lambda run: (run[1].seconds, -run[2]))
         fastest = min(group, key=lambda run: run[2])
         row = chosen[0]
-        job = (family_of(row["row_id"]), row["model"], int(row["num_gpus"]), int(row["global_batch"]))
+        job = (family_of(row), row["model"], int(row["num_gpus"]), int(row["global_batch"]))
         found.append(Choice(*job, len(group), _way(chosen[0]), chosen[2], _way(fastest[0]), fastest[2]))
     return sorted(found, key=lambda c: (c.family, c.model, c.gpus, c.global_batch, c.ways, c.fastest_s))
 

@@ -1,7 +1,8 @@
 """Validation: how well runs are predicted that the fit has not seen, per family of published measurements.
 
-Two ways to hold runs out: whole groups (a model on a GPU) within every family, in five folds; and whole families, which
-then are predicted from data sheets and from what others ran.
+Two ways to hold runs out: whole groups within every family, in five folds; and whole sources, which then are predicted
+from data sheets and from what others ran. A group is a model on a GPU in the first set of sources; in the second it is
+a model and its cut on all GPUs, with all versions and repeats.
 """
 
 from __future__ import annotations
@@ -12,24 +13,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from experiments.published.fitting import (
+    COLLECTIVES,
+    TRAINING,
     Mask,
     Runs,
     fit_collectives,
     fit_memory,
     fit_time,
+    measured_rows,
     read_all_reduces,
     read_runs,
     reference,
 )  # fmt: skip
 from experiments.published.predictions import Prediction, predict
-from experiments.published.rows import Row, read_rows
-from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, score
+from experiments.published.rows import Row
+from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, of_second_set, score
 from strategy.closed_form import collectives
 from strategy.closed_form.calibration import TIME, FittedConstants
 from strategy.closed_form.constants import Constants, nominal
 from strategy.closed_form.fit import Fit
 from strategy.closed_form.gemm import Floats
-from strategy.closed_form.interval import Stratum, strata, stratum_of
+from strategy.closed_form.interval import Residual, Stratum, strata
 
 FOLDS = 5
 _FEWEST_GROUPS = 3
@@ -54,7 +58,8 @@ class HeldOutRun:
 class Validation:
     """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup.
 
-    `points` are the runs of which `within` is the score, `choices` the groups of them in which there is one.
+    `second` are the families of the second set of sources; `points` are the runs of which `within` is the score,
+    `choices` the groups of them in which there is one.
     """
 
     fits: Mapping[str, Fit]
@@ -63,42 +68,34 @@ class Validation:
     choices: Sequence[Choice]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
+    second: frozenset[str]
     collective_error: Mapping[str, float]
 
 
 def validate() -> Validation:
     """Fit to the shipped measurements, and predict each run by a fit that has not seen it."""
-    measured = read_all_reduces(reference("collective_measurements.csv"))
+    measured = read_all_reduces(reference(COLLECTIVES))
     links = fit_collectives(measured)
-    path = reference("training_measurements.csv")
-    runs = read_runs(path, links.values)
+    rows = measured_rows()
+    runs = read_runs(rows, links.values)
     everything = np.ones(len(runs.rows), dtype=bool)
-    fits = {
-        "collective_measurements.csv": links,
-        "training_measurements.csv, time": fit_time(runs, everything),
-        "training_measurements.csv, memory": fit_memory(runs, everything),
-    }
-    start = fits["training_measurements.csv, time"].values
-    folds = folds_of(runs)
-    within = held_out(runs, [folds == fold for fold in range(FOLDS)], start)
-    across = held_out(runs, [runs.family(name) for name in sorted(set(runs.families))], start)
-    timed = runs.timed
-    names = [stratum_of(row.candidates[0].job) for row in runs.rows]
-    intervals = strata(
-        [name for name, there in zip(names, timed, strict=True) if there],
-        np.log(within.seconds[timed] / runs.seconds[timed]),
-        [row.candidates[0].job for row, there in zip(runs.rows, timed, strict=True) if there],
-    )
-    rows = read_rows(path)
+    time = fit_time(runs, everything)
+    trained = ", ".join(TRAINING)
+    fits = {COLLECTIVES: links, f"{trained}, time": time, f"{trained}, memory": fit_memory(runs, everything)}
+    folds, sources = folds_of(runs), np.array([source_of(family) for family in runs.families])
+    within = held_out(runs, [folds == fold for fold in range(FOLDS)], time.values)
+    across = held_out(runs, [sources == name for name in sorted(set(sources.tolist()))], time.values)
+    residuals = Residuals.of(runs, within, across, sources.tolist())
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, links.values) / measured.seconds - 1)
-    cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, intervals)
+    cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, residuals)
     return Validation(
         fits,
-        intervals,
+        strata(residuals.without(np.zeros(len(runs.rows), dtype=bool))),
         list(_points(cells, apart)),
         choices(cells, apart),
         score(cells, apart),
-        score(cells, predictions(rows, runs, across, links, intervals)),
+        score(cells, predictions(rows, runs, across, links, residuals)),
+        frozenset(family_of(row) for row in cells if of_second_set(row)),
         {
             setup: float(error[np.array([setup == other for other in measured.setups])].mean())
             for setup in sorted(set(measured.setups))
@@ -110,7 +107,25 @@ def _points(cells: Sequence[Mapping[str, str]], predicted: Sequence[Prediction])
     for row, found in zip(cells, predicted, strict=True):
         measured_s = measured_seconds(row)
         if measured_s is not None and found.status == "ok":
-            yield HeldOutRun(family_of(row["row_id"]), measured_s, found.seconds, found.low, found.high)
+            yield HeldOutRun(family_of(row), measured_s, found.seconds, found.low, found.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """Log ratios of predicted to measured seconds of every run, by fits without it; nan where no time was measured."""
+
+    of_runs: tuple[Residual, ...]
+
+    @classmethod
+    def of(cls, runs: Runs, within: HeldOut, across: HeldOut, sources: Sequence[str]) -> Residuals:
+        """The residuals of two ways to hold runs out."""
+        near, far = (np.log(held.seconds / runs.seconds) for held in (within, across))
+        jobs = [row.candidates[0].job for row in runs.rows]
+        return cls(tuple(map(Residual, jobs, sources, near.tolist(), far.tolist())))
+
+    def without(self, mask: Mask) -> list[Residual]:
+        """Those of the timed runs that a mask does not hold."""
+        return [one for one, held in zip(self.of_runs, mask.tolist(), strict=True) if not held and np.isfinite(one.far)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,40 +150,57 @@ def held_out(runs: Runs, masks: Sequence[Mask], start: Constants) -> HeldOut:
     return HeldOut(seconds, tuple(memory), tuple(fit_of.tolist()))
 
 
-def predictions(
-    rows: Sequence[Row], runs: Runs, held: HeldOut, links: Fit, intervals: Mapping[str, Stratum]
-) -> list[Prediction]:
-    """Held-out predictions in the order of the rows; intervals are those of the strata."""
-    seconds = {row.number: value for row, value in zip(runs.rows, held.seconds, strict=True)}
+def predictions(rows: Sequence[Row], runs: Runs, held: HeldOut, links: Fit, residuals: Residuals) -> list[Prediction]:
+    """Held-out predictions in the order of the rows; intervals rest on the residuals of the runs beside them."""
+    seconds = {row.cells["row_id"]: value for row, value in zip(runs.rows, held.seconds, strict=True)}
     by_fit: dict[int, list[Row]] = {}
     for row, number in zip(runs.rows, held.fit_of, strict=True):
         by_fit.setdefault(number, []).append(row)
-    found: dict[int, Prediction] = {}
+    found: dict[str, Prediction] = {}
     for number, mine in by_fit.items():
         constants = held.memory[number]
+        intervals = strata(residuals.without(np.array(held.fit_of) == number))
         fitted = FittedConstants(nominal(TIME) | dict(links.values) | dict(constants), intervals)
         for row, prediction in zip(mine, predict(mine, fitted), strict=True):
-            value = float(seconds[row.number])
+            value = float(seconds[row.cells["row_id"]])
             scale = value / prediction.seconds
-            found[row.number] = replace(
+            found[row.cells["row_id"]] = replace(
                 prediction, seconds=value, low=prediction.low * scale, high=prediction.high * scale
             )
-    return [found.get(row.number) or Prediction(row.cells["row_id"], f"unsupported: {row.why_not}") for row in rows]
+    return [
+        found.get(row.cells["row_id"]) or Prediction(row.cells["row_id"], f"unsupported: {row.why_not}") for row in rows
+    ]
+
+
+_MANY_KINDS = ("golden", "mlperf", "simumax")
+"""Sources whose families are kinds of model: the rounds of MLPerf are one source, and so are the functional tests."""
+_CUT = ("dp", "tp", "pp", "vpp", "cp", "ep")
+
+
+def source_of(family: str) -> str:
+    """Who measured a family."""
+    return next((name for name in _MANY_KINDS if family.startswith(name)), family)
 
 
 def folds_of(runs: Runs) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """A fold per run: groups are kept whole and dealt out within each family.
 
-    A group is a model on a GPU; in a family with fewer than three of those, it is also the number of GPUs.
+    Of the first set, in a family with fewer than three groups, a group is also the number of GPUs.
     """
-    cells = [row.cells for row in runs.rows]
-    keys = [(family, row["model"], row["gpu"]) for family, row in zip(runs.families, cells, strict=True)]
+    keys = [_group(family, row.cells) for family, row in zip(runs.families, runs.rows, strict=True)]
     wide = {family: len({key for key in keys if key[0] == family}) for family in set(runs.families)}
     groups = [
-        key if wide[key[0]] >= _FEWEST_GROUPS else (*key, row["num_gpus"]) for key, row in zip(keys, cells, strict=True)
+        key if wide[key[0]] >= _FEWEST_GROUPS else (*key, row.cells["num_gpus"])
+        for key, row in zip(keys, runs.rows, strict=True)
     ]
     places: dict[tuple[str, ...], int] = {}
     for family in set(runs.families):
         mine = sorted({group for group in groups if group[0] == family})
         places |= {group: place % FOLDS for place, group in enumerate(mine)}
     return np.array([places[group] for group in groups], dtype=np.intp)
+
+
+def _group(family: str, cells: Mapping[str, str]) -> tuple[str, ...]:
+    if of_second_set(cells):
+        return (family, cells["model"], *(cells[name] for name in _CUT))
+    return (family, cells["model"], cells["gpu"])

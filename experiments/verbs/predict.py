@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         if prediction.status != "ok":
             say(f"{args.rows}: row {row.number} ({row.cells['row_id']}): {prediction.status}")
     done = sum(prediction.status == "ok" for prediction in predictions)
-    beyond = sum(prediction.extrapolated for prediction in predictions)
+    beyond = sum(bool(prediction.extrapolated) for prediction in predictions)
     if args.json:
         emit({"rows": len(rows), "predicted": done, "extrapolated": beyond, "out": str(args.out)})
     say(f"{args.out}: {done} of {len(rows)} rows predicted, {beyond} of them beyond what the constants were fitted to")

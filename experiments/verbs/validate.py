@@ -7,7 +7,7 @@ trained with.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,15 +86,16 @@ def run(args: argparse.Namespace) -> int:
             "fitted_to": list(open_rows()),
             "by": "sbplan validate --out",
             "method": "least squares on log ratios, soft L1, priors, families of nearly equal weight",
-            "strata": f"held-out residuals of {FOLDS} folds; groups of a model on a GPU kept whole",
+            "strata": f"residuals of {FOLDS} folds with groups kept whole, and of sources held out",
         }
         write_constants(args.out, found.fits, found.strata, provenance)
     figures = all_figures()
     if args.json:
         emit(document(found, figures) | ({"choices": [asdict(one) for one in found.choices]} if args.choices else {}))
     say(f"{len(DECLARED)} fitted parameters\n")
-    say(f"held out by group, {FOLDS} folds\n" + table(found.within))
-    say("\nheld out by family\n" + table(found.across))
+    for way, scores in ((f"group, {FOLDS} folds", found.within), ("source", found.across)):
+        for name, part in by_set(scores, found.second).items():
+            say(f"\nheld out by {way}: {name} set of sources\n" + table(part))
     say("\nall-reduces of at least 1 MiB, mean error")
     for setup, error in found.collective_error.items():
         say(f"  {setup:<12}{100 * error:6.1f} %")
@@ -200,9 +201,9 @@ def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, ob
     return {
         "parameters": len(DECLARED),
         "within": {name: asdict(item) for name, item in found.within.items()},
-        "within_macro": macro(found.within.values()),
+        "within_macro": {name: macro(part.values()) for name, part in by_set(found.within, found.second).items()},
         "across": {name: asdict(item) for name, item in found.across.items()},
-        "across_macro": macro(found.across.values()),
+        "across_macro": {name: macro(part.values()) for name, part in by_set(found.across, found.second).items()},
         "collectives": dict(found.collective_error),
         "calculon": CALCULON,
         "figures": [asdict(figure) for figure in figures],
@@ -220,6 +221,14 @@ def choices(found: Sequence[Choice]) -> str:
     mean = sum(one.regret for one in found) / len(found)
     lines.append(f"{best} of {len(found)} chosen as the fastest, mean regret {100 * mean:.1f} %")
     return "\n".join(lines)
+
+
+def by_set(scores: Mapping[str, Score], second: Collection[str]) -> dict[str, dict[str, Score]]:
+    """Scores of the families of the first set of sources, and of the second."""
+    return {
+        name: {family: item for family, item in scores.items() if (family in second) == there}
+        for name, there in (("first", False), ("second", True))
+    }
 
 
 def table(scores: Mapping[str, Score]) -> str:

@@ -25,7 +25,7 @@ class Constant:
 Constants = Mapping[str, float]
 """Value by name."""
 
-MAXIMUM = 100
+MAXIMUM = 150
 """Fitted figures in all."""
 
 

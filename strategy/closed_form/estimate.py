@@ -10,22 +10,25 @@ import numpy.typing as npt
 
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.gemm import Floats
-from strategy.closed_form.interval import extrapolates, half_width
+from strategy.closed_form.interval import extrapolated, half_width
 from strategy.closed_form.job import Job, Jobs
-from strategy.closed_form.memory import Footprint, footprint, overflows
+from strategy.closed_form.memory import Footprint, fitting, footprint, overflows
 from strategy.closed_form.price import Pricing
 
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Seconds of a step with a 90 % interval, bytes per GPU, and flags; each array has one entry per job."""
+    """Seconds of a step with a 90 % interval, bytes per GPU, and flags; each array has one entry per job.
+
+    `extrapolated` says why no run was like a job; nothing, if one was.
+    """
 
     seconds: Floats
     low: Floats
     high: Floats
     footprint: Footprint
     out_of_memory: npt.NDArray[np.bool_]
-    extrapolated: npt.NDArray[np.bool_]
+    extrapolated: tuple[tuple[str, ...], ...]
 
 
 def estimate(jobs: Sequence[Job], fitted: FittedConstants) -> Estimates:
@@ -37,7 +40,7 @@ def estimate(jobs: Sequence[Job], fitted: FittedConstants) -> Estimates:
     columns = Jobs.of(jobs)
     pricing = Pricing(columns, fitted.constants)
     seconds = pricing.seconds(fitted.constants)
-    held = footprint(columns, pricing.work, fitted.constants)
+    held = fitting(columns, footprint(columns, pricing.work, fitted.constants))
     half = np.exp([half_width(job, fitted.strata) for job in jobs])
     return Estimates(
         seconds,
@@ -45,5 +48,5 @@ def estimate(jobs: Sequence[Job], fitted: FittedConstants) -> Estimates:
         seconds * half,
         held,
         overflows(columns, held),
-        np.array([extrapolates(job, fitted.strata) for job in jobs], dtype=bool),
+        tuple(extrapolated(job, fitted.strata) for job in jobs),
     )

@@ -38,8 +38,8 @@ class ExchangeTimes:
 
     `tp` is one collective of a boundary tensor, `dp` one all-reduce of 2-byte gradients (experts
     apart), `gather` one all-gather of
-    2-byte parameters over the replicas, `pp` one message between stages, `ep` one dispatch to experts, `cp` one
-    rotation of keys and values.
+    2-byte parameters over the ranks that share them out, `pp` one message between stages, `ep` one dispatch to experts
+    (with what ranks of one expert collect from each other), `cp` one rotation of keys and values.
     """
 
     tp: Floats
@@ -68,24 +68,31 @@ def exchanges(jobs: Jobs, work: JobWork, constants: Constants) -> ExchangeTimes:
 
     tensor = group(j.tp, np.ones(len(jobs)))
     data = group(j.dp * j.cp, j.tp)
+    shards = group(j.spread, j.tp)
     stages = group(j.pp, j.tp * j.cp * j.dp)
-    expert = group(j.ep, np.ones(len(jobs)))
+    expert = group(j.ep, j.etp)
+    slices = group(j.etp, np.ones(len(jobs)))
     scattered = np.array([PROFILES[job.framework].scattered for job in jobs.jobs])
     # Megatron-LM sends a boundary tensor once, not once per tensor-parallel rank, since it interleaves stages.
     once = scattered | (j.sequence_parallel > 0) | (j.virtual > 1)
     boundary = work.activation / np.where(once, j.tp, 1.0)
     keys = work.activation * 2 * j.kv_heads * j.head_qk / np.maximum(j.hidden, 1) / j.tp
     own = 2 * (work.parameters + work.edge_parameters / j.pp)
-    replicas = group(np.maximum(j.dp * j.cp * j.tp / j.ep, 1), j.ep)
+    replicas = group(np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1), j.ep * j.etp)
+    layers = np.maximum(j.moe_layers, 1)
     experts = 2 * work.expert_parameters
     return ExchangeTimes(
         tp=collectives.all_reduce(work.activation, tensor, constants),
         dp=collectives.all_reduce(own, data, constants),
         dp_expert=collectives.all_reduce(experts, replicas, constants),
-        gather=collectives.reduce_scatter(own, data, constants)
+        gather=collectives.reduce_scatter(own, shards, constants)
         + collectives.reduce_scatter(experts, replicas, constants),
         pp=collectives.send(boundary, stages, constants),
-        ep=collectives.all_to_all(work.dispatched / np.maximum(j.moe_layers, 1), expert, constants) * j.moe_layers,
+        ep=(
+            collectives.all_to_all(work.dispatched / layers, expert, constants)
+            + collectives.reduce_scatter(work.gathered / layers, slices, constants)
+        )
+        * j.moe_layers,
         cp=collectives.send(keys, group(j.cp, j.tp), constants) * (j.cp - 1),
         tp_far=_far(tensor),
         dp_far=_far(data),

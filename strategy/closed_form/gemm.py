@@ -84,10 +84,13 @@ def product(
 
 def training(
     m: Floats, n: Floats, k: Floats, count: Floats, *, multiprocessors: Floats, peak: Floats, bandwidth: Floats,
-    nbytes: Floats,
+    nbytes: Floats, trained: Floats | float = 1.0,
 ) -> tuple[EffectiveFlops, EffectiveFlops]:  # fmt: skip
-    """The forward product of a weight (k, n) with m rows, and the two of its backward pass."""
+    """The forward product of a weight (k, n) with m rows, and the two of its backward pass.
+
+    `trained` is 1 where the weight has a gradient, 0 where it stands still.
+    """
     given = {"multiprocessors": multiprocessors, "peak": peak, "bandwidth": bandwidth, "nbytes": nbytes}
     forward = product(m, n, k, count, **given)
-    backward = product(m, k, n, count, **given) + product(n, k, m, count, **given)
+    backward = product(m, k, n, count, **given) + product(n, k, m, count, **given) * trained
     return forward, backward

@@ -1,14 +1,16 @@
 """Intervals: how far measurements lay from predictions of runs like these that the fit had not seen.
 
-Split conformal prediction (Vovk et al., 2005; Lei et al., 2018) in groups: jobs of one stratum (framework, kind of
-model, one node or many) share the 90 % quantile of the held-out |log(predicted / measured)|. A stratum with few runs is
-drawn towards the quantile of all runs, and a stratum without any takes that of all runs, widened; so is the
-interval on a GPU that no run was on.
+Split conformal prediction (Vovk et al., 2005; Lei et al., 2018) in groups. Jobs of one stratum (framework and kind of
+model) share the 90 % quantile of |log(predicted / measured)| of runs whose group the fit had not seen; a stratum with
+few runs is drawn towards all runs. A job that is like no stratum takes the quantile of runs whose whole source the fit
+had not seen, each source with the same say. The further a job lies beyond the runs (another device, kind of model, or
+scale), the wider its interval.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +22,12 @@ COVERAGE = 0.9
 _OWN = 12
 """Runs with which a stratum's own quantile counts as much as that of all runs."""
 _UNSEEN = 1.5
-"""Half-width without runs of such a stratum, or on such a GPU, over that with."""
+"""Half-width on a device, or for a kind of model, that no run was on, over that with; for a kind, at least that of an
+unseen source."""
+_DOUBLING = 0.1
+"""Share that the half-width grows by for each doubling beyond the runs' sizes."""
+_SLACK = 2.0
+"""Sizes up to so many times beyond the runs' are no extrapolation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +40,37 @@ class Stratum:
     ranges: Mapping[str, tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A measured run and the log ratios of its predictions: by a fit without its group, and without its source."""
+
+    job: Job
+    source: str
+    group: float
+    far: float
+
+
+def kind_of(job: Job) -> str:
+    """What a model is made of, as far as errors differ by it."""
+    shape = job.shape
+    kinds = (
+        ("images", shape.conv_flop > 0), ("hybrid", shape.mamba_layers > 0), ("adapted", job.frozen),
+        ("encoder", shape.decoder_layers > 0), ("latent", shape.kv_rank > 0), ("routed", shape.moe_layers > 0),
+    )  # fmt: skip
+    return next((name for name, there in kinds if there), "dense")
+
+
 def stratum_of(job: Job) -> str:
     """Which runs a job is like."""
-    shape = job.shape
-    kind = "images" if shape.conv_flop else "routed" if shape.moe_layers else "dense"
-    framework = "graph" if job.framework in _VISION_LIKE else job.framework
-    where = "node" if job.gpus <= job.gpus_per_node else "cluster"
-    return f"{framework}/{kind}/{where}" if framework in ("megatron-fork", "graph") else f"{framework}/{kind}"
+    if job.framework in _VISION_LIKE or job.framework == "megatron-fork":
+        family = "graph" if job.framework in _VISION_LIKE else job.framework
+        return f"{family}/{kind_of(job)}/{'node' if job.gpus <= job.gpus_per_node else 'cluster'}"
+    return f"{job.framework}/{kind_of(job)}"
+
+
+def framework_of(stratum: str) -> str:
+    """The stratum of all kinds of one framework."""
+    return stratum.partition("/")[0]
 
 
 _VISION_LIKE = frozenset(
@@ -53,50 +84,82 @@ def features(job: Job) -> dict[str, float]:
     return {"gpus": float(job.gpus), "hidden": float(job.shape.hidden), "seq": float(job.seq)}
 
 
-def strata(names: Iterable[str], log_ratios: Floats, jobs: Iterable[Job]) -> dict[str, Stratum]:
-    """Strata from held-out log ratios of predicted to measured, one per run; "" holds all runs."""
-    named, held = list(names), list(jobs)
-    everything = _quantile(np.abs(log_ratios))
-    found = {"": Stratum(everything, len(named), _devices(held), _ranges(held))}
-    for name in sorted(set(named)):
-        mine = np.array([name == other for other in named])
-        runs = int(mine.sum())
-        share = runs / (runs + _OWN)
-        half = share * _quantile(np.abs(log_ratios[mine])) + (1 - share) * everything
-        own_jobs = [job for job, own in zip(held, mine, strict=True) if own]
-        found[name] = Stratum(half, runs, _devices(own_jobs), _ranges(own_jobs))
+def strata(residuals: Sequence[Residual]) -> dict[str, Stratum]:
+    """Strata of runs; "" holds all runs, a framework's name all of its kinds."""
+    sources = [one.source for one in residuals]
+    weights = np.array([1 / sources.count(name) for name in sources])
+    near = _quantile(np.abs([one.group for one in residuals]), weights)
+    far = _quantile(np.abs([one.far for one in residuals]), weights)
+    found = {"": _stratum(far, residuals)}
+    named: dict[str, list[Residual]] = {}
+    for one in residuals:
+        name = stratum_of(one.job)
+        for key in (framework_of(name), name):
+            named.setdefault(key, []).append(one)
+    for name, mine in sorted(named.items()):
+        share = len(mine) / (len(mine) + _OWN)
+        own = _quantile(np.abs([one.group for one in mine]), np.ones(len(mine)))
+        found[name] = _stratum(share * own + (1 - share) * near, mine)
     return found
 
 
 def half_width(job: Job, known: Mapping[str, Stratum]) -> float:
     """Half-width of a job's interval on the log scale."""
-    found = known.get(stratum_of(job))
-    half = found.half_width if found else known[""].half_width * _UNSEEN
-    return half if job.device.name in known[""].devices else half * _UNSEEN
+    name = stratum_of(job)
+    found = known.get(name) or known.get(framework_of(name))
+    half = found.half_width if found else known[""].half_width
+    why = extrapolated(job, known)
+    if "kind of model" in why:
+        half = max(half * _UNSEEN, known[""].half_width)
+    if "device" in why:
+        half *= _UNSEEN
+    return half * (1 + _DOUBLING * _doublings(job, found or known[""]))
 
 
-def extrapolates(job: Job, known: Mapping[str, Stratum]) -> bool:
-    """Whether no run was like a job: none of its stratum or on its GPU, or it is twice beyond their ranges."""
-    found = known.get(stratum_of(job))
-    if found is None or job.device.name not in known[""].devices:
-        return True
-    return any(
-        not low / 2 <= value <= high * 2
-        for value, (low, high) in ((value, found.ranges[name]) for name, value in features(job).items())
+def extrapolated(job: Job, known: Mapping[str, Stratum]) -> tuple[str, ...]:
+    """Why no run was like a job: its device, framework or kind of model, or sizes twice beyond theirs."""
+    name = stratum_of(job)
+    reasons = []
+    if job.device.name not in known[""].devices:
+        reasons.append("device")
+    if framework_of(name) not in known:
+        reasons.append("framework")
+    elif name not in known:
+        reasons.append("kind of model")
+    ranges = (known.get(name) or known.get(framework_of(name)) or known[""]).ranges
+    beyond = [size for size, value in features(job).items() if _beyond(value, ranges[size]) > _SLACK]
+    return (*reasons, *beyond)
+
+
+def _beyond(value: float, interval: tuple[float, float]) -> float:
+    """How many times a size lies outside of an interval; 1 inside."""
+    low, high = (max(bound, 1.0) for bound in interval)
+    return max(low / max(value, 1.0), max(value, 1.0) / high, 1.0)
+
+
+def _doublings(job: Job, stratum: Stratum) -> float:
+    return sum(
+        math.log2(max(_beyond(value, stratum.ranges[name]) / _SLACK, 1.0)) for name, value in features(job).items()
     )
 
 
-def _quantile(values: Floats) -> float:
-    """The conformal quantile: with the correction for a sample of this size, at most the largest."""
+def _stratum(half: float, residuals: Sequence[Residual]) -> Stratum:
+    jobs = [one.job for one in residuals]
+    devices = tuple(sorted({job.device.name for job in jobs}))
+    return Stratum(half, len(jobs), devices, _ranges(jobs))
+
+
+def _quantile(values: Floats, weights: Floats) -> float:
+    """The conformal quantile of weighted values: with the correction for a sample of this size, at most the largest."""
     if not len(values):
         return 0.0
-    return float(np.quantile(values, min(COVERAGE * (1 + 1 / len(values)), 1.0)))
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    wanted = min(COVERAGE * (1 + 1 / len(values)), 1.0)
+    place = min(int(np.searchsorted(reached, wanted - 1e-9)), len(values) - 1)
+    return float(values[order][place])
 
 
-def _devices(jobs: list[Job]) -> tuple[str, ...]:
-    return tuple(sorted({job.device.name for job in jobs}))
-
-
-def _ranges(jobs: list[Job]) -> dict[str, tuple[float, float]]:
+def _ranges(jobs: Sequence[Job]) -> dict[str, tuple[float, float]]:
     rows = [features(job) for job in jobs]
     return {name: (min(row[name] for row in rows), max(row[name] for row in rows)) for name in rows[0]} if rows else {}

@@ -26,7 +26,9 @@ class Shape:
     """A model's dimensions; what it lacks is 0. `layers` counts the blocks that a pipeline deals out.
 
     A block is attention (`attention_layers`), a state-space mixer (`mamba_layers`), or a feed-forward (`dense_layers`,
-    `moe_layers`); a plain transformer has as many attention as dense layers. `q_rank` and `kv_rank` are those of latent
+    `moe_layers`); a plain transformer has as many attention as dense layers. Of these, `decoder_layers` also
+    attend to what an encoder made, over `decoder_share` of its positions; `mtp_layers` more predict tokens further
+    ahead, each with logits of its own. `q_rank` and `kv_rank` are those of latent
     attention; `capped` experts drop the tokens above a capacity;
     `attended` is the share of positions before it that a query of a windowed model looks at. `conv_flop`,
     `conv_elements` and `conv_kernels` are an image model's forward pass per image; `parameters` is given for it alone.
@@ -61,6 +63,9 @@ class Shape:
     conv_elements: float = 0.0
     conv_kernels: int = 0
     parameters: float = 0.0
+    decoder_layers: int = 0
+    decoder_share: float = 1.0
+    mtp_layers: int = 0
     logit_share: float = 1.0
     """Share of the positions whose logits are computed: masked-language models compute few."""
 
@@ -102,7 +107,11 @@ class Shape:
 class Job:
     """One job. Sizes are counts; `width` is the bits of the products' operands; `nic_bytes_per_s` per GPU.
 
-    `recompute` is none, selective or full; `framework`, `precision` and `fabric` name rows of the fitted constants.
+    `recompute` is none, selective or full, of `recompute_layers` layers (0: of all). `etp` cuts each expert; `shard` is
+    the number of ranks that ZeRO spreads over (0: all replicas), `in_flight` the activations that a schedule of V shape
+    holds over those of a 1F1B's first stage (0: it is a 1F1B). The weights of a `frozen` model stand still, and
+    adapters of `adapter_rank` are trained beside them. `framework`, `precision` and `fabric` name rows of the fitted
+    constants.
     """
 
     shape: Shape
@@ -120,19 +129,43 @@ class Job:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 1
     virtual: int = 1
     zero: int = 0
+    shard: int = 0
+    in_flight: float = 0.0
     recompute: str = "none"
+    recompute_layers: int = 0
+    frozen: bool = False
+    adapter_rank: int = 0
     sequence_parallel: bool = False
     flash: bool = False
+    plain_modules: bool = False
+    """Layers are PyTorch's own modules, not those of Transformer Engine."""
     wide_gradients: bool = False
     """Gradients are accumulated in single precision though the framework by itself keeps them in half."""
+    narrow_gradients: bool = False
+    """Gradients are accumulated in half precision though the framework by itself keeps them in single."""
+    last_stage: bool = False
+    """Memory is asked of the last pipeline stage, not of the fullest."""
     release: float = 0.0
     """Age of the software in years before 2026-08, for frameworks whose releases differ."""
 
     def __post_init__(self) -> None:
         problems = []
-        for name in ("gpus", "gpus_per_node", "seq", "global_batch", "micro_batch", "tp", "pp", "cp", "ep", "virtual"):
+        for name in (
+            "gpus",
+            "gpus_per_node",
+            "seq",
+            "global_batch",
+            "micro_batch",
+            "tp",
+            "pp",
+            "cp",
+            "ep",
+            "etp",
+            "virtual",
+        ):
             value = getattr(self, name)
             if not (isinstance(value, int) and value >= 1):
                 problems.append(f"{name} must be a whole number of at least 1 (got {value!r})")
@@ -178,6 +211,7 @@ class Jobs:
                 if isinstance(column[0], int | float):
                     arrays.setdefault(field.name, np.array(column, dtype=float))
         arrays["dp"] = np.array([job.dp for job in jobs], dtype=float)
+        arrays["spread"] = np.array([min(job.shard or job.dp * job.cp, job.dp * job.cp) for job in jobs], dtype=float)
         arrays["bits"] = np.array([job.bits for job in jobs], dtype=float)
         arrays["peak"] = np.array([job.device.peak(job.bits) for job in jobs])
         arrays["peak_half"] = np.array([job.device.peak(32 if job.bits == 32 else 16) for job in jobs])
@@ -200,4 +234,5 @@ class Jobs:
 def gradient_bytes(jobs: Jobs) -> Floats:
     """Bytes of a parameter's gradient as it is accumulated and reduced."""
     own = np.array([PROFILES[job.framework].gradient_bytes for job in jobs.jobs])
+    own = np.where(jobs.narrow_gradients > 0, 2.0, own)
     return np.where((jobs.wide_gradients > 0) | (jobs.bits == 32), 4.0, own)

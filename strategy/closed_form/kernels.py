@@ -14,16 +14,19 @@ from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import EffectiveFlops, Floats
 from strategy.closed_form.job import Jobs
 from strategy.closed_form.work import JobWork, Pass
-from strategy.hardware.devices import Generation
+from strategy.hardware.devices import Generation, Maker
 
-_RATES = (
+_RATES: tuple[tuple[Generation | Maker, str], ...] = (
     (Generation.VOLTA, "single"), (Generation.VOLTA, "half"), (Generation.AMPERE, "half"), (Generation.HOPPER, "half"),
     (Generation.HOPPER, "eight"), (Generation.BLACKWELL, "half"), (Generation.BLACKWELL, "eight"),
-    (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"),
+    (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"), (Maker.AMD, "half"),
+    (Maker.GOOGLE, "half"), (Maker.GOOGLE, "eight"),
 )  # fmt: skip
 _RATE_PRIORS = {"single": 0.9, "half": 0.75, "eight": 0.6, "mx8": 0.6, "four": 0.45}
 FLASH = {generation: generation for generation in Generation} | {Generation.VOLTA: Generation.AMPERE}
 """Whose fused attention a generation's is like: no run on Volta has any."""
+_OTHERS = {Maker.AMD: Maker.AMD, Maker.GOOGLE: Maker.GOOGLE, Maker.INTEL: Maker.AMD}
+"""Whose rates the devices of other makers than NVIDIA take: of Intel's there are no runs, of AMD's none in half."""
 CONSTANTS = (
     *(Constant(f"rate.{generation}.{precision}", _RATE_PRIORS[precision], 0.2,
                f"share of the dense peak that large products reach, {generation}, {precision}")
@@ -35,9 +38,11 @@ CONSTANTS = (
     Constant("gemm.odd", 0.2, 1.0, "more time of a product with a dim that is no multiple of 64"),
     Constant("gemm.ragged", 4.0, 0.7, "more time of a product with a dim that is odd"),
     Constant("gemm.batched", 0.6, 0.3, "rate of unfused attention's products over that of weights"),
-    Constant("gemm.grouped", 0.7, 0.3, "rate of experts' products over that of weights"),
+    Constant("gemm.grouped", 0.75, 0.1, "rate of experts' products over that of weights"),
+    Constant("gemm.grouped.google", 0.5, 0.4, "the same on Google's devices, over that of halves"),
     *(Constant(f"flash.{generation}", 0.4, 0.3, f"share of the dense half peak in fused attention, {generation}")
-      for generation in ("ampere", "hopper", "blackwell")),
+      for generation in ("ampere", "hopper", "blackwell", "amd", "google")),
+    Constant("flash.ordered", 1.5, 0.3, "time of fused attention's backward pass in deterministic runs over others"),
     Constant("bytes.rate", 0.75, 0.15, "share of the memory bandwidth that memory-bound kernels reach"),
     Constant("bytes.scores", 4.0, 0.4, "times that unfused attention moves its scores, forward"),
     Constant("bytes.cast", 6.0, 0.5, "bytes moved per element that is cast to 8 or 4 bits for a product"),
@@ -67,15 +72,18 @@ class KernelRates:
     """The devices of jobs, ready to price passes again and again as a fit moves its constants."""
 
     def __init__(self, jobs: Jobs) -> None:
-        generations = [job.device.generation for job in jobs.jobs]
+        families = [_OTHERS.get(job.device.maker, job.device.generation) for job in jobs.jobs]
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self.jobs = jobs
         self._capped = jobs.power_cap_w > 0
         self._by_row = jobs.where(precision="row8")
-        self._rate = Lookup([_rate_name(name, job.precision) for name, job in zip(generations, jobs.jobs, strict=True)])
+        self._rate = Lookup([_rate_name(name, job.precision) for name, job in zip(families, jobs.jobs, strict=True)])
         widths = ["single" if job.bits == 32 else "half" for job in jobs.jobs]
-        self._half = Lookup([_rate_name(name, width) for name, width in zip(generations, widths, strict=True)])
-        self._flash = Lookup([f"flash.{FLASH[name]}" for name in generations])
+        self._half = Lookup([_rate_name(name, width) for name, width in zip(families, widths, strict=True)])
+        self._flash = Lookup([f"flash.{_flash_like(name)}" for name in families])
+        self._grouped = Lookup(["gemm.grouped.google" if name is Maker.GOOGLE else "gemm.grouped" for name in families])
+        # Whatever the recipe, MaxText's grouped products gain next to nothing from narrow operands.
+        self._wide_experts = np.array([name is Maker.GOOGLE for name in families])
         self._moved = Lookup([profile.moved for profile in profiles])
         casting = np.array([profile.casting for profile in profiles])
         self._wider = np.where(casting & (jobs.bits < 32), 2.0, 1.0)
@@ -105,9 +113,12 @@ class KernelRates:
         )
         return np.asarray(
             full_rate_flop(part.products, c) / rate
-            + c["ep.skew"] * full_rate_flop(part.grouped, c) / (rate * c["gemm.grouped"])
+            + c["ep.skew"]
+            * full_rate_flop(part.grouped, c)
+            / (np.where(self._wide_experts, self._half_rate(c), rate) * self._grouped.of(c))
             + full_rate_flop(part.batched, c) / (self._half_rate(c) * c["gemm.batched"])
-            + part.fused_flop / (self._flash.of(c) * j.peak_half * self._clock(c))
+            + (part.fused_flop + c["flash.ordered"] * part.ordered_flop)
+            / (self._flash.of(c) * j.peak_half * self._clock(c))
             + part.convolved / convolving
             + moved / self.bandwidth(c),
             dtype=float,
@@ -126,8 +137,12 @@ def full_rate_flop(product: EffectiveFlops, c: Constants) -> Floats:
     return quantised + lost
 
 
-def _rate_name(generation: Generation, precision: str) -> str:
+def _rate_name(family: Generation | Maker, precision: str) -> str:
     """The constant of a precision on a generation; what the generation lacks runs as its half."""
-    blocks = "mx8" if generation is Generation.BLACKWELL else "eight"
+    blocks = "mx8" if family is Generation.BLACKWELL else "eight"
     wanted = {"row8": "eight", "mx8": blocks}.get(precision, precision)
-    return f"rate.{generation}.{wanted}" if (generation, wanted) in _RATES else f"rate.{generation}.half"
+    return f"rate.{family}.{wanted}" if (family, wanted) in _RATES else f"rate.{family}.half"
+
+
+def _flash_like(family: Generation | Maker) -> Generation | Maker:
+    return family if isinstance(family, Maker) else FLASH[family]

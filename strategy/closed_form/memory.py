@@ -1,13 +1,14 @@
-"""Memory of the fullest GPU: allocated by the program, reserved by the allocator, seen by the driver.
+"""Memory of a GPU by cause: allocated by the program, reserved by the allocator, seen by the driver.
 
-Parameters, gradients and optimiser states by ZeRO stage (Rajbhandari et al., 2020), activations per layer after
-Korthikanti et al. (2022, arXiv:2205.05198, equations 1 to 4) times the micro-batches in flight, logits, and the working
-set of what is recomputed. Reserved adds what the allocator cannot use again; the driver adds contexts and NCCL.
+Parameters, gradients and optimiser states by ZeRO stage (Rajbhandari et al., 2020); activations by op, after
+Korthikanti et al. (2022, arXiv:2205.05198, equations 1 to 4), of as many chunks as the schedule has in flight
+(Narayanan et al., 2021, section 2.2); logits; and the working set of what is recomputed. Reserved adds what the
+allocator cannot use again; the driver adds contexts and NCCL. Counted of the first and of the last pipeline stage.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +24,25 @@ CONSTANTS = (
     Constant("memory.reserved", 1.25, 0.1, "activations that the allocator reserves over what is allocated"),
     Constant("memory.reserved.deepspeed", 1.05, 0.05, "the same of Megatron-DeepSpeed, whose buffers are contiguous"),
     Constant("memory.context", 1.2, 0.3, "GiB of contexts, NCCL and workspaces that only the driver sees"),
-    Constant("memory.context.deepspeed", 7.0, 0.3, "the same of Megatron-DeepSpeed, whose buckets it contains"),
+    Constant("memory.context.deepspeed", 9.0, 0.2, "the same of Megatron-DeepSpeed, whose buckets it contains"),
+    Constant("memory.workspace", 0.1, 0.5, "GiB that products' and attention's workspaces and small tensors allocate"),
     Constant(
-        "memory.optimiser.deepspeed", 16.0, 0.2, "bytes of optimiser and copies of gradients per parameter, DeepSpeed"
+        "memory.optimiser.deepspeed", 15.0, 0.1, "bytes of optimiser and copies of gradients per parameter, DeepSpeed"
     ),
+    Constant("memory.optimiser.internevo", 20.0, 0.3, "the same of InternEvo"),
+    Constant("memory.optimiser.primus", 10.0, 0.3, "the same of Primus"),
     Constant("memory.working", 1.0, 0.3, "temporaries of a layer over what it keeps for its backward pass"),
     Constant("memory.logits", 10.0, 0.2, "bytes per logit: in half, in single, their gradient, temporaries"),
+    Constant("memory.logits.fused", 6.0, 0.2, "the same of Megatron-Core and what is built on it"),
     Constant("memory.logits.planned", 3.0, 0.3, "the same where memory is planned before the run, OneFlow"),
     Constant(
         "memory.pipeline.planned", 3.0, 0.4, "blocks of OneFlow's registers between stages over micro-batches in flight"
     ),
-    Constant("memory.selective", 0.35, 0.2, "share of a layer that selective recompute of torchtitan keeps"),
+    Constant("memory.selective", 0.26, 0.08, "share of a layer that selective recompute of torchtitan keeps"),
+    Constant("memory.scan", 6.0, 0.4, "bytes that a state-space mixer keeps per element of its inner width"),
 )
+_ADAM = 12.0
+"""Bytes per parameter of Adam in single precision: a copy of the weight and two moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,56 +61,122 @@ class Footprint:
 
 
 def footprint(jobs: Jobs, work: JobWork, constants: Constants) -> Footprint:
-    """What the fullest GPU of each job holds, in bytes."""
-    j, c = jobs, constants
-    profiles = [PROFILES[job.framework] for job in jobs.jobs]
-    even = np.array([profile.even for profile in profiles])
-    per_stage = np.where(even, 1.0, np.ceil(j.layers / j.pp) * j.pp / np.maximum(j.layers, 1))
-    edges = np.where(j.pp > 1, 1.0, np.where(j.tied > 0, 1.0, 2.0))
-    held = (work.parameters + work.expert_parameters) * per_stage + work.edge_parameters * edges
-    replicas = j.dp * j.cp
-    width = np.where(j.bits == 32, 4.0, 2.0)
-    gradient = gradient_bytes(jobs)
-    deepspeed = np.array([profile.deepspeed for profile in profiles])
-    master = np.where(j.bits == 32, 8.0, np.where(deepspeed, c["memory.optimiser.deepspeed"], 12.0))
-    layer = (work.parameters + work.expert_parameters) * j.pp / np.maximum(j.layers, 1)
-    experts = work.expert_parameters * per_stage
-    of_experts = np.maximum(replicas * j.tp / j.ep, 1)
-    spread = (held - experts) / replicas + experts / of_experts
-    parameters = width * np.where(j.zero >= 3, spread + 2 * layer, held)
-    gradients = gradient * np.where(j.zero >= 2, spread + layer, held)
-    optimiser = master * np.where((j.zero >= 1) | even, spread, held)
+    """What the GPU that a job asks about holds, in bytes: of the last stage, or of the fullest."""
+    first = _of_stage(jobs, work, constants, last=np.asarray(jobs.pp == 1))
+    last = _of_stage(jobs, work, constants, last=np.ones(len(jobs), dtype=bool))
+    chosen = (jobs.last_stage > 0) | (last.allocated >= first.allocated)
+    parts = {part.name: np.where(chosen, getattr(last, part.name), getattr(first, part.name)) for part in fields(last)}
+    return Footprint(**parts)
 
+
+def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.bool_]) -> Footprint:
+    j = jobs
+    profiles = [PROFILES[job.framework] for job in jobs.jobs]
+    deepspeed = np.array([profile.deepspeed for profile in profiles])
     planned = np.array([profile.name == "oneflow" for profile in profiles])
-    per_logit = np.where(planned, c["memory.logits.planned"], c["memory.logits"])
+    fused = np.array([profile.fused for profile in profiles])
+
+    held, experts, layer = _parameters(jobs, work, last)
+    narrow = np.array([profile.narrow_weights for profile in profiles]) & (j.bits < 16)
+    width = np.where(j.bits == 32, 4.0, np.where(narrow, 1.0, 2.0))
+    trained = 1 - j.frozen
+    gradient = gradient_bytes(jobs) * trained
+    adam = np.array([c[profile.optimiser] if profile.optimiser else _ADAM for profile in profiles])
+    master = np.where(j.bits == 32, 8.0, adam) * trained
+    of_experts = np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1)
+    shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
+    parameters = width * np.where(j.zero >= 3, shared + 2 * layer, held)
+    gradients = gradient * np.where(j.zero >= 2, shared + layer, held)
+    optimiser = master * np.where(j.zero >= 1, shared, held)
+
+    per_layer, kept = _per_layer(jobs, work, c)
+    flying = _layers_in_flight(jobs, work, last) * np.where(planned & (j.pp > 1), c["memory.pipeline.planned"], 1.0)
+    images = np.where(j.conv_flop > 0, 2.2 * j.micro_batch * j.conv_elements * np.where(j.bits == 32, 4.0, 2.0), 0.0)
+    activations = kept * flying + images
+    per_logit = np.where(
+        planned, c["memory.logits.planned"], np.where(fused, c["memory.logits.fused"], c["memory.logits"])
+    )
+    logits = np.where(last, per_logit / 4 * work.logits_bytes, 0.0)
+    # What is computed again is there beside the logits' gradient where a framework lets go of it late.
+    working = c["memory.working"] * per_layer
+    working = np.where(fused, np.maximum(working - logits, 0.0), working)
+    workspace = c["memory.workspace"] * GIB
+    allocated = parameters + gradients + optimiser + activations + working + logits + workspace
+    counted = np.array([bool(profile.optimiser) for profile in profiles])  # with what is reserved, in the constant
+    spare = np.where(planned | counted, 1.0, c["memory.reserved"])
+    spare = np.where(deepspeed, c["memory.reserved.deepspeed"], spare)
+    reserved = parameters + gradients + optimiser + spare * (activations + working + logits) + workspace
+    driver = reserved + np.where(deepspeed, c["memory.context.deepspeed"], c["memory.context"]) * GIB
+    return Footprint(parameters, gradients, optimiser, activations, working, logits, allocated, reserved, driver)
+
+
+def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:
+    """Parameters of a stage, those of its experts, and those of one layer."""
+    j = jobs
+    even = np.array([PROFILES[job.framework].even for job in jobs.jobs])
+    per_stage = np.where(even, 1.0, np.ceil(j.layers / j.pp) * j.pp / np.maximum(j.layers, 1))
+    # Where the first layers are dense, the last stage has more than its share of the experts.
+    blocks = (j.attention_layers == j.layers + j.mtp_layers) & (j.moe_layers > 0) & last & (j.pp > 1)
+    here = np.minimum(j.moe_layers, j.layers / j.pp) * j.pp / np.maximum(j.moe_layers, 1)
+    experts = work.expert_parameters * np.where(blocks, here, per_stage)
+    edges = work.edge_parameters * np.where((j.pp == 1) & (j.tied == 0), 2.0, 1.0)
+    layer = (work.parameters + work.expert_parameters) * j.pp / np.maximum(j.layers, 1)
+    return work.parameters * per_stage + experts + edges, experts, layer
+
+
+def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:
+    """Bytes that one layer makes for its backward pass, and those of them that are kept until then."""
+    j = jobs
     again = np.array([job.recompute for job in jobs.jobs])
-    rows = work.tokens * width / 2
+    fused = np.array([PROFILES[job.framework].fused for job in jobs.jobs])
+    rows = work.tokens * np.where(j.bits == 32, 2.0, 1.0)
     along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
+    layers = np.maximum(j.layers, 1)
     unfused = np.array([not job.flash for job in jobs.jobs]) & (again != "selective")
-    feeds = j.ffn * (4 + 4 * j.gated) + j.top_k * j.expert_ffn * (4 + 4 * j.gated) + 4 * j.shared_ffn
-    per_layer = rows * (
-        10 * j.hidden / along
-        + (2 * j.heads * (j.head_qk + j.head_v) + 2 * j.kv_heads * (j.head_qk + j.head_v) + feeds) / j.tp
+    # What enters a product is kept for its weight's gradient; weights that stand still have none.
+    of_gate = 4 + np.where(fused, 2, 4) * j.gated - 2 * j.frozen
+    attention = (
+        6 * j.hidden / along
+        + (2 * j.heads * (j.head_qk + j.head_v) + 2 * j.kv_heads * (j.head_qk + j.head_v)) / j.tp
         + 5 * j.heads / j.tp * j.seq / j.cp * unfused
     )
-    by_op = np.array([job.recompute == "selective" and job.framework == "torchtitan" for job in jobs.jobs])
-    boundary = 2 * rows * j.hidden / np.where(j.sequence_parallel > 0, j.tp, 1.0)
-    kept = np.where(again == "full", boundary, np.where(by_op, c["memory.selective"], 1.0) * per_layer)
-    in_flight = np.minimum(work.micro_batches, j.pp * (1 + np.where(j.virtual > 1, (j.pp - 1) / (j.pp * j.virtual), 0)))
-    in_flight = in_flight * np.where(planned & (j.pp > 1), c["memory.pipeline.planned"], 1.0)
-    images = np.where(j.conv_flop > 0, 2.2 * j.micro_batch * j.conv_elements * width, 0.0)
-    activations = kept * np.ceil(j.layers / j.pp) * in_flight + images
-    working = c["memory.working"] * per_layer
-    logits = np.where(j.pp > 1, 0.0, 1.0) * per_logit / 4 * work.logits_bytes
-    on_last = per_logit / 4 * work.logits_bytes + kept * np.ceil(j.layers / j.pp)
-    activations = np.where(j.pp > 1, np.maximum(activations, on_last), activations)
-    allocated = parameters + gradients + optimiser + activations + working + logits
-    spare = np.where(planned, 1.0, np.where(deepspeed, c["memory.reserved.deepspeed"], c["memory.reserved"]))
-    reserved = parameters + gradients + optimiser + spare * (activations + working + logits)
-    return Footprint(
-        parameters, gradients, optimiser, activations, working, logits, allocated, reserved,
-        reserved + np.where(deepspeed, c["memory.context.deepspeed"], c["memory.context"]) * GIB,
+    dense = 4 * j.hidden / along + j.ffn * of_gate / j.tp
+    # Each of a token's experts takes a copy of it and makes one; the rows lie split along the sequence.
+    routed_rows = j.top_k / np.where(j.sequence_parallel > 0, j.tp, 1.0)
+    routed = (
+        4 * j.hidden / along
+        + routed_rows * (4 * np.where(j.latent > 0, j.latent, j.hidden) + j.expert_ffn * of_gate)
+        + j.shared_ffn * of_gate / j.tp
+    )
+    mixer = 4 * j.hidden / along + c["memory.scan"] * j.mamba_inner / j.tp
+    # Of a decoder's layers only a share of the positions is there.
+    at = 1 - j.decoder_layers * (1 - j.decoder_share) / layers
+    total = (
+        j.attention_layers * attention * at + j.dense_layers * dense * at + j.moe_layers * routed
+        + j.mamba_layers * mixer
     )  # fmt: skip
+    per_layer = rows * total / layers
+    boundary = 2 * rows * j.hidden / along
+    by_op = np.array([job.recompute == "selective" and job.framework == "torchtitan" for job in jobs.jobs])
+    share = np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / layers, 1), 1.0)
+    full = share * boundary + (1 - share) * per_layer
+    return per_layer, np.where(again == "full", full, np.where(by_op, c["memory.selective"], 1.0) * per_layer)
+
+
+def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> Floats:
+    """Layers of a stage times the micro-batches whose activations it holds at once.
+
+    1F1B, plain or interleaved; or a schedule of V shape, all stages of which hold the same (Qi et al., 2024,
+    arXiv:2405.15362).
+    """
+    j = jobs
+    per_stage = np.ceil(j.layers / j.pp)
+    folded = np.array([job.in_flight for job in jobs.jobs])
+    behind = np.where(last, 0.0, j.pp - 1)
+    plain = np.minimum(work.micro_batches, behind + 1)
+    chunks = np.minimum(work.micro_batches * j.virtual, 2 * behind + (j.virtual - 1) * j.pp + 1)
+    usual = np.where(j.virtual > 1, chunks / j.virtual, plain)
+    return per_stage * np.where(folded > 0, np.minimum(work.micro_batches, folded * j.pp), usual)
 
 
 _MEASURED = ("megatron-deepspeed", "oneflow", "oneflow-noclip", "torchtitan")
@@ -116,3 +190,31 @@ def overflows(jobs: Jobs, held: Footprint) -> npt.NDArray[np.bool_]:
     measured = np.array([job.framework in _MEASURED for job in jobs.jobs])
     states = held.parameters + held.gradients + held.optimiser
     return np.where(measured, held.driver > _MARGIN * jobs.memory_bytes, states > jobs.memory_bytes)
+
+
+_USABLE = 0.94
+"""Share of the memory that a program allocates at most where it computes again what does not fit."""
+
+
+def lacking(jobs: Jobs, held: Footprint) -> Floats:
+    """Share of the activations for which there is no memory."""
+    more = np.maximum(held.allocated - _USABLE * jobs.memory_bytes, 0.0)
+    return np.where(held.activations > 0, np.minimum(more / np.maximum(held.activations, 1.0), 1.0), 0.0)
+
+
+def fitting(jobs: Jobs, held: Footprint) -> Footprint:
+    """The footprint of jobs that run: activations beyond the memory are computed again, states are not.
+
+    Where memory is exceeded all the same (`overflows`), the footprint stays what it is.
+    """
+    room = _USABLE * jobs.memory_bytes
+    runs = ~overflows(jobs, held)
+    less = np.minimum(np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0), held.activations)
+    allocated = held.allocated - less
+    return replace(
+        held,
+        activations=held.activations - less,
+        allocated=allocated,
+        reserved=np.where(runs, np.minimum(held.reserved - less, np.maximum(room, allocated)), held.reserved),
+        driver=held.driver - less,
+    )

@@ -13,25 +13,48 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.closed_form.constants import Constant, Constants
+from strategy.closed_form import memory
+from strategy.closed_form.constants import Constant, Constants, nominal
 from strategy.closed_form.exchange import Mask, exchanges
-from strategy.closed_form.frameworks import PROFILES
+from strategy.closed_form.frameworks import PROFILES, USUAL_SHARPNESS
 from strategy.closed_form.gemm import Floats
-from strategy.closed_form.job import Jobs, gradient_bytes
+from strategy.closed_form.job import Job, Jobs, gradient_bytes
 from strategy.closed_form.kernels import KernelRates, Lookup
+from strategy.closed_form.memory import footprint, lacking
 from strategy.closed_form.pipeline import StageSeconds, step_seconds
 from strategy.closed_form.work import measure
+from strategy.hardware.devices import DeviceSheet, Generation, Maker
 
+_GRACE = "grace"
+"""NVIDIA's own processor, on the boards whose devices form domains of more than one node."""
+_NEWER_HOSTS = (Generation.HOPPER, Generation.BLACKWELL, _GRACE)
+"""Whose nodes have other processors than those of the A100."""
+_MESSAGE_KERNELS = 8
+"""Calls to the host's libraries for one message to the next stage and one from it.
+
+1F1B sends and receives in one batch; where stages are interleaved, passes wait for their messages one by one: twice.
+"""
+_SHARDING_KERNELS = 6
+"""Calls to the host's libraries to gather a layer's parameters, or to scatter its gradients."""
+_TIMED_BEFORE = 0.7
+"""Years before 2026-08 until which Megatron-Core's tests timed every part of a step between barriers: release 0.16."""
 _NEW_ROUTING = 0.2
 """Years before 2026-08 of the release that changed how experts are issued: Megatron-Bridge 26.06."""
 CONSTANTS = (
     Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
+    Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
+    Constant("host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little"),
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
+    *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel of {generation}'s hosts over those of ampere")
+      for generation in _NEWER_HOSTS),
+    Constant("release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over later ones"),
+    Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
+    Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core"),
     Constant("host.capped", 2e-5, 0.7, "the same of one that drops tokens above a capacity"),
     Constant("release.yearly", 1.1, 0.1, "time of Megatron-Bridge a year before its newest release over today's"),
     Constant("release.routed", 1.5, 0.4, "host.routed before the release of 2026-06 over that after it"),
@@ -72,7 +95,7 @@ class Blocks:
     others: Floats
     host: Floats
 
-    def seconds(self, sharpness: float) -> Floats:
+    def seconds(self, sharpness: Floats) -> Floats:
         """The slower of device and host, as they overlap."""
         return _soft_maximum(self.compute + self.tensor + self.others, self.host, sharpness)
 
@@ -98,17 +121,25 @@ class Pricing:
         self.work = measure(jobs)
         self.exchange = exchanges(jobs, self.work, links)
         self._kernels = KernelRates(jobs)
+        self._sharded = jobs.zero >= 3
+        # Systems of today that share all weights out compute again what does not fit, whatever is said of recomputing.
+        fused = np.array([PROFILES[job.framework].fused for job in jobs.jobs])
+        held = footprint(jobs, self.work, nominal(memory.CONSTANTS))
+        self._lacking = np.where(self._sharded & fused, lacking(jobs, held), 0.0)
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self._slack, self._host, self._tp, self._dp, self._gather, self._step = (
             Lookup([getattr(profile, part) for profile in profiles])
             for part in ("slack", "host", "tp", "dp", "gather", "step")
         )
+        self._cpu = Lookup([f"cpu.{_processor(job.device)}" for job in jobs.jobs])
+        self._sharpness = Lookup([_sharpness(job) for job in jobs.jobs])
+        self._routed = Lookup([profile.routed for profile in profiles])
+        self._tested = np.array([profile.deterministic for profile in profiles])
         self._fabric = Lookup([f"fabric.{job.fabric}" for job in jobs.jobs])
         self._even = np.array([profile.even for profile in profiles])
         deepest = np.where(self._even, jobs.layers / jobs.pp, np.ceil(jobs.layers / jobs.pp))
         self._per_stage = deepest / jobs.layers
         self._gradient = gradient_bytes(jobs)
-        self._sharded = jobs.zero >= 3
         self._doubtful = jobs.where(framework="megatron-fork") & (jobs.gpus <= jobs.gpus_per_node)
         self._engine = jobs.where(framework="megatron-deepspeed")
         self._bridge = jobs.where(framework="megatron-bridge")
@@ -132,7 +163,7 @@ class Pricing:
         stages, count, share = terms.stages, work.micro_batches, self._per_stage
         head = np.where(stages.even, stages.head / j.pp, stages.head)
         message = np.where(j.pp > 1, stages.message, 0.0)
-        late = blocks.seconds(c["host.sharpness"]) - (blocks.compute + blocks.tensor + blocks.others)
+        late = blocks.seconds(self._sharpness.of(c)) - (blocks.compute + blocks.tensor + blocks.others)
         compute = {
             "blocks": count * share * blocks.compute,
             "head": count * head,
@@ -155,10 +186,15 @@ class Pricing:
     def terms(self, c: Constants) -> Terms:
         """What the steps consist of."""
         j = self.jobs
+        issued = _MESSAGE_KERNELS * np.where(j.virtual > 1, 2, 1)
         stages = StageSeconds(
-            body=self._blocks(c).seconds(c["host.sharpness"]) * self._per_stage + self._added(c) + self._engine_s(c),
-            head=self._slack.of(c) * self._kernels.head(self.work, c),
-            message=2 * j.virtual * c["pp.exposed"] * self.exchange.pp,
+            body=self._blocks(c).seconds(self._sharpness.of(c)) * self._per_stage + self._added(c) + self._engine_s(c),
+            head=_soft_maximum(
+                self._slack.of(c) * self._kernels.head(self.work, c),
+                self.work.edge_kernels * self._issue_s(c),
+                self._sharpness.of(c),
+            ),
+            message=2 * j.virtual * (c["pp.exposed"] * self.exchange.pp + issued * self._issue_s(c)),
             even=self._even,
         )
         aged = np.where(self._bridge, c["release.yearly"] ** j.release, 1.0)
@@ -175,14 +211,16 @@ class Pricing:
     def _added(self, c: Constants) -> Floats:
         """Seconds in which a stage adds gradients up: they are read, added to and written once per micro-batch."""
         held = (self.work.parameters + self.work.expert_parameters) * self._per_stage * self.jobs.pp
-        return np.where(self._sharded, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
+        still = self._sharded | (self.jobs.frozen > 0)
+        return np.where(still, 0.0, (2 + 2 * self._gradient) * held / self._kernels.bandwidth(c))
 
     def _engine_s(self, c: Constants) -> Floats:
         return np.where(self._engine, c["engine.micro"], 0.0)
 
     def _blocks(self, c: Constants) -> Blocks:
         j, work, moves = self.jobs, self.work, self.exchange
-        again = work.recompute * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
+        again = np.maximum(work.recompute, self._lacking)
+        again = again * np.where(self._doubtful, np.minimum(c["recompute.node"], 1.0), 1.0)
         kernels = work.forward.kernels * (1 + again) + work.backward.kernels
         forward, backward = self._kernels.seconds(work.forward, c), self._kernels.seconds(work.backward, c)
         compute = self._slack.of(c) * (forward * (1 + again) + backward) + c["kernel.floor"] * kernels
@@ -191,18 +229,26 @@ class Pricing:
         context = moves.cp * j.attention_layers * 3 * c["pp.exposed"]
         exposed = np.where(moves.ep_far, c["ep.exposed.far"], c["ep.exposed"]) * expert + context
         issued = kernels + np.where(j.tp > 1, 3, 0) * work.collectives * (2 + again)
+        issued = issued + np.where(self._sharded, _SHARDING_KERNELS * (3 + again) * j.layers, 0.0)
         routed = work.routed_kernels * (2.9 + again)
-        host = self._host.of(c) * (issued - routed) + self._host_routed(c) * routed
+        host = self._issue_s(c) * (issued - routed) + self._host_routed(c) * routed
         return Blocks(compute, self._tp.of(c) * tensor, exposed, host)
 
     def _over(self, far: Mask, c: Constants) -> Floats:
         """What an exchange takes over its time at the data sheet's rate: more where it leaves the node."""
         return np.where(far, 1 / self._fabric.of(c), 1.0)
 
+    def _issue_s(self, c: Constants) -> Floats:
+        """Host seconds per kernel, by system, processor and release."""
+        aged = np.where(self._tested & (self.jobs.release > _TIMED_BEFORE), c["release.tested"], 1.0)
+        plain = np.where(self.jobs.plain_modules > 0, c["host.plain"], 1.0)
+        return np.asarray(self._host.of(c) * self._cpu.of(c) * aged * plain, dtype=float)
+
     def _host_routed(self, c: Constants) -> Floats:
         """Host seconds per kernel of experts: routing without a capacity waits for counts, less so in new releases."""
-        free = c["host.routed"] * np.where(self.jobs.release > _NEW_ROUTING, c["release.routed"], 1.0)
-        return np.where(self.jobs.capped > 0, c["host.capped"], free)
+        waiting = self._bridge & (self.jobs.release > _NEW_ROUTING)
+        free = self._routed.of(c) * np.where(waiting, c["release.routed"], 1.0)
+        return np.where(self.jobs.capped > 0, c["host.capped"], free) * self._cpu.of(c)
 
     def _reduced(self, c: Constants) -> Floats:
         """Exposed seconds of reducing gradients, once per step."""
@@ -210,21 +256,23 @@ class Pricing:
         dense = moves.dp * self._over(moves.dp_far, c) * self._dp.of(c)
         experts = moves.dp_expert * self._over(moves.dp_expert_far, c) * c["dp.exposed.experts"]
         staged = np.where(self._slow_sync & (self.jobs.dp > 1), c["sync.paddle"], 0.0)
-        return (dense + experts) * self._gradient / 2 + staged * 4 * (work.parameters + work.edge_parameters)
+        exchanged = (dense + experts) * self._gradient / 2 + staged * 4 * (work.parameters + work.edge_parameters)
+        return np.where(self.jobs.frozen > 0, 0.0, exchanged)
 
     def _gathered(self, c: Constants) -> Floats:
         """Seconds of gathering sharded parameters for both passes and of scattering gradients."""
         moves = self.exchange
-        return moves.gather * self._over(moves.dp_far, c) * self._gather.of(c) * 3 * self.work.micro_batches
+        passes = 3 - self.jobs.frozen
+        return moves.gather * self._over(moves.dp_far, c) * self._gather.of(c) * passes * self.work.micro_batches
 
     def _update(self, c: Constants) -> Floats:
         """Seconds of the optimiser, by the bytes that it moves."""
         j, work = self.jobs, self.work
-        shards = (j.zero >= 1) | self._even
+        shards = j.zero >= 1
         own = work.parameters + work.edge_parameters / j.pp * np.where(j.tied > 0, 1, 2)
         dense = own / np.where(shards, j.dp * j.cp, 1.0)
-        experts = work.expert_parameters / np.where(shards, np.maximum(j.dp * j.cp * j.tp / j.ep, 1), 1.0)
-        return c["bytes.optimiser"] * (dense + experts) / self._kernels.bandwidth(c)
+        experts = work.expert_parameters / np.where(shards, np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1), 1.0)
+        return np.where(j.frozen > 0, 0.0, c["bytes.optimiser"] * (dense + experts) / self._kernels.bandwidth(c))
 
     def _loading(self, c: Constants) -> Floats:
         """Seconds in which loaders that run on the host decode a step's images."""
@@ -234,7 +282,18 @@ class Pricing:
         return np.where(self._by_node, np.maximum(per_gpu, per_node), per_gpu)
 
 
-def _soft_maximum(a: Floats, b: Floats, sharpness: float) -> Floats:
+def _processor(device: DeviceSheet) -> str:
+    grace = device.maker is Maker.NVIDIA and device.domain > 16
+    return _GRACE if grace else device.generation
+
+
+def _sharpness(job: Job) -> str:
+    """The constant of how host and device take turns: routing without a capacity waits for counts."""
+    own = PROFILES[job.framework].sharpness
+    return f"{own}.routed" if own == USUAL_SHARPNESS and job.shape.moe_layers and not job.shape.capped else own
+
+
+def _soft_maximum(a: Floats, b: Floats, sharpness: Floats | float) -> Floats:
     """A maximum whose arguments overlap a little less than perfectly: the sharper, the nearer to the larger."""
     top = np.maximum(np.maximum(a, b), 1e-12)
     return np.asarray(top * ((a / top) ** sharpness + (b / top) ** sharpness) ** (1 / sharpness), dtype=float)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import EffectiveFlops, Floats, training
 from strategy.closed_form.job import Jobs
 
@@ -19,15 +20,17 @@ from strategy.closed_form.job import Jobs
 class Pass:
     """One pass over something: products, batched products of unfused attention, fused attention, bytes, kernels.
 
-    `scores` are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space
-    scans, `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved`
-    FLOPs and `images` bytes of convolution nets.
+    `ordered_flop` are those of fused attention whose sums keep their order, backward in deterministic runs; `scores`
+    are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space scans,
+    `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved` FLOPs
+    and `images` bytes of convolution nets.
     """
 
     products: EffectiveFlops
     grouped: EffectiveFlops
     batched: EffectiveFlops
     fused_flop: Floats
+    ordered_flop: Floats
     scores: Floats
     moved: Floats
     scanned: Floats
@@ -45,7 +48,9 @@ class JobWork:
     `logits` is forward and backward of the head. Sizes in bytes: `activation` is one boundary tensor (T x h),
     `dispatched` what a GPU sends to experts in one direction of one pass, `parameters` and `expert_parameters`
     the parameters that one GPU of one stage computes with. `collectives` are tensor-parallel ones of
-    one pass, `routed_kernels` those of experts in a forward pass, `recompute` the share of it that is done again.
+    one pass, `routed_kernels` those of experts in a forward pass, `edge_kernels` those of embedding, logits and loss in
+    both passes, `gathered` the tokens that all slices of an expert take (`etp`), `recompute` the share of the forward
+    pass that is done again.
     """
 
     forward: Pass
@@ -62,6 +67,12 @@ class JobWork:
     recompute: Floats
     collectives: Floats
     routed_kernels: Floats
+    edge_kernels: Floats
+    gathered: Floats
+
+
+_EDGE_KERNELS = 40
+"""Kernels of embedding, logits and loss, forward and backward."""
 
 
 def measure(jobs: Jobs) -> JobWork:
@@ -73,24 +84,29 @@ def measure(jobs: Jobs) -> JobWork:
     # A vocabulary that is cut is padded to whole tiles; one that is not stays as ragged as it is.
     vocab = np.where(j.tp > 1, np.ceil(j.vocab / (128 * j.tp)) * 128, j.vocab)
     one = np.ones(len(jobs))
-    logits, logits_back = _sum([(tokens * j.logit_share, vocab, j.hidden, one, one)], _half_sheet(jobs))
+    positions = tokens * j.logit_share * (1 + j.mtp_layers)
+    logits, logits_back = _sum([(positions, vocab, j.hidden, one, one)], _half_sheet(jobs), 1 - j.frozen)
     dense, expert = _parameters(jobs)
-    again = np.array([{"none": 0.0, "selective": 0.0, "full": 1.0}[job.recompute] for job in jobs.jobs])
+    full = np.array([job.recompute == "full" for job in jobs.jobs])
+    again = np.where(full, np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / j.layers, 1), 1.0), 0.0)
+    attention, dense_layers = _at_full_length(jobs)
     return JobWork(
         forward=forward,
         backward=backward,
         logits=logits + logits_back,
-        logits_bytes=tokens * j.logit_share * vocab * 4,
+        logits_bytes=positions * vocab * 4,
         activation=_element_nbytes(jobs) * tokens * j.hidden,
         dispatched=forward.routed,
         parameters=dense / (j.tp * j.pp),
-        expert_parameters=expert / (j.ep * j.pp),
+        expert_parameters=expert / (j.ep * j.etp * j.pp),
         edge_parameters=j.vocab * j.hidden / j.tp,
         micro_batches=np.maximum(np.round(j.global_batch / (j.dp * j.micro_batch)), 1),
         tokens=tokens,
         recompute=again,
-        collectives=np.where(images, 0.0, j.attention_layers + j.mamba_layers + _feeds(jobs)),
-        routed_kernels=22 * j.moe_layers,
+        collectives=np.where(images, 0.0, attention + dense_layers + j.mamba_layers + j.moe_layers),
+        routed_kernels=_routed_kernels(jobs),
+        edge_kernels=np.where(images, 0.0, _EDGE_KERNELS),
+        gathered=forward.routed * j.etp,
     )
 
 
@@ -100,8 +116,8 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     one = np.ones(len(jobs))
     weights = [(m, n, k, one, layers) for m, n, k, layers in _products(jobs, tokens)]
     of_experts = _expert_products(jobs, tokens)
-    forward, backward = _sum(weights, _wide_sheet(jobs))
-    grouped, grouped_back = _sum(of_experts, _wide_sheet(jobs))
+    forward, backward = _sum(weights, _wide_sheet(jobs), 1 - j.frozen)
+    grouped, grouped_back = _sum(of_experts, _wide_sheet(jobs), 1 - j.frozen)
     # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
     casts = j.bits < 16
     cast = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
@@ -112,20 +128,23 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     heads = j.micro_batch * j.heads / j.tp * unfused
     batched, batched_back = _sum(_attention_products(jobs, heads), _half_sheet(jobs))
     fused_flop = _fused_attention_flop(jobs, unfused)
+    ordered = np.array([PROFILES[job.framework].deterministic for job in jobs.jobs])
     nbytes = _element_nbytes(jobs)
-    scores = nbytes * heads * (j.seq / j.cp) * j.seq * j.attention_layers
-    moved = _moved_bytes(jobs, tokens)
+    scores = nbytes * heads * (j.seq / j.cp) * j.seq * _at_full_length(jobs)[0]
+    moved = _moved_bytes(jobs, tokens) + _adapted_bytes(jobs, tokens)
     scanned = nbytes * tokens * j.mamba_inner / j.tp * j.mamba_layers
     sent = tokens * j.top_k * _routed_width(jobs) * nbytes * j.moe_layers / np.where(j.moe_layers > 0, j.tp, 1)
     conv = j.micro_batch * j.conv_flop
     images = nbytes * j.micro_batch * j.conv_elements
-    kernels = _kernels(jobs, unfused)
+    kernels = _kernels(jobs)
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
     return (
-        Pass(forward, grouped, batched, fused_flop, scores, moved, scanned, cast, sent, conv, images, kernels),
         Pass(
-            backward, grouped_back, batched_back, 2.5 * fused_flop, 2 * scores, 1.6 * moved, 2 * scanned, cast_back,
-            sent, 2 * conv, 2 * images, 1.9 * kernels,
+            forward, grouped, batched, fused_flop, 0 * one, scores, moved, scanned, cast, sent, conv, images, kernels,
+        ),
+        Pass(
+            backward, grouped_back, batched_back, 2.5 * fused_flop * ~ordered, 2.5 * fused_flop * ordered, 2 * scores,
+            1.6 * moved, 2 * scanned, cast_back, sent, 2 * conv, 2 * images, 1.9 * kernels,
         ),
     )  # fmt: skip
 
@@ -157,12 +176,13 @@ def _expert_products(jobs: Jobs, tokens: Floats) -> list[tuple[Floats, Floats, F
     j = jobs
     experts = np.maximum(j.experts, 1)
     local = np.maximum(experts / j.ep, 1)
-    rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep / experts
+    rows = tokens / np.where(j.moe_layers > 0, j.tp, 1) * j.top_k * j.ep * j.etp / experts
+    rows = np.where(rows > 2, 2 * np.round(rows / 2), rows)  # a mean over experts is no odd number of rows
     routed = np.where(j.moe_layers > 0, local, 0.0)
-    width = _routed_width(jobs)
+    width, inner = _routed_width(jobs), j.expert_ffn / j.etp
     return [
-        (rows, j.expert_ffn * (1 + j.gated), width, routed, j.moe_layers),
-        (rows, width, j.expert_ffn, routed, j.moe_layers),
+        (rows, inner * (1 + j.gated), width, routed, j.moe_layers),
+        (rows, width, inner, routed, j.moe_layers),
     ]
 
 
@@ -170,7 +190,8 @@ def _attention_products(jobs: Jobs, heads: Floats) -> list[tuple[Floats, Floats,
     """(rows, columns, depth, heads of a GPU, layers) of the two products of attention that is not fused."""
     j = jobs
     span = j.seq / j.cp
-    return [(span, j.seq, j.head_qk, heads, j.attention_layers), (span, j.head_v, j.seq, heads, j.attention_layers)]
+    layers = _at_full_length(jobs)[0]
+    return [(span, j.seq, j.head_qk, heads, layers), (span, j.head_v, j.seq, heads, layers)]
 
 
 def _fused_attention_flop(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
@@ -178,57 +199,89 @@ def _fused_attention_flop(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
     j = jobs
     span = j.seq / j.cp
     flop = 2 * j.micro_batch * j.heads / j.tp * span * j.seq * j.attended * (j.head_qk + j.head_v) / 2
-    return np.where(unfused, 0.0, flop) * j.attention_layers
+    return np.where(unfused, 0.0, flop) * _at_full_length(jobs)[0]
+
+
+def _at_full_length(jobs: Jobs) -> tuple[Floats, Floats]:
+    """Layers of attention and dense feed-forwards, each counted by the share of all positions that it sees.
+
+    A decoder's layer has two attentions, of its own positions and of the encoder's.
+    """
+    j = jobs
+    less = j.decoder_layers * (1 - j.decoder_share)
+    return j.attention_layers - 2 * less, j.dense_layers - less
 
 
 def _moved_bytes(jobs: Jobs, tokens: Floats) -> Floats:
     """Bytes of norms, residuals and activation functions; sequence parallelism cuts those of width h."""
     j = jobs
     along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
+    attention, dense = _at_full_length(jobs)
     inner = (
-        j.attention_layers * (j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v) + j.heads * j.head_v)
-        + j.dense_layers * j.ffn * (2 + j.gated)
+        attention * (j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v) + j.heads * j.head_v)
+        + dense * j.ffn * (2 + j.gated)
         + j.moe_layers * j.shared_ffn * (2 + j.gated)
     )
-    outer = 5 * j.hidden * (j.attention_layers + _feeds(jobs) + j.mamba_layers) / along
+    outer = 5 * j.hidden * (attention + dense + j.moe_layers + j.mamba_layers) / along
     return _element_nbytes(jobs) * tokens * (outer + inner / j.tp)
 
 
-def _kernels(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
+def _kernels(jobs: Jobs) -> Floats:
     """Kernels that a forward pass launches."""
     j = jobs
+    cast = np.where(j.bits < 16, 2, 0)  # of an input and, for the backward pass, of its transpose
+    # Ranks of a context pass keys on, those of a state-space mixer exchange heads, there and back.
+    attention = 12 + np.where(j.kv_rank > 0, 6, 0) + 2 * cast + 8 * j.frozen + 6 * (j.cp - 1)
     of_layers = (
-        j.attention_layers * (np.where(unfused, 14, 9) + np.where(j.q_rank > 0, 6, 0)) + j.dense_layers * 5
-        + j.moe_layers * 22 + j.mamba_layers * 9
+        j.attention_layers * attention + j.dense_layers * (5 + 2 * cast) + _routed_kernels(jobs)
+        + j.mamba_layers * (9 + 2 * cast + 16 * (j.cp > 1))
     )  # fmt: skip
     return np.where(j.conv_flop > 0, j.conv_kernels, of_layers)
+
+
+def _routed_kernels(jobs: Jobs) -> Floats:
+    """Kernels of experts in a forward pass; slices of an expert collect and give back what they share."""
+    return np.asarray(jobs.moe_layers * (22 + 6 * (jobs.etp > 1)), dtype=float)
 
 
 def _fan_in(jobs: Jobs) -> Floats:
     """Columns of the product that makes queries, keys and values at once; none where they come from latent vectors."""
     j = jobs
-    return np.where(j.q_rank > 0, 0.0, j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v))
+    return np.where(j.kv_rank > 0, 0.0, j.heads * j.head_qk + j.kv_heads * (j.head_qk + j.head_v))
+
+
+def _adapted_bytes(jobs: Jobs, tokens: Floats) -> Floats:
+    """Bytes that adapters move beside what attention takes and what it gives (LoRA).
+
+    Their products are too shallow to be bound by anything but reading what goes in and adding to what comes out.
+    """
+    j = jobs
+    read = j.hidden + j.heads * j.head_v / j.tp
+    added = 2 * (_fan_in(jobs) / j.tp + j.hidden)
+    return np.where(j.frozen > 0, _element_nbytes(jobs) * tokens * (read + added) * j.attention_layers, 0.0)
 
 
 def _products(jobs: Jobs, tokens: Floats) -> list[tuple[Floats, Floats, Floats, Floats]]:
     """(rows, columns, depth, how many layers have it) of each product with weights, but for those of experts."""
     j = jobs
-    latent = j.q_rank > 0
+    latent = j.kv_rank > 0
     queries = j.heads * j.head_qk
     fan_in = _fan_in(jobs)
+    attention, dense = _at_full_length(jobs)
     return [
-        (tokens, fan_in / j.tp, j.hidden, j.attention_layers),
-        (tokens, np.where(latent, j.q_rank + j.kv_rank, 0.0), j.hidden, j.attention_layers),
-        (tokens, queries / j.tp, j.q_rank, j.attention_layers),
-        (tokens, j.heads * (j.head_qk + j.head_v) / j.tp, j.kv_rank, j.attention_layers),
-        (tokens, j.hidden, j.heads * j.head_v / j.tp, j.attention_layers),
-        (tokens, j.ffn * (1 + j.gated) / j.tp, j.hidden, j.dense_layers),
-        (tokens, j.hidden, j.ffn / j.tp, j.dense_layers),
+        (tokens, fan_in / j.tp, j.hidden, attention),
+        (tokens, np.where(latent, j.q_rank + j.kv_rank, 0.0), j.hidden, attention),
+        (tokens, queries / j.tp, j.q_rank, attention),
+        (tokens, j.heads * (j.head_qk + j.head_v) / j.tp, j.kv_rank, attention),
+        (tokens, j.hidden, j.heads * j.head_v / j.tp, attention),
+        (tokens, j.ffn * (1 + j.gated) / j.tp, j.hidden, dense),
+        (tokens, j.hidden, j.ffn / j.tp, dense),
         (tokens, j.shared_ffn * (1 + j.gated) / j.tp, j.hidden, j.moe_layers),
         (tokens, j.hidden, j.shared_ffn / j.tp, j.moe_layers),
         (tokens, 2 * j.latent / j.tp, j.hidden, j.moe_layers),
         (tokens, (2 * j.mamba_inner + 2 * 8 * j.mamba_state) / j.tp, j.hidden, j.mamba_layers),
         (tokens, j.hidden, j.mamba_inner / j.tp, j.mamba_layers),
+        (tokens, j.hidden, 2 * j.hidden / j.tp, j.mtp_layers),
     ]
 
 
@@ -238,7 +291,7 @@ def _parameters(jobs: Jobs) -> tuple[Floats, Floats]:
     queries = j.heads * j.head_qk
     width = np.where(j.latent > 0, j.latent, j.hidden)
     latent = j.hidden * (j.q_rank + j.kv_rank) + queries * j.q_rank + j.heads * (j.head_qk + j.head_v) * j.kv_rank
-    attention = j.hidden * _fan_in(jobs) + j.hidden * j.heads * j.head_v + np.where(j.q_rank > 0, latent, 0.0)
+    attention = j.hidden * _fan_in(jobs) + j.hidden * j.heads * j.head_v + np.where(j.kv_rank > 0, latent, 0.0)
     dense = (
         j.attention_layers * attention
         + j.dense_layers * (2 + j.gated) * j.hidden * j.ffn
@@ -255,10 +308,13 @@ def _feeds(jobs: Jobs) -> Floats:
 
 
 def _sum(
-    parts: list[tuple[Floats, Floats, Floats, Floats, Floats]], sheet: dict[str, Floats]
+    parts: list[tuple[Floats, Floats, Floats, Floats, Floats]], sheet: dict[str, Floats], trained: Floats | float = 1.0
 ) -> tuple[EffectiveFlops, EffectiveFlops]:
     """Forward and backward of products (rows, columns, depth, how many at once), each times its layers."""
-    totals = [tuple(flops * layers for flops in training(m, n, k, count, **sheet)) for m, n, k, count, layers in parts]
+    totals = [
+        tuple(flops * layers for flops in training(m, n, k, count, **sheet, trained=trained))
+        for m, n, k, count, layers in parts
+    ]
     forward, backward = totals[0]
     for ahead, back in totals[1:]:
         forward, backward = forward + ahead, backward + back

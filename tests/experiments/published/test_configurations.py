@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from experiments.published.cells import read_cells
 from experiments.published.configurations import BLOOM, CONFIGURATIONS, Configuration, chosen
-from experiments.published.fitting import reference
-from experiments.published.rows import read_cells
+from experiments.published.fitting import TRAINING, reference
 from strategy.base.errors import InputError
 from strategy.closed_form.frameworks import PROFILES
 from strategy.hardware.presets import find_cluster
@@ -40,7 +40,7 @@ def test_degrees_are_the_devices_and_micro_batches_the_batch(one: Configuration)
 
 def test_names_tell_them_apart_and_measured_rows_are_there() -> None:
     assert len(set(NAMES)) == len(NAMES) == 17
-    rows = {cells["row_id"]: cells for cells in read_cells(reference("training_measurements.csv"))}
+    rows = {cells["row_id"]: cells for cells in read_cells(reference(TRAINING[0]))}
     for one in CONFIGURATIONS:
         if one.measured_row:
             cells = rows[one.measured_row]

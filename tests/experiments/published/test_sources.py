@@ -73,8 +73,11 @@ def test_a_coordinator_has_as_many_messages_as_ranks_twice() -> None:
 
 def test_gains_of_summation_shrink_as_the_network_grows_faster() -> None:
     slow, fast = ((tcp_cloud(8, rate), rdma_pcie(8, 5 * rate, gpus_per_node=8)) for rate in (10, 20))
-    found = (values(exchange_figures.summation(fabrics))[:2] for fabrics in (slow, fast))
-    assert all(more > less for more, less in zip(*found, strict=True))
+    (vgg_slow, resnet_slow), (vgg_fast, resnet_fast) = (
+        values(exchange_figures.summation(fabrics))[:2] for fabrics in (slow, fast)
+    )
+    assert resnet_slow > 2 * resnet_fast
+    assert vgg_slow > 0.99 * vgg_fast, "bound by either network, so that the gain stays what it is"
 
 
 def test_bert_scales_worse_over_slower_links() -> None:

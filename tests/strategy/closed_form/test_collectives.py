@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.published.fitting import read_all_reduces, reference
+from experiments.published.fitting import COLLECTIVES, read_all_reduces, reference
 from strategy.closed_form import collectives
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.collectives import Group
@@ -63,7 +63,7 @@ def test_a_group_of_one_sends_nothing() -> None:
 
 
 def test_measured_all_reduces_are_met_within_a_tenth() -> None:
-    measured = read_all_reduces(reference("collective_measurements.csv"))
+    measured = read_all_reduces(reference(COLLECTIVES))
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, shipped().constants) / measured.seconds - 1)
     assert len(error) > 5000
     assert error.mean() < 0.03

@@ -11,7 +11,7 @@ from strategy.closed_form.calibration import shipped
 from strategy.closed_form.estimate import estimate
 from strategy.closed_form.job import Job
 from strategy.hardware.devices import DEVICES, device
-from tests.strategy.closed_form.conftest import BASE, Make
+from tests.strategy.closed_form.conftest import BASE, GPT, Make
 
 
 def seconds(*jobs: Job) -> list[float]:
@@ -62,7 +62,7 @@ def test_newer_gpus_are_faster_and_memory_of_one_kind_does_not_matter(job: Make)
 def test_an_unknown_gpu_works_from_its_data_sheet_and_is_flagged(job: Make) -> None:
     other = replace(device("H100"), name="X1", half=1500e12)
     found = estimate([job(), job(device=other)], shipped())
-    assert list(found.extrapolated) == [False, True]
+    assert found.extrapolated == ((), ("device",))
     width = found.high / found.low
     assert width[1] == pytest.approx(width[0] ** 1.5)
     assert found.seconds[1] < found.seconds[0]
@@ -70,7 +70,10 @@ def test_an_unknown_gpu_works_from_its_data_sheet_and_is_flagged(job: Make) -> N
 
 def test_what_no_run_was_like_is_flagged(job: Make) -> None:
     found = estimate([job(), job(seq=2**17), job(framework="oneflow", gpus=512, global_batch=1024)], shipped())
-    assert list(found.extrapolated) == [False, True, True]
+    beside, long, elsewhere = found.extrapolated
+    assert beside == ()
+    assert long == ("seq",)
+    assert "gpus" in elsewhere
 
 
 def test_zero_stages_hold_less(job: Make) -> None:
@@ -83,6 +86,45 @@ def test_zero_stages_hold_less(job: Make) -> None:
 def test_memory_that_cannot_be_enough_is_an_alarm(job: Make) -> None:
     fits, not_fits = job(framework="megatron-deepspeed"), job(framework="megatron-deepspeed", tp=1, pp=1)
     assert list(estimate([fits, not_fits], shipped()).out_of_memory) == [False, True]
+
+
+def test_adapters_are_never_slower_than_training_everything(job: Make) -> None:
+    for framework in ("megatron-core", "nemo", "nemo-automodel"):
+        for zero in (0, 3):
+            full, adapted = seconds(*(job(framework=framework, zero=zero, pp=1, recompute="none", frozen=frozen,
+                                          adapter_rank=16 * frozen) for frozen in (False, True)))  # fmt: skip
+            assert adapted < full
+
+
+@pytest.mark.parametrize("name", ["H100", "B200", "GB200", "MI300X", "MI355X", "TPU-v7x"])
+def test_eight_bits_are_never_slower_than_sixteen_at_large_sizes(name: str, job: Make) -> None:
+    narrow = ("eight", "mx8", "four") if name in ("B200", "GB200") else ("eight",)
+    half, *narrower = seconds(*(job(device=device(name), framework="nemo", precision=precision)
+                                for precision in ("half", *narrow)))  # fmt: skip
+    assert all(time <= half for time in narrower)
+
+
+def test_more_experts_at_equal_active_parameters_are_never_faster(job: Make) -> None:
+    shapes = [replace(GPT, dense_layers=0, moe_layers=48, experts=experts, top_k=2, expert_ffn=8192)
+              for experts in (8, 16, 64, 256)]  # fmt: skip
+    for ep in (1, 8):
+        times = seconds(*(job(framework="megatron-core", shape=shape, ep=ep, tp=1, zero=1, recompute="none", flash=True)
+                          for shape in shapes))  # fmt: skip
+        assert times == sorted(times)
+
+
+def test_a_second_attention_and_fewer_positions_make_a_decoder(job: Make) -> None:
+    """A decoder's layer at all positions costs more than an encoder's; at a quarter of them, less."""
+    encoder = replace(GPT, layers=24, attention_layers=24, dense_layers=24)
+    whole = replace(encoder, attention_layers=36, decoder_layers=12)
+    plain, long, short = seconds(*(job(shape=shape, recompute="none") for shape in
+                                   (encoder, whole, replace(whole, decoder_share=0.25))))  # fmt: skip
+    assert short < plain < long
+
+
+def test_layers_computed_again_cost_what_they_are_of_all(job: Make) -> None:
+    none, half, full = seconds(job(recompute="none"), job(recompute_layers=24), job())
+    assert half - none == pytest.approx((full - none) / 2, rel=0.05)
 
 
 @pytest.mark.parametrize(

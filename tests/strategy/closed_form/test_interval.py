@@ -1,0 +1,64 @@
+"""Intervals: as wide as the errors of runs like a job, wider the less a run is like it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from strategy.closed_form.interval import Residual, extrapolated, half_width, kind_of, strata, stratum_of
+from strategy.hardware.devices import device
+from tests.strategy.closed_form.conftest import BASE, GPT
+
+
+def residuals(count: int, near: float, far: float, source: str = "a", **changes: object) -> list[Residual]:
+    """Runs whose errors rise evenly to `near` and `far`."""
+    job = replace(BASE, **changes)  # type: ignore[arg-type]
+    return [Residual(job, source, near * n / count, far * n / count) for n in range(1, count + 1)]
+
+
+KNOWN = strata(residuals(400, 0.1, 0.3) + residuals(4, 0.2, 0.9, "b", framework="internevo"))
+
+
+def test_nine_of_ten_runs_of_a_stratum_lie_within_its_width() -> None:
+    many = strata(residuals(4000, 0.1, 0.3))
+    assert half_width(BASE, many) == pytest.approx(0.09, rel=0.01)
+
+
+def test_a_small_stratum_is_drawn_towards_all_runs() -> None:
+    alike = [one for source in "acdefghijklm" for one in residuals(20, 0.1, 0.3, source)]
+    known = strata(alike + residuals(4, 0.4, 0.9, "b", framework="internevo"))
+    assert half_width(replace(BASE, framework="internevo"), known) == pytest.approx(0.25 * 0.4 + 0.75 * 0.1, rel=0.05)
+
+
+def test_sources_have_the_same_say_in_what_is_unseen() -> None:
+    """Half of the weight is of four runs that lay up to 0.9 off: the quantile is theirs."""
+    elsewhere = replace(BASE, framework="torchtitan")
+    assert extrapolated(elsewhere, KNOWN) == ("framework",)
+    assert half_width(elsewhere, KNOWN) == pytest.approx(0.9)
+
+
+def test_what_was_not_run_widens_and_is_named() -> None:
+    known = half_width(BASE, KNOWN)
+    routed = replace(BASE, shape=replace(GPT, moe_layers=48, experts=8, top_k=2, expert_ffn=1024))
+    other = replace(BASE, device=device("MI300X"))
+    assert extrapolated(other, KNOWN) == ("device",)
+    assert half_width(other, KNOWN) == pytest.approx(1.5 * known)
+    assert extrapolated(routed, KNOWN) == ("kind of model",)
+    assert half_width(routed, KNOWN) == KNOWN[""].half_width > 1.5 * known
+    sizes = [replace(BASE, seq=2048 * times) for times in (2, 4, 32)]
+    assert [extrapolated(job, KNOWN) for job in sizes] == [(), ("seq",), ("seq",)]
+    widths = [half_width(job, KNOWN) / known for job in sizes]
+    assert widths == pytest.approx([1 + 0.1 * math.log2(max(times / 2, 1)) for times in (2, 4, 32)])
+
+
+def test_kinds_tell_what_a_model_is_made_of() -> None:
+    shapes = {
+        "dense": GPT, "hybrid": replace(GPT, mamba_layers=4), "latent": replace(GPT, kv_rank=64, moe_layers=2),
+        "encoder": replace(GPT, decoder_layers=24), "routed": replace(GPT, moe_layers=2),
+        "images": replace(GPT, conv_flop=1.0),
+    }  # fmt: skip
+    assert {kind: kind_of(replace(BASE, shape=shape)) for kind, shape in shapes.items()} == {k: k for k in shapes}
+    assert kind_of(replace(BASE, frozen=True)) == "adapted"
+    assert stratum_of(replace(BASE, framework="nemo", frozen=True)) == "nemo/adapted"
