@@ -94,7 +94,7 @@ class LeastBytes:
 
     Attributes:
         held: for the whole step.
-        used: of that, what samples are multiplied with, in parts along the other axes than that of data.
+        used: of that, what samples are multiplied with.
         sums: of gradients, from the first backward pass on.
         saved: by a micro-batch, from its forward pass to its backward pass.
     """
@@ -234,10 +234,11 @@ class LeastWork:
         """What a layer leaves on its fullest rank at least."""
         sizes, parts = self._sizes(config.recompute), config.tp * config.cp
         used, experts = (0, 0) if config.zero_stage == 3 or self.unusual else (sizes.used, sizes.experts)
-        held = (used + experts / config.ep) / parts + (sizes.held - used - experts) / (parts * config.dp)
+        # along a context axis beside a data axis parameters are as along that
+        whole = (used + experts / config.ep) / (config.tp if config.mesh[0] > 1 else parts)
         return LeastBytes(
-            held,
-            (used + experts / config.ep) / parts,
+            whole + (sizes.held - used - experts) / (parts * config.dp),
+            whole,
             sizes.sums / (parts * config.dp),
             sizes.saved * config.micro_batch / (parts * (config.dp if self.unusual else 1)),
         )

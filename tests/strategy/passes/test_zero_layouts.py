@@ -173,3 +173,14 @@ def test_a_tensor_with_another_owner_is_not_what_the_plan_says() -> None:
     problems = verify(replace(found, layout=replace(found.layout, signatures=changed)))
     assert len(problems) == 1
     assert problems[0].startswith(f"op {op}: ")
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_state_is_shared_out_over_positions_too(stage: int) -> None:
+    """Ranks of a context axis use the same parameters: each holds a part of their state, as along the data axis."""
+    training = Training(global_batch=4, num_micro_batches=2)
+    config = config_of(training, dp=2, cp=2, zero_stage=stage, zero_min_size=9)
+    found = plan_by_rules(request(4, training), config, ("samples split", "positions split", "tensor"))
+    (home,) = {found.layout.signatures[f"{MATRIX}:adamw"].updates[at] for at in range(3)}
+    assert home[0] == home[1] != B
+    assert verify(found) == []

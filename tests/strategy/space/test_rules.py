@@ -14,7 +14,14 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training, training_graph
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.space.pins import pinned
-from strategy.space.rules import RULES, along_axes, beside_experts, following_samples, one_but_for_experts
+from strategy.space.rules import (
+    RULES,
+    along_axes,
+    beside_experts,
+    following_samples,
+    one_but_for_experts,
+    one_for_parameters,
+)
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 
 TRAINING = Training(global_batch=4)
@@ -93,6 +100,23 @@ def test_what_is_not_of_experts_takes_two_axes_as_one() -> None:
         of_experts = any(name.startswith("layers.") and ".moe." in name and "router" not in name for name in touches)
         assert alike or op.name in beside_experts(graph) or of_experts, op.name
     assert count > 10
+
+
+def test_parameters_take_two_axes_as_one() -> None:
+    """Also what is made of them, and their gradients; what has positions need not."""
+    keep, count = one_for_parameters(GRAPH, 1), 0
+    for op in GRAPH.ops:
+        kept = [one for one in op_signatures(GRAPH, op, (2, 2)) if keep(op, one)]
+        assert kept, op.name
+        for position, name in enumerate((*op.inputs, *op.outputs, *op.updates)):
+            alike = all(one.layouts[position][0] == one.layouts[position][1] for one in kept)
+            assert alike or GRAPH.values[name].role is not Role.VARIABLE, (op.name, name)
+            count += not alike
+    assert count > 50
+    (gradient,) = (op for op in GRAPH.ops if "layers.0.mlp.fc1.weight" in op.updates)
+    assert all(
+        one.inputs[0][0] == one.inputs[0][1] for one in op_signatures(GRAPH, gradient, (2, 2)) if keep(gradient, one)
+    )
 
 
 def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:
