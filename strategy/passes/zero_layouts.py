@@ -148,7 +148,7 @@ class _Demands:
     def _along(self, op: Op, position: int, sbp: Sbp) -> Iterator[tuple[int, Sbp]]:
         """What is demanded along the data axis, as (axis, SBP) of every such axis that has several ranks."""
         name = (*op.inputs, *op.outputs, *op.updates)[position]
-        for axis in self.config.replica_axes:
+        for axis in (DATA,) if self.config.zero_owner else self.config.replica_axes:
             if self.config.mesh[axis] > 1:
                 yield axis, BY_EXPERT if axis == EXPERT and self._is_of_experts(name) else sbp
 

@@ -120,9 +120,11 @@ def _stages(plan: Plan) -> Iterator[str]:
         if placement.devices != tuple(range(share * size, (share + 1) * size)):
             meant = f"config.stage_order has share {share} of {size} ranks"
             yield f"stage {index}: devices {placement.devices}, but {meant}"
-    for index, (placement, wanted) in enumerate(zip(placements, placements_of(config), strict=False)):
-        if config.strides and placement.devices != wanted.devices:
-            yield f"stage {index}: devices {placement.devices}, but by config.strides {wanted.devices}"
+    meshes = len(placements) == config.pp and {placement.mesh for placement in placements} == {config.mesh}
+    if config.strides and meshes:
+        for index, (placement, wanted) in enumerate(zip(placements, placements_of(config), strict=True)):
+            if placement.devices != wanted.devices:
+                yield f"stage {index}: devices {placement.devices}, but by config.strides {wanted.devices}"
     problem = schedule_problem(config.schedule, config.pp, config.virtual_stages, config.num_micro_batches)
     if problem is not None:
         yield f"config.schedule: {problem}"

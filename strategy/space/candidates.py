@@ -482,7 +482,7 @@ def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
     kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
     if config.ep > 1 and mesh[0] > 1 and not pins.layouts:
         kept["experts"] = one_but_for_experts(graph)
-    if config.cp > 1 and mesh[0] > 1 and not pins.layouts:
+    if config.cp > 1 and mesh[0] > 1 and not (pins.layouts or config.zero_owner):
         kept["context"] = one_for_parameters(graph, config.axes.index("context"))
     if pins.layouts:
         layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}

@@ -15,11 +15,8 @@ from strategy.layout.config import Offload, Recompute
 from strategy.models import find_model
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, write_plan
-from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.sbp.tensor import DType
-from strategy.space.candidates import Pins
 from strategy.space.deduce import Deduction
-from tests.experiments.test_experts import experts
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import config_of, plan_by_rules, request
 
@@ -30,11 +27,10 @@ BY_SAMPLES = ("samples split", "tensor")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Degrees and techniques, a rule per mesh axis, and pinned layouts."""
+    """Degrees and techniques, and a rule per mesh axis."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     rules: tuple[str, ...] = ("data", "tensor")
-    pins: Mapping[str, NdSbp] = field(default_factory=dict)
 
 
 def shared_out(stage: int, **more: Any) -> dict[str, Any]:
@@ -49,7 +45,9 @@ WAYS: Mapping[str, Way] = {
         shared_out(3, dp=2, tp=2, recompute=Recompute.SELECTIVE, tiles=2, tiled=("head.*",)), BY_SAMPLES
     ),
     "a ring, ZeRO-2 by owners": Way(shared_out(2, dp=2, cp=2, zero_owner=True), ("samples split", "context", "tensor")),
-    "experts on the data axis, ZeRO-2": Way(shared_out(2, dp=4), BY_SAMPLES, experts((Split(0), B), (Split(0), B))),
+    "an expert per rank of the data axis, ZeRO-2": Way(
+        shared_out(2, dp=4, ep=4), ("samples split", "experts split", "tensor")
+    ),
     "zero bubble, ZeRO-1, on the host what can be": Way(
         shared_out(1, dp=2, pp=2, schedule="zb-h1", offload=Offload.ALL), BY_SAMPLES
     ),
@@ -61,7 +59,7 @@ OF_BOTH = (
 )
 CASES = {
     "llama-tiny": (*OF_BOTH, "a ring, ZeRO-2 by owners"),
-    "mixtral-tiny": (*OF_BOTH, "experts on the data axis, ZeRO-2"),
+    "mixtral-tiny": (*OF_BOTH, "an expert per rank of the data axis, ZeRO-2"),
 }
 
 
@@ -71,7 +69,7 @@ def plan_of(model: str, name: str) -> Plan:
     way = WAYS[name]
     config = config_of(TRAINING, **way.config)
     asked = request(math.prod(config.mesh) * config.pp, TRAINING, model=find_model(model))
-    asked = replace(asked, deduction=Deduction.LEAST_COST, pins=Pins(layouts=way.pins))
+    asked = replace(asked, deduction=Deduction.LEAST_COST)
     return plan_by_rules(asked, config, way.rules)
 
 
