@@ -30,11 +30,12 @@ from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp
 from strategy.sbp.tensor import Shape
+from strategy.space.axes_as_one import one_but_for_experts, one_for_parameters
 from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
 from strategy.space.deduce import Deduction
 from strategy.space.lighter_ends import lighter_runs
 from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
-from strategy.space.rules import AlongAxes, along_axes, one_but_for_experts, one_for_parameters
+from strategy.space.rules import AlongAxes, along_axes
 from strategy.space.short_model import shortened
 from strategy.space.space import Keep, SearchSpace, all_of
 from strategy.space.stage_orders import runs_by_speed, stage_orders

@@ -45,7 +45,7 @@ def data_parallel(graph: Graph) -> AxisRule:
 
 def expert_parallel(graph: Graph) -> AxisRule:
     """As `data_parallel`, but that experts are split by expert (Lepikhin et al. 2021, arXiv:2006.16668)."""
-    free, held = data_parallel(graph), _staying(graph)
+    free, held = data_parallel(graph), staying_with_experts(graph)
     return lambda op, name, sbp: sbp == Split(0) if name in held else free(op, name, sbp)
 
 
@@ -98,7 +98,7 @@ def sample_axis(graph: Graph) -> AxisRule:
 
 def expert_axis(graph: Graph) -> AxisRule:
     """As `sample_axis`, but that experts are split by expert."""
-    free, held = sample_axis(graph), _staying(graph)
+    free, held = sample_axis(graph), staying_with_experts(graph)
     return lambda op, name, sbp: sbp == Split(0) if name in held else free(op, name, sbp)
 
 
@@ -123,7 +123,7 @@ def expert_flow(graph: Graph, parts: int) -> AxisRule:
     What hands tokens to experts, or takes them, may be split by sample or by expert.
     """
     samples, by_sample = sample_flow(graph, parts), following_samples(graph, parts)
-    by_expert, beside, held = _by_expert(graph, parts), beside_experts(graph), _staying(graph)
+    by_expert, beside, held = _by_expert(graph, parts), beside_experts(graph), staying_with_experts(graph)
     products = products_of_experts(graph)
 
     def rule(op: Op, name: str, sbp: Sbp) -> bool:
@@ -156,10 +156,10 @@ def _by_expert(graph: Graph, parts: int) -> dict[str, dict[str, Sbp]]:
     """Op -> value -> its SBP along the axis where experts are split, and what is not beside them follows samples."""
     beside = beside_experts(graph)
     others = {name: sbps for name, sbps in _followed(graph, parts).items() if name not in beside}
-    return _followed(graph, parts, others, split=_staying(graph))
+    return _followed(graph, parts, others, split=staying_with_experts(graph))
 
 
-def _staying(graph: Graph) -> frozenset[str]:
+def staying_with_experts(graph: Graph) -> frozenset[str]:
     """What stays with its expert: parameters, in whatever form they are read, their gradients and sums, their state."""
     weights, products = tuple(weights_of_experts(graph).values()), products_of_experts(graph)
     parameters, shapes = {graph.parameter_of(name) for name in weights}, {spec.shape for spec in graph.specs(weights)}
@@ -171,50 +171,6 @@ def _staying(graph: Graph) -> frozenset[str]:
         if name not in found and graph.values[name].spec.shape in shapes:
             found.add(name)
             left += [out for op in graph.consumers[name] for out in op.outputs]
-    return frozenset(found)
-
-
-def one_but_for_experts(graph: Graph) -> Callable[[Op, Signature], bool]:
-    """Whether the first two axes are as one, of samples: of all but what is beside experts or stays with them."""
-    beside, staying = beside_experts(graph), _staying(graph)
-
-    def keep(op: Op, signature: Signature) -> bool:
-        names = (*op.inputs, *op.outputs, *op.updates)
-        if op.name in beside or not staying.isdisjoint(names):
-            return True
-        return all(nd_sbp[0] == nd_sbp[1] for nd_sbp in signature.layouts)
-
-    return keep
-
-
-def one_for_parameters(graph: Graph, axis: int) -> Callable[[Op, Signature], bool]:
-    """Whether parameters, their gradients and state take the first axis and another, of positions, as one."""
-    alike = _of_parameters(graph)
-
-    def keep(op: Op, signature: Signature) -> bool:
-        return all(nd_sbp[0] == nd_sbp[axis] for name, nd_sbp in named_layouts(op, signature) if name in alike)
-
-    return keep
-
-
-def _of_parameters(graph: Graph) -> frozenset[str]:
-    """Parameters and their state, what is made of one of them alone, and their gradients on the way to updates."""
-    shapes = {name: value.spec.shape for name, value in graph.values.items()}
-    ahead, behind = [value.name for value in graph.with_role(Role.VARIABLE)], list[str]()
-    for name in ahead:
-        op = graph.updater.get(name)
-        behind += [] if op is None else [one for one in op.inputs if shapes[one] == shapes[name]]
-    found = set(ahead)
-    while ahead:
-        name = ahead.pop()
-        more = [out for op in graph.consumers[name] for out in op.outputs if shapes[out] == shapes[name]]
-        ahead += [one for one in more if one not in found]
-        found.update(more)
-    while behind:
-        name = behind.pop()
-        producer = graph.producer.get(name)
-        found.add(name)
-        behind += [] if producer is None else [one for one in producer.inputs if shapes[one] == shapes[name]]
     return frozenset(found)
 
 
