@@ -80,7 +80,7 @@ class ClosedForms:
     def following_ns(self, config: PlanConfig) -> int:
         """What follows samples takes at least; computing again what is laid out alike adds its own work."""
         once_s = self.work.seconds(plain(config)).following_s
-        alone_ns = int(once_s * 1e9) if config.tp * config.cp * config.ep == 1 else 0
+        alone_ns = int(once_s * 1e9) if not is_shared(config) else 0
         least_ns = self.layers_ns.get(on_axes(config), alone_ns)
         more_s = self.work.seconds(config).following_s - once_s
         return least_ns + max(int(more_s * 1e9) - 1, 0)
@@ -177,6 +177,11 @@ def plain(config: PlanConfig) -> PlanConfig:
         schedule=Schedule.ONE_F_ONE_B,
         runs=(),
     )
+
+
+def is_shared(config: PlanConfig) -> bool:
+    """Whether several ranks share out the samples of one data-parallel rank, or experts."""
+    return config.tp * config.cp * config.ep > 1
 
 
 def on_axes(config: PlanConfig) -> tuple[object, ...]:

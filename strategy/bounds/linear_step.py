@@ -5,7 +5,7 @@ The step is at least as long as any path through its schedule, and a stage holds
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from strategy.bounds.point import (
 )
 from strategy.layout.config import PlanConfig
 from strategy.layout.critical_path import critical_path, straight_path
-from strategy.layout.step_times import Overlap, in_ticks, mean_path
+from strategy.layout.step_times import Overlap, path_found
 from strategy.space.short_model import MIDDLE
 
 IntArray = npt.NDArray[np.int64]
@@ -51,8 +51,7 @@ def longest_path(config: PlanConfig, layers: int, times_ns: IntArray, *, overlap
     ns, (ahead, back) = times_ns[TIMES].reshape(len(PASSES), -1), times_ns[MESSAGES].tolist()
     stages = stage_times(config, layers, dict(zip(PASSES, ns, strict=True)), (ahead, back), overlap)
     find, schedule = critical_path if exact else straight_path, config.schedule
-    paths = find(schedule, config.num_micro_batches, in_ticks(schedule, stages))
-    counts = mean_path(schedule, stages, paths).counts
+    counts = path_found(schedule, stages, partial(find, schedule, config.num_micro_batches)).counts
     where, row = parts_at(config, layers), np.zeros(SIZE, np.int64)
     for i, name in enumerate(PASSES):
         often = getattr(counts, name)

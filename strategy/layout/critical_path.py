@@ -8,21 +8,18 @@ under its own times. Counts are held in the arrays that the times are in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 
 import numpy as np
 
 from strategy.base.compiled import compiled
-from strategy.layout.makespan import IntArray, PipelineTimes, by_leg, late_by_leg
+from strategy.layout.makespan import TIMES, IntArray, PipelineTimes, by_leg, late_by_leg
 from strategy.layout.merged_order import MergedOrder, merged_order
 from strategy.layout.schedule import Schedule, at_position
 
 MOST_CHUNKS = 2**21
 """Through longer steps no path is followed chunk by chunk; what one stage does in a row stands in for it."""
-ARRAYS = tuple(field.name for field in fields(PipelineTimes) if field.name != "overlaps")
-"""The arrays of `PipelineTimes`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +32,7 @@ class Paths:
 
 def length_ns(path: PipelineTimes, times: PipelineTimes) -> int:
     """Of a path, or of some together, under times."""
-    return sum(int((getattr(path, name) * getattr(times, name)).sum()) for name in ARRAYS)
+    return sum(int((getattr(path, name) * getattr(times, name)).sum()) for name in TIMES)
 
 
 def critical_path(schedule: Schedule, num_micro_batches: int, times: PipelineTimes) -> Paths:
@@ -67,9 +64,9 @@ def straight_path(schedule: Schedule, num_micro_batches: int, times: PipelineTim
     late = np.cumsum(np.append(0, times.late_ns[1:]))
     ends = own + fill + (times.after_ns if splits else drain + late + times.after_ns[0])
     stage = int(ends.argmax())
-    places = times.stages * times.laps
-    alone = np.array([m * (at_position(schedule, times.stages, place)[0] == stage) for place in range(places)])
-    passed = np.arange(places) < stage
+    at, _ = _places(schedule, times.stages, times.laps)
+    alone = m * (at == stage)
+    passed = np.arange(len(at)) < stage
     ahead, behind = alone + passed, alone + passed * (not splits)
     ways = passed[:-1].astype(np.int64)
     moves = {"forward_message_ns": ways, "backward_message_ns": ways * (not splits)}
@@ -94,7 +91,7 @@ def even_paths(schedule: Schedule, stages: int, laps: int, num_micro_batches: in
         ends[stage] = 6 * total  # no path from elsewhere, or to elsewhere, is as long
         one = PipelineTimes(slower, slower, slower, messages, messages, ends, ends, step, overlaps)
         found.append(critical_path(schedule, num_micro_batches, one).counts)
-    together = {name: sum(getattr(path, name) for path in found) for name in ARRAYS}
+    together = {name: sum(getattr(path, name) for path in found) for name in TIMES}
     return Paths(replace(times, **together), stages)
 
 
@@ -104,8 +101,7 @@ def _chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
 
 def _on_one_stage(schedule: Schedule, m: int, times: PipelineTimes, stage: int) -> PipelineTimes:
     """All that one stage does, in a row."""
-    places = times.stages * times.laps
-    own = np.array([m * (at_position(schedule, times.stages, place)[0] == stage) for place in range(places)])
+    own = m * (_places(schedule, times.stages, times.laps)[0] == stage)
     return _path(schedule, times, (own, own, own), {}, stage, stage)
 
 
@@ -138,21 +134,27 @@ def _path(
 
     Those of last chunks are late. A message that keeps its sender busy is passed with the chunk that sends it.
     """
-    stages, laps = times.stages, times.laps
-    found = {name: np.zeros_like(getattr(times, name)) for name in ARRAYS}
-    at = [at_position(schedule, stages, place) for place in range(stages * laps)]
+    found = {name: np.zeros_like(getattr(times, name)) for name in TIMES}
+    stage, lap = _places(schedule, times.stages, times.laps)
     for name, counts in zip(("forward_ns", "backward_ns", "weight_ns"), chunks, strict=True):
-        found[name][tuple(np.transpose(at))] = counts
+        found[name][stage, lap] = counts
     if times.overlaps:
         found.update(moves)
     else:
-        crosses = np.array([here[0] != there[0] for here, there in pairwise(at)], np.int64)
+        crosses = (stage[:-1] != stage[1:]).astype(np.int64)
         found["forward_message_ns"] = chunks[0][:-1] * crosses
         found["backward_message_ns"] = chunks[1][1:] * crosses
         found["late_ns"] = moves.get("late_ns", found["late_ns"])
     found["before_ns"][first] = 1
     found["after_ns"][last] = 1
     return PipelineTimes(**found, overlaps=times.overlaps)
+
+
+@lru_cache(maxsize=256)
+def _places(schedule: Schedule, stages: int, laps: int) -> tuple[IntArray, IntArray]:
+    """The stage and the lap of every place."""
+    stage, lap = np.array([at_position(schedule, stages, place) for place in range(stages * laps)], np.int64).T
+    return stage, lap
 
 
 def _through_gpipe(m: int, times: PipelineTimes) -> PipelineTimes:

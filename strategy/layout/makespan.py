@@ -34,6 +34,14 @@ LONGEST_NS = 2**62
 """A step of more could not be counted: some 146 years."""
 
 
+TIMES = (
+    *("forward_ns", "backward_ns", "weight_ns"),
+    *("forward_message_ns", "backward_message_ns"),
+    *("before_ns", "after_ns", "late_ns"),
+)
+"""The arrays of `PipelineTimes`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineTimes:
     """Integer nanoseconds of what the stages of a pipeline do; many cases at once have one more axis, in front.
@@ -68,12 +76,8 @@ class PipelineTimes:
         if len(shape) not in (2, 3) or 0 in shape[-2:]:
             raise InputError("no times of stages and laps", where="forward_ns", got=shape, expected="(stages, laps)")
         *cases, stages, laps = shape
-        shapes = {
-            **dict.fromkeys(("forward_ns", "backward_ns", "weight_ns"), shape),
-            **dict.fromkeys(("forward_message_ns", "backward_message_ns"), (*cases, stages * laps - 1)),
-            **dict.fromkeys(("before_ns", "after_ns", "late_ns"), (*cases, stages)),
-        }
-        for name, wanted in shapes.items():
+        places, once = (*cases, stages * laps - 1), (*cases, stages)
+        for name, wanted in zip(TIMES, (shape, shape, shape, places, places, once, once, once), strict=True):
             given = getattr(self, name)
             if np.shape(given) != wanted or np.asarray(given).dtype != np.int64:
                 got = f"{np.asarray(given).dtype} of {np.shape(given)}"

@@ -22,7 +22,7 @@ Chunks are counted in whole `TICKS` of a nanosecond, so that sums are exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -151,9 +151,12 @@ def in_ticks(schedule: Schedule, times: StepTimes) -> PipelineTimes:
 
     Gradients of weights that the schedule does not set apart are counted with the backward pass.
     """
+    return _in_ticks(schedule, times, _Exposed(schedule, times))
+
+
+def _in_ticks(schedule: Schedule, times: StepTimes, found: _Exposed) -> PipelineTimes:
     from strategy.layout.makespan import PipelineTimes
 
-    found = _Exposed(schedule, times)
     return PipelineTimes(
         found.forward,
         found.backward,
@@ -196,7 +199,17 @@ class MeanPath:
 
 def mean_path(schedule: Schedule, times: StepTimes, paths: Paths) -> MeanPath:
     """What paths through the chunks pass of everything, each maximum being what it is under these times."""
-    counts, exposed = paths.counts, _Exposed(schedule, times)
+    return _mean_path(schedule, times, paths, _Exposed(schedule, times))
+
+
+def path_found(schedule: Schedule, times: StepTimes, find: Callable[[PipelineTimes], Paths]) -> MeanPath:
+    """The same of the paths that are found where chunks last as long as they do `in_ticks`."""
+    exposed = _Exposed(schedule, times)
+    return _mean_path(schedule, times, find(_in_ticks(schedule, times, exposed)), exposed)
+
+
+def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exposed) -> MeanPath:
+    counts = paths.counts
     slowed, laps = times.overlap.slowed_ticks, times.laps
     found = no_times(times.stages, laps)
     forward, backward, weight = (np.array(each) for each in (counts.forward_ns, counts.backward_ns, counts.weight_ns))

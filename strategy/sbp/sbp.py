@@ -168,9 +168,13 @@ def adjoint(nd_sbp: NdSbp) -> NdSbp:
 
 def balanced_split(begin: int, end: int, parts: int) -> list[tuple[int, int]]:
     """[begin, end) in `parts` consecutive pieces, the first `(end - begin) % parts` one longer."""
+    return list(itertools.pairwise(_cut(begin, end, parts, part) for part in range(parts + 1)))
+
+
+def _cut(begin: int, end: int, parts: int, part: int) -> int:
+    """Where a piece begins."""
     base, longer = divmod(end - begin, parts)
-    cuts = [begin + part * base + min(part, longer) for part in range(parts + 1)]
-    return list(itertools.pairwise(cuts))
+    return begin + part * base + min(part, longer)
 
 
 def check_layout(shape: Shape, nd_sbp: NdSbp, mesh: Shape, *, where: str = "layout") -> None:
@@ -218,8 +222,8 @@ def local_box(shape: Shape, nd_sbp: NdSbp, mesh: Shape, coords: Shape) -> Box:
     box = [(0, size) for size in shape]
     for sbp, parts, coord in zip(nd_sbp, mesh, coords, strict=True):
         if isinstance(sbp, Split):
-            begin, end = box[sbp.dim]
-            box[sbp.dim] = balanced_split(begin, end, parts)[(coord + sbp.shift) % parts]
+            (begin, end), part = box[sbp.dim], (coord + sbp.shift) % parts
+            box[sbp.dim] = _cut(begin, end, parts, part), _cut(begin, end, parts, part + 1)
         elif isinstance(sbp, Owner) and coord != sbp.coordinate:
             return _nothing(shape)
     return tuple(box)

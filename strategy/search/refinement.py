@@ -23,7 +23,7 @@ import numpy as np
 from strategy.base.beside import spare_processors
 from strategy.base.budget import Budget
 from strategy.bounds.certificate import BoundCertificate
-from strategy.bounds.closed_forms import all_of_micro_batch, plain
+from strategy.bounds.closed_forms import all_of_micro_batch, is_shared, plain
 from strategy.bounds.configurations import MeshGroup
 from strategy.bounds.least_work import LeastWork
 from strategy.bounds.point import (
@@ -166,9 +166,8 @@ class Refinement:
         self.budget, most_ns = budget, (1 - self.request.gap) * self.best_ns
         questions: dict[object, tuple[Box, Question]] = {}
         for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
-            axes, ranks = _first_template(box), box.configs[0].tp * box.configs[0].cp
-            if box.level == 0 and ranks > 1 and box.bound_ns < most_ns and len(questions) < MEANWHILE:
-                questions.setdefault(axes, (box, self._first_question(box)))
+            if box.level == 0 and is_shared(box.config) and box.bound_ns < most_ns and len(questions) < MEANWHILE:
+                questions.setdefault(_first_template(box), (box, self._first_question(box)))
         asked = list(questions.values())
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
         self._take_all([pair for pair in asked if pair[0].level == 0], outcomes, most_ns)
@@ -236,7 +235,7 @@ class Refinement:
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
             if box.level == 0:
-                if config.tp * config.cp > 1:
+                if is_shared(config):
                     return self._first_question(box)
                 self.cuts.bound_layers(self.boxes, box, None)
                 continue

@@ -51,7 +51,7 @@ FREE: Mapping[str, str] = {
     "data": "samples",
     "expert": "experts",
     "context": "positions split",
-    "tensor": "samples shared",
+    "tensor": "heads split",
 }
 """The rules of the axes in a search: those of samples follow these, the others are free but for positions."""
 
@@ -59,7 +59,7 @@ WITHOUT_ZERO = {"data": "samples split", "expert": "experts split", "context": "
 """Rule of an axis -> what is left of it where ZeRO says how parameters lie along it."""
 
 
-AS_PINNED = {"samples": "samples split", "experts": "experts split"}
+AS_PINNED = {"samples": "samples split", "experts": "experts split", "heads split": "samples shared"}
 """Rule -> what it leaves open where layouts are pinned."""
 
 
@@ -193,6 +193,7 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
     if pins.zero_owner and not pins.zero_stage:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
+    forms: dict[object, tuple[Form, ...]] = {}
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
@@ -204,8 +205,12 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
             continue
         if pins.devices_per_stage not in (None, request.devices // plain.pp):
             continue
+        shape = plain.pp, plain.num_micro_batches
+        if shape not in forms:
+            forms[shape] = tuple(_forms(request, plain))
         for recompute, zero in itertools.product(_recomputes(request), _zero_stages(request, plain)):
-            schedules = tuple(_scheduled(request, replace(plain, recompute=recompute, zero_stage=zero)))
+            one = replace(plain, recompute=recompute, zero_stage=zero)
+            schedules = tuple(_scheduled(request, one, forms[shape]))
             if schedules and (plain.pp, recompute) not in whole:
                 whole[plain.pp, recompute] = _keeps_layers_whole(request, schedules[0])
             if schedules and whole[plain.pp, recompute]:
@@ -271,10 +276,9 @@ def _zero_stages(request: Request, config: PlanConfig) -> tuple[int, ...]:
     return (0, 3) if config.dp > 1 and request.deduction is None else (0,)
 
 
-def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
+def _scheduled(request: Request, config: PlanConfig, forms: Sequence[Form]) -> Iterator[PlanConfig]:
     """The configuration under every schedule that there is for it; without a pipeline they are all one."""
-    pins, layers, stages = request.pins, max(request.model.layers, 1), config.pp
-    last = max(pins.numbered_stages.values(), default=0)
+    pins = request.pins
     config = replace(
         config,
         recompute_values=pins.recompute_values,
@@ -285,17 +289,30 @@ def _scheduled(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
         zero_owner=pins.zero_owner,
         zero_min_size=pins.zero_min_size or SMALLEST_SHARED,
     )
+    for schedule, laps, runs in forms:
+        is_plain = (schedule, laps, runs) == (config.schedule, config.virtual_stages, config.runs)
+        yield config if is_plain else replace(config, schedule=schedule, virtual_stages=laps, runs=runs)
+
+
+Form = tuple[Schedule, int, tuple[int, ...]]
+"""A schedule, its laps, and how layers are dealt out where that is not nearly equally."""
+
+
+def _forms(request: Request, config: PlanConfig) -> Iterator[Form]:
+    """What passes the stages of a configuration may be in; its degrees and micro-batches alone decide."""
+    pins, layers, stages = request.pins, max(request.model.layers, 1), config.pp
+    last = max(pins.numbered_stages.values(), default=0)
     if stages == 1 and pins.schedule is None:
         if not last:
-            yield config
+            yield config.schedule, config.virtual_stages, config.runs
         return
     for schedule in SCHEDULES if pins.schedule is None else (pins.schedule,):
         for laps in _laps(request, schedule, stages):
             problem = schedule_problem(schedule, stages, laps, config.num_micro_batches)
             if problem is None and last < stages * laps <= layers:
-                found = replace(config, schedule=schedule, virtual_stages=laps)
-                yield found
-                yield from (replace(found, runs=runs) for runs in _runs(request, found))
+                yield schedule, laps, ()
+                dealt = replace(config, schedule=schedule, virtual_stages=laps)
+                yield from ((schedule, laps, runs) for runs in _runs(request, dealt))
 
 
 def _runs(request: Request, config: PlanConfig) -> tuple[tuple[int, ...], ...]:

@@ -226,6 +226,29 @@ def shared_samples_axis(graph: Graph) -> AxisRule:
     return lambda op, name, sbp: graph.values[name].role is not Role.INPUT or sbp == B
 
 
+def head_axis(graph: Graph, parts: int) -> AxisRule:
+    """As `shared_samples_axis`, but that attention is split by heads; what else a layer does is free.
+
+    Split by samples or positions along the axis, attention would make a data or a context axis of it, and a plan that
+    another mesh has, too.
+    """
+    free, by_heads = shared_samples_axis(graph), frozenset(_split_by_heads(graph, parts))
+
+    def rule(op: Op, name: str, sbp: Sbp) -> bool:
+        return sbp == Split(2) if op.name in by_heads and name == op.inputs[0] else free(op, name, sbp)
+
+    return rule
+
+
+def _split_by_heads(graph: Graph, parts: int) -> Iterator[str]:
+    """Attention and its gradients, where heads can be split."""
+    listings = Listings(graph, (parts,))
+    for op in graph.ops:
+        is_attention = isinstance(op_definition(op.kind).cost, Attention)
+        if is_attention and any(option.inputs[0] == (Split(2),) for option in listings.of(op)):
+            yield op.name
+
+
 def position_axis(graph: Graph) -> AxisRule:
     """Positions are split along the axis; everything else is free. This is what makes an axis a context axis.
 
@@ -291,6 +314,7 @@ RULES: Mapping[str, Callable[[Graph, int], AxisRule]] = {
     "experts split": lambda graph, parts: expert_axis(graph),
     "samples split": lambda graph, parts: sample_axis(graph),
     "samples shared": lambda graph, parts: shared_samples_axis(graph),
+    "heads split": head_axis,
     "context": lambda graph, parts: context_parallel(graph),
     "positions split": lambda graph, parts: position_axis(graph),
 }

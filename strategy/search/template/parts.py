@@ -182,13 +182,13 @@ def _hold(
 
 def _moved_beside(graph: Graph, arrangement: Arrangement, at: Mapping[str, int]) -> dict[int, tuple[int, Phase]]:
     """What is gathered or exchanged, which is there of one layer or another at any time: tensor -> (part, pass)."""
-    found = {}
+    found, parameters = {}, of_parameters(graph)
     for action in arrangement.actions:
         if action.rate is not Rate.MICRO_BATCH or not action.kind.is_communication or action.kind is ActKind.TRANSFER:
             continue
         value = arrangement.tensors[action.writes[0]].value
         if is_overlapped(graph, value, action.rate, action.phase):
-            moved = (action.writes if value in of_parameters(graph) else action.reads)[0]
+            moved = (action.writes if value in parameters else action.reads)[0]
             found[moved] = at[_belongs_to(graph, arrangement, action).name], action.phase
     return found
 

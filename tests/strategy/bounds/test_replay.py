@@ -67,7 +67,7 @@ def case_of(limit: float, pins: Pins) -> Case:
     cluster = replace(find_cluster("dgx-a100"), nodes=2)
     training = Training(global_batch=64, precision=Precision.BF16)
     nbytes = int(limit * cluster.device.memory_bytes)
-    request = Request("model", MODEL, training, CostModel(cluster, {}), nbytes, pins, gap=0.03)
+    request = Request("model", MODEL, training, CostModel(cluster, {}), nbytes, pins, gap=0.01)
     plan = search(request, simulate=simulated, budget=Budget.of(120), simulated=1).plan
     assert plan.certificate is not None
     return Case(request, plan, certificate_of(plan.certificate))

@@ -9,6 +9,7 @@ import pytest
 from strategy.base.errors import InfeasibleError, InputError
 from strategy.graph.graph import Graph, Role
 from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import Attention
 from strategy.graph.signature import Signature, op_signatures
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.training import Training, training_graph
@@ -86,6 +87,21 @@ def test_along_their_axis_experts_are_split_by_expert(rule: str) -> None:
     updated = {"layers.0.moe.up": Split(0), "layers.0.moe.down": Split(0)}
     for name, sbp in updated.items():
         assert {one.updates for one in kept[f"{name}:adamw"]} == {((sbp,),) * 3}
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_along_a_tensor_axis_attention_is_split_by_heads_where_these_can_be(parts: int) -> None:
+    """Two heads, not among three ranks where queries are more than keys; nothing else is ruled."""
+    for graph in (GRAPH, training_graph(EXPERTS, TRAINING)):
+        free, keep = (along_axes(graph, (parts,), [name]) for name in ("samples shared", "heads split"))
+        ruled = 0
+        for op in graph.ops:
+            options = [one for one in op_signatures(graph, op, (parts,)) if free(op, one)]
+            by_heads = [one for one in options if one.inputs and one.inputs[0] == (Split(2),)]
+            is_ruled = isinstance(op_definition(op.kind).cost, Attention) and bool(by_heads)
+            assert [one for one in options if keep(op, one)] == (by_heads if is_ruled else options), op.name
+            ruled += is_ruled
+        assert ruled == (2 * 2 if parts == 2 else 0)
 
 
 def test_an_axis_of_one_rank_has_nothing_to_rule() -> None:
