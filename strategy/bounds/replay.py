@@ -80,6 +80,8 @@ def replay(request: Request, certificate: BoundCertificate, bound_ns: int, confi
             raise CertificateError("a template of no configuration of the space", where=f"certificate, cut {at}")
         if not cut.weighing.is_in_range:
             raise CertificateError("weights that nothing has", where=f"certificate, cut {at}")
+    if any(cut.template.tensor_axis for cut in every) and not request.cost.is_faster_inside():
+        raise CertificateError("templates without data axis where links inside of nodes are not the faster ones")
     by_work = unsettled(forms, configs, range(len(configs)), bound_ns, layers=False)
     for at, cut in enumerate(certificate.layers):
         _take_layers(forms, cut, f"certificate, cut {at}")

@@ -1,7 +1,9 @@
 """Template cut: what the layouts of a template cost at least under weights, and which configurations that bounds.
 
 A template of the tensor axis bounds every configuration with that axis, micro-batch and recomputing, whatever its data
-axis and stages. One of a mesh, weighed by times alone, bounds all that compute the same and more.
+axis and stages: where links inside of nodes are the faster ones, nothing that the tensor axis exchanges takes less on
+its way along the data axis (`CostModel.is_faster_inside`). One of a mesh, weighed by times alone, bounds all that
+compute the same and more.
 """
 
 from __future__ import annotations

@@ -77,6 +77,23 @@ class CostModel:
         """The constants that price an act: measured ones, else those of the data sheet."""
         return self.coefficients.get(features.key) or data_sheet(self.cluster, features)
 
+    def is_faster_inside(self) -> bool:
+        """Whether no collective takes longer inside of nodes than one of as many bytes and hops takes between them."""
+        cluster = self.cluster
+        if 1 in (cluster.nodes, cluster.devices_per_node):
+            return True
+        collectives = [kind for kind in ActKind if kind.is_communication]
+        for hops in range(1, cluster.devices_per_node):
+            within, between = (
+                [self.coefficients_of(Features(kind, 0, 0, hops, level)) for kind in collectives]
+                for level in ("intra", "inter")
+            )
+            if max(one.fixed_s for one in within) > min(one.fixed_s for one in between):
+                return False
+            if max(one.s_per_byte for one in within) > min(one.s_per_byte for one in between):
+                return False
+        return True
+
     def work(self, features: Features, rank: int, sent_nbytes: Sequence[int], *, passes_inside: bool = False) -> Work:
         """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
 

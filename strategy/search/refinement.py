@@ -91,6 +91,7 @@ class Refinement:
         self.workers = Workers(Templates(request, short), min(BESIDE, spare_processors()))
         self.cuts, self.prospects = SharedCuts(request, work), Prospects(request, work)
         self.known = self.prospects.known
+        self.are_axes_shared = request.cost.is_faster_inside()
         self.one_s = max(ONE_S, ONE_SHARE * budget.left_s())
         self.boxes = [self._box(group) for group in groups]
         self.promising: Box | None = None
@@ -166,7 +167,7 @@ class Refinement:
         self.budget, most_ns = budget, (1 - self.request.gap) * self.best_ns
         questions: dict[object, tuple[Box, Question]] = {}
         for box in sorted(self.boxes, key=lambda box: box.bound_ns) if self.workers.others else ():
-            if box.level == 0 and is_shared(box.config) and box.bound_ns < most_ns and len(questions) < MEANWHILE:
+            if box.level == 0 and self._has_axes(box) and box.bound_ns < most_ns and len(questions) < MEANWHILE:
                 questions.setdefault(_first_template(box), (box, self._first_question(box)))
         asked = list(questions.values())
         outcomes = self.workers.meanwhile([question for _, question in asked], work)
@@ -235,7 +236,7 @@ class Refinement:
         while box.bound_ns == before_ns and before_ns < most_ns and not box.is_done:
             config = box.config
             if box.level == 0:
-                if is_shared(config):
+                if self._has_axes(box):
                     return self._first_question(box)
                 self.cuts.bound_layers(self.boxes, box, None)
                 continue
@@ -245,6 +246,8 @@ class Refinement:
                 box.level = max(box.level, 2)
                 box.raise_bounds(most_ns)
                 continue
+            if box.level == 2 and not self.are_axes_shared:
+                box.level = 3
             if box.level == 2:
                 weights = self._of_saved(box)
                 if weights is not None:
@@ -293,6 +296,10 @@ class Refinement:
                 return None
             weights = (weights + among.weights) / 2
         return weights
+
+    def _has_axes(self, box: Box) -> bool:
+        """Whether there is a template that all boxes with its tensor, context and experts' axes share."""
+        return self.are_axes_shared and is_shared(box.config)
 
     def _first_question(self, box: Box) -> Question:
         return self._ask(plain(box.configs[0]), all_of_micro_batch(self.request.model.layers), tensor_axis=True)

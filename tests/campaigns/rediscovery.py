@@ -126,7 +126,12 @@ def megatron(folder: Path) -> Iterator[str]:
     plan = plan_of(folder, "gpt3-175b", "--cluster", "dgx-a100:128", "--global-batch", "1536")
     if not 1 < plan.config.tp <= 8:
         yield f"{degrees(plan.config)}, expected a tensor axis inside of a node"
-    wanted = {("qkv", "weight"): 1, ("proj", "weight"): 0, ("fc1", "weight"): 1, ("fc2", "weight"): 0}
+    wanted: Mapping[tuple[object, ...], int] = {
+        ("qkv", "weight"): 1,
+        ("proj", "weight"): 0,
+        ("fc1", "weight"): 1,
+        ("fc2", "weight"): 0,
+    }
     for name, layout in parameter_layouts(plan).items():
         dim = wanted.get(plan.graph.values[name].path[-2:])
         if dim is not None and layout[-1] != Split(dim):

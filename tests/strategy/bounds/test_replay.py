@@ -133,6 +133,23 @@ def test_a_changed_multiplier_is_refused(case: Case) -> None:
         assert "it may take less" in case.refused(replace(case.certificate, multipliers=forged))
 
 
+def test_templates_that_all_data_axes_share_are_refused_where_links_inside_are_not_the_faster_ones(case: Case) -> None:
+    cluster = case.request.cost.cluster
+    turned = CostModel(replace(cluster, intra=cluster.inter, inter=cluster.intra), {})
+    with pytest.raises(CertificateError, match="links inside of nodes are not the faster ones"):
+        replay(
+            replace(case.request, cost=turned),
+            replace(case.certificate, configurations=_listed(turned, case)),
+            case.bound_ns,
+            case.plan.config,
+        )
+
+
+def _listed(cost: CostModel, case: Case) -> int:
+    request = replace(case.request, cost=cost, pins=case.certificate.pins)
+    return sum(len(group) for group in listed(request))
+
+
 def _proved(case: Case, place: int) -> float:
     """What the multipliers of one configuration prove."""
     forms = ClosedForms(case.request, least_work(case.request))

@@ -20,7 +20,7 @@ from strategy.cost.measurement import CostKey, Features
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.signature import op_signatures
 from strategy.hardware.cluster import Host
-from strategy.hardware.presets import find_cluster
+from strategy.hardware.presets import PRESETS, find_cluster
 from strategy.layout.arrangement import Held, Lifetime
 from strategy.layout.layout import Stages
 from strategy.lowering.lifetime_peak import held_nbytes
@@ -136,6 +136,21 @@ def test_computation_beside_communication_slows_down_and_alone_it_does_not(nbyte
     late_ns = makespan_ns(compute, moving) - alone_ns[0]
     assert late_ns == pytest.approx(0.2 * alone_ns[1], rel=0.01)
     assert makespan_ns(compute) == makespan_ns(replace(compute, work=CostModel(found, {}).work(product, 0, ())))
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_links_inside_of_the_nodes_of_presets_are_the_faster_ones(name: str) -> None:
+    several = replace(find_cluster(name), nodes=4)
+    assert CostModel(several, {}).is_faster_inside()
+    turned = replace(several, intra=several.inter, inter=several.intra)
+    assert not CostModel(turned, {}).is_faster_inside()
+    assert CostModel(replace(turned, nodes=1), {}).is_faster_inside()  # nothing goes between nodes
+
+
+def test_what_was_measured_says_which_links_are_the_faster_ones() -> None:
+    """One kind is enough: a gather inside, measured to be slower than anything between nodes."""
+    slow = {CostKey(ActKind.ALL_GATHER, level="intra"): Coefficients(1e-6, 0.0, 1e-6)}
+    assert not CostModel(replace(find_cluster("dgx-a100"), nodes=4), slow).is_faster_inside()
 
 
 def test_what_sends_nothing_waits_the_latency() -> None:
