@@ -121,7 +121,8 @@ class Residuals:
         """The residuals of two ways to hold runs out."""
         near, far = (np.log(held.seconds / runs.seconds) for held in (within, across))
         jobs = [row.candidates[0].job for row in runs.rows]
-        return cls(tuple(map(Residual, jobs, sources, near.tolist(), far.tolist())))
+        groups = [_group(family, row.cells) for family, row in zip(runs.families, runs.rows, strict=True)]
+        return cls(tuple(map(Residual, jobs, sources, groups, near.tolist(), far.tolist())))
 
     def without(self, mask: Mask) -> list[Residual]:
         """Those of the timed runs that a mask does not hold."""
