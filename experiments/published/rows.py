@@ -144,6 +144,7 @@ def known(cells: Cells, shape: Shape, precision: str) -> Job:
     fabric = next((name for text, name in FABRICS if text in cells["inter_link"]), "infiniband")
     default = OMNIPATH_GBPS if fabric == "omnipath" else device.nic_bytes_per_s * 8e-9 * per_node
     zero, shard = _sharing(cells, framework)
+    shard *= cp  # ranks that share a sequence are replicas, too
     # A mixture's experts are cut as its other layers are, unless the row says otherwise.
     etp = count(cells, "etp", 1) if shape.moe_layers else 1
     sequence = 1 if shape.conv_flop else _SEQUENCE
@@ -176,7 +177,7 @@ def _cut(
     blank = not (cells["tp"] or cells["pp"] or cells["cp"] or cells["dp"])
     if blank and framework == "maxtext":
         return 1, 1, _per_sequence(gpus, cells), gpus
-    if blank and framework in ("nemo", "nemo-rocm", "primus"):
+    if blank and framework in ("nemo", "nemo-rocm", "primus", "megatron-fork"):
         weights = shape.layers * (4 * shape.hidden**2 + (2 + shape.gated) * shape.hidden * shape.ffn)
         per_weight = (1 if narrow else 2) if frozen else 8
         room = _SHARE_OF_MEMORY * device.memory_bytes
@@ -210,7 +211,7 @@ def _sharing(cells: Cells, framework: str) -> tuple[int, int]:
     elif cells["dist_optimizer"]:
         zero = 1 if cells["dist_optimizer"] == "yes" else 0
     else:
-        zero = 3 if framework == "maxtext" else 1 if PROFILES[framework].even else 0
+        zero = 3 if framework in ("maxtext", "deepspeed-zero") else 1 if PROFILES[framework].even else 0
     if cells["fsdp_shard"] in ("", "0", "1"):
         return zero, 0
     return (2 if zero == 2 else max(zero, 3)), count(cells, "fsdp_shard")
@@ -221,6 +222,8 @@ def _fused_attention(cells: Cells) -> bool:
     text = cells["attention_impl"]
     if text.startswith("auto") and cells["framework"].startswith("Megatron-Core"):
         minor = _minor(cells["framework_version"])
+        if not cells["num_gpus"]:  # a release run, on however many nodes, is not deterministic
+            return True
         return minor is None or minor >= _FUSED_FROM["lts" if cells["framework_version"].endswith("lts") else "dev"]
     if text.startswith("unfused"):
         return False

@@ -236,8 +236,9 @@ def table(scores: Mapping[str, Score]) -> str:
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON
 
-    columns = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error")
-    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in columns)
+    columns = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error", "large_memory_error")
+    heads = (*columns[:-1], "from 10 GiB")
+    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in heads)
     lines = [head + f"{'oom':>7}{'alarms':>8}{'calculon':>10}"]
     for name, item in scores.items():
         figures = "".join(_cell(getattr(item, column), column) for column in columns)

@@ -18,7 +18,7 @@ from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs, gradient_bytes
 from strategy.closed_form.work import JobWork
-from strategy.hardware.devices import GIB
+from strategy.hardware.devices import GIB, Generation
 
 CONSTANTS = (
     Constant("memory.reserved", 1.25, 0.1, "activations that the allocator reserves over what is allocated"),
@@ -33,12 +33,13 @@ CONSTANTS = (
     Constant("memory.optimiser.primus", 10.0, 0.3, "the same of Primus"),
     Constant("memory.working", 1.0, 0.3, "temporaries of a layer over what it keeps for its backward pass"),
     Constant("memory.logits", 10.0, 0.2, "bytes per logit: in half, in single, their gradient, temporaries"),
+    Constant("memory.logits.eager", 14.0, 0.1, "the same of PyTorch's own loss in single precision, torchtitan"),
     Constant("memory.logits.fused", 6.0, 0.2, "the same of Megatron-Core and what is built on it"),
     Constant("memory.logits.planned", 3.0, 0.3, "the same where memory is planned before the run, OneFlow"),
     Constant(
         "memory.pipeline.planned", 3.0, 0.4, "blocks of OneFlow's registers between stages over micro-batches in flight"
     ),
-    Constant("memory.selective", 0.26, 0.08, "share of a layer that selective recompute of torchtitan keeps"),
+    Constant("memory.selective", 0.33, 0.1, "share of a layer that selective recompute of torchtitan keeps"),
     Constant("memory.scan", 6.0, 0.4, "bytes that a state-space mixer keeps per element of its inner width"),
 )
 _ADAM = 12.0
@@ -75,9 +76,10 @@ def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.b
     deepspeed = np.array([profile.deepspeed for profile in profiles])
     planned = np.array([profile.name == "oneflow" for profile in profiles])
     fused = np.array([profile.fused for profile in profiles])
+    eager = jobs.where(framework="torchtitan")
 
     held, experts, layer = _parameters(jobs, work, last)
-    narrow = np.array([profile.narrow_weights for profile in profiles]) & (j.bits < 16)
+    narrow = np.array([profile.narrow_weights for profile in profiles]) & (j.bits < 16) & ~_transposed(jobs)
     width = np.where(j.bits == 32, 4.0, np.where(narrow, 1.0, 2.0))
     trained = 1 - j.frozen
     gradient = gradient_bytes(jobs) * trained
@@ -87,14 +89,19 @@ def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.b
     shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
     parameters = width * np.where(j.zero >= 3, shared + 2 * layer, held)
     gradients = gradient * np.where(j.zero >= 2, shared + layer, held)
+    # Of one layer, gradients of weights are there as the products make them, beside what they are added to.
+    made = work.parameters * j.pp / np.maximum(j.layers, 1)
+    gradients = gradients + np.where(fused & (j.zero < 2), 2 * trained * made, 0.0)
     optimiser = master * np.where(j.zero >= 1, shared, held)
 
     per_layer, kept = _per_layer(jobs, work, c)
     flying = _layers_in_flight(jobs, work, last) * np.where(planned & (j.pp > 1), c["memory.pipeline.planned"], 1.0)
     images = np.where(j.conv_flop > 0, 2.2 * j.micro_batch * j.conv_elements * np.where(j.bits == 32, 4.0, 2.0), 0.0)
     activations = kept * flying + images
-    per_logit = np.where(
-        planned, c["memory.logits.planned"], np.where(fused, c["memory.logits.fused"], c["memory.logits"])
+    per_logit = np.select(
+        [planned, fused, eager],
+        [c["memory.logits.planned"], c["memory.logits.fused"], c["memory.logits.eager"]],
+        c["memory.logits"],
     )
     logits = np.where(last, per_logit / 4 * work.logits_bytes, 0.0)
     # What is computed again is there beside the logits' gradient where a framework lets go of it late.
@@ -124,6 +131,12 @@ def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple
     return work.parameters * per_stage + experts + edges, experts, layer
 
 
+def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
+    """Where 8-bit weights are there twice: blocks of them are scaled by row and by column; Hopper multiplies rows alone."""
+    hopper = np.array([job.device.generation is Generation.HOPPER for job in jobs.jobs])
+    return hopper | jobs.where(precision="mx8")
+
+
 def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:
     """Bytes that one layer makes for its backward pass, and those of them that are kept until then."""
     j = jobs
@@ -134,13 +147,18 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]
     layers = np.maximum(j.layers, 1)
     unfused = np.array([not job.flash for job in jobs.jobs]) & (again != "selective")
     # What enters a product is kept for its weight's gradient; weights that stand still have none.
-    of_gate = 4 + np.where(fused, 2, 4) * j.gated - 2 * j.frozen
+    # Narrow inputs of products are kept as narrow as they enter them.
+    narrow = fused & (j.bits < 16) & (j.frozen == 0)
+    of_gate = 4 + np.where(fused, 2, 4) * j.gated - 2 * j.frozen - narrow
+    # Adapters keep what they drop out of their inputs; gated models are trained without dropout.
+    dropped = np.where(fused & (j.gated > 0) & (j.frozen == 0), 0, 2)
     attention = (
-        6 * j.hidden / along
+        (4 + dropped - narrow) * j.hidden / along
         + (2 * j.heads * (j.head_qk + j.head_v) + 2 * j.kv_heads * (j.head_qk + j.head_v)) / j.tp
+        + narrow * j.heads * j.head_v / j.tp
         + 5 * j.heads / j.tp * j.seq / j.cp * unfused
     )
-    dense = 4 * j.hidden / along + j.ffn * of_gate / j.tp
+    dense = (4 - narrow) * j.hidden / along + j.ffn * of_gate / j.tp
     # Each of a token's experts takes a copy of it and makes one; the rows lie split along the sequence.
     routed_rows = j.top_k / np.where(j.sequence_parallel > 0, j.tp, 1.0)
     routed = (
@@ -174,26 +192,44 @@ def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) ->
     folded = np.array([job.in_flight for job in jobs.jobs])
     behind = np.where(last, 0.0, j.pp - 1)
     plain = np.minimum(work.micro_batches, behind + 1)
-    chunks = np.minimum(work.micro_batches * j.virtual, 2 * behind + (j.virtual - 1) * j.pp + 1)
+    group = np.array([_group(*sizes) for sizes in zip(work.micro_batches.tolist(), j.pp.tolist(), strict=True)])
+    chunks = np.minimum(work.micro_batches * j.virtual, 2 * behind + (j.virtual - 1) * group + 1)
     usual = np.where(j.virtual > 1, chunks / j.virtual, plain)
     return per_stage * np.where(folded > 0, np.minimum(work.micro_batches, folded * j.pp), usual)
 
 
+def _group(micro_batches: float, stages: float) -> float:
+    """Micro-batches that an interleaved stage takes before its next chunk: as many as there are stages.
+
+    Where those do not divide the batch, the next number that does.
+    """
+    group = stages
+    while group < micro_batches and micro_batches % group:
+        group += 1
+    return group
+
+
 _MEASURED = ("megatron-deepspeed", "oneflow", "oneflow-noclip", "torchtitan")
 """Frameworks whose reserved memory the constants rest on; of the others only what must be there is believed."""
-_MARGIN = 0.95
-"""Share of the memory beyond which there is alarm: not all of a data sheet's GiB can be used, and errors are 4 %."""
 
 
 def overflows(jobs: Jobs, held: Footprint) -> npt.NDArray[np.bool_]:
-    """Whether a GPU's memory is exceeded; a miss costs a job, a false alarm a second look."""
-    measured = np.array([job.framework in _MEASURED for job in jobs.jobs])
+    """Whether a GPU's memory is exceeded; what the allocator can give back before it fails does not count.
+
+    Of Megatron-DeepSpeed the spare counts: it is what its contiguous buffers cannot give back.
+    """
+    frameworks = [job.framework for job in jobs.jobs]
+    measured = np.array([name in _MEASURED for name in frameworks])
+    kept = np.array([PROFILES[name].deepspeed for name in frameworks])
     states = held.parameters + held.gradients + held.optimiser
-    return np.where(measured, held.driver > _MARGIN * jobs.memory_bytes, states > jobs.memory_bytes)
+    needed = held.driver - np.where(kept, 0.0, held.reserved - held.allocated)
+    return np.where(measured, needed, states) > jobs.memory_bytes
 
 
 _USABLE = 0.94
 """Share of the memory that a program allocates at most where it computes again what does not fit."""
+_RESERVABLE = 0.89
+"""Share of the memory that the allocator takes at most, beside contexts and NCCL, where what is allocated takes less."""
 
 
 def lacking(jobs: Jobs, held: Footprint) -> Floats:
@@ -207,7 +243,7 @@ def fitting(jobs: Jobs, held: Footprint) -> Footprint:
 
     Where memory is exceeded all the same (`overflows`), the footprint stays what it is.
     """
-    room = _USABLE * jobs.memory_bytes
+    room, most = _USABLE * jobs.memory_bytes, _RESERVABLE * jobs.memory_bytes
     runs = ~overflows(jobs, held)
     less = np.minimum(np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0), held.activations)
     allocated = held.allocated - less
@@ -215,6 +251,6 @@ def fitting(jobs: Jobs, held: Footprint) -> Footprint:
         held,
         activations=held.activations - less,
         allocated=allocated,
-        reserved=np.where(runs, np.minimum(held.reserved - less, np.maximum(room, allocated)), held.reserved),
+        reserved=np.where(runs, np.minimum(held.reserved - less, np.maximum(most, allocated)), held.reserved),
         driver=held.driver - less,
     )
