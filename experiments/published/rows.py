@@ -15,7 +15,7 @@ from experiments.published.cells import Cells, Unsupported, count, figure, first
 from experiments.published.row_shapes import adapter_rank, shapes_of
 from strategy.base.errors import InputError
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.job import BITS, Job, Shape
+from strategy.closed_form.job import BITS, MODULES, Job, Shape
 from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
 PRECISIONS = (  # the first that the recipe, else the dtype, starts with
@@ -45,6 +45,8 @@ FRAMEWORKS = (  # the first that the name starts with
 FABRICS = (("OmniPath", "omnipath"), ("EDR", "edr"))
 V_SHAPES = {"zbv": 1.0, "zbv-formatted": 1.0, "v-half": 1 / 2, "v-min": 1 / 3}
 """Activations of schedules of V shape over those of a 1F1B's first stage."""
+MOMENTS = (("sgd", 1), ("muon", 1), ("lion", 1))
+"""Averages that optimisers keep of each gradient, where they are not Adam's two."""
 OMNIPATH_GBPS = 400.0
 NEWEST = 2026 + 8 / 12
 _SEQUENCE = 2048
@@ -101,14 +103,16 @@ def candidates(cells: Cells) -> tuple[Candidate, ...]:
     base = known(cells, shapes[0], precisions[0])
     virtuals = virtuals_of(cells, base, shapes[0].layers)
     recomputes = recomputes_of(cells)
+    modules = modules_of(cells, base.framework)
+    many = count(cells, "num_microbatches", 2 * base.pp)
     found, weights = [], []
     for shape, micro, virtual, (recompute, weight), precision in product(
         shapes, micro_batches_of(cells, base), virtuals, recomputes, precisions
     ):
-        batch = base.global_batch if cells["global_batch"] else base.dp * micro * 2 * base.pp
+        batch = base.global_batch if cells["global_batch"] else base.dp * micro * many
         found.append(
-            replace(base, shape=shape, micro_batch=micro, virtual=virtual, recompute=recompute, precision=precision,
-                    global_batch=batch)
+            replace(base, shape=shape, micro_batch=micro, virtual=virtual, recompute=recompute, modules=modules,
+                    precision=precision, global_batch=batch)
         )  # fmt: skip
         weights.append(weight)
     return tuple(Candidate(job, weight / sum(weights)) for job, weight in zip(found, weights, strict=True))
@@ -161,6 +165,7 @@ def known(cells: Cells, shape: Shape, precision: str) -> Job:
         or cells["grad_accum_dtype"] == "fp32",
         narrow_gradients=cells["grad_accum_dtype"] in ("fp16", "bf16"),
         last_stage=cells["mem_rank"].startswith(("last", "the rank that logs")),
+        moments=next((number for name, number in MOMENTS if cells["optimizer"].startswith(name)), 2),
         release=_age_years(cells, framework),
     )  # fmt: skip
 
@@ -265,6 +270,8 @@ def micro_batches_of(cells: Cells, base: Job) -> list[int]:
     if cells["micro_batch"]:
         return [count(cells, "micro_batch")]
     share = max(base.global_batch // base.dp, 1)
+    if cells["num_microbatches"] and cells["global_batch"]:
+        return [max(share // count(cells, "num_microbatches"), 1)]
     if base.framework == "maxtext":  # which adds no gradients up
         return [share]
     found = [size for size in (1, 2, 4, 8) if share % size == 0 and share // size >= min(2 * base.pp, share)]
@@ -291,6 +298,17 @@ def recomputes_of(cells: Cells) -> list[tuple[str, float]]:
     if cells["framework"].startswith("MaxText"):
         return [("full", 1.0)]
     return [("none", 0.8), ("selective", 0.1), ("full", 0.1)]
+
+
+def modules_of(cells: Cells, framework: str) -> tuple[str, ...]:
+    """What selective recompute computes again, as in 'selective(layernorm moe_act)'; else what the system does."""
+    kind, _, named = cells["recompute"].partition("(")
+    if kind == "selective" and named:
+        words = named.partition(")")[0].replace(",", " ").split()
+        if strange := [word for word in words if word not in MODULES]:
+            raise Unsupported(f"recompute: got {strange[0]!r}, expected modules of {', '.join(MODULES)}")
+        return tuple(words)
+    return ("per-op",) if framework == "torchtitan" else ("core_attn",)
 
 
 def _recomputed_layers(cells: Cells) -> int:

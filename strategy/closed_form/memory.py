@@ -16,7 +16,8 @@ import numpy.typing as npt
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
-from strategy.closed_form.job import Jobs, gradient_bytes
+from strategy.closed_form.job import MODULES, Jobs, gradient_bytes
+from strategy.closed_form.recompute import computed_again
 from strategy.closed_form.work import JobWork
 from strategy.hardware.devices import GIB, Generation
 
@@ -84,7 +85,7 @@ def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.b
     trained = 1 - j.frozen
     gradient = gradient_bytes(jobs) * trained
     adam = np.array([c[profile.optimiser] if profile.optimiser else _ADAM for profile in profiles])
-    master = np.where(j.bits == 32, 8.0, adam) * trained
+    master = (np.where(j.bits == 32, 8.0, adam) - 4 * (2 - j.moments)) * trained
     of_experts = np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1)
     shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
     parameters = width * np.where(j.zero >= 3, shared + 2 * layer, held)
@@ -132,7 +133,7 @@ def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple
 
 
 def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
-    """Where 8-bit weights are there twice: blocks of them are scaled by row and by column; Hopper multiplies rows alone."""
+    """Where 8-bit weights are there twice: blocks of them are scaled by row and column; Hopper multiplies rows."""
     hopper = np.array([job.device.generation is Generation.HOPPER for job in jobs.jobs])
     return hopper | jobs.where(precision="mx8")
 
@@ -145,20 +146,19 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]
     rows = work.tokens * np.where(j.bits == 32, 2.0, 1.0)
     along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
     layers = np.maximum(j.layers, 1)
-    unfused = np.array([not job.flash for job in jobs.jobs]) & (again != "selective")
+    unfused = np.array([not job.flash for job in jobs.jobs])
     # What enters a product is kept for its weight's gradient; weights that stand still have none.
     # Narrow inputs of products are kept as narrow as they enter them.
     narrow = fused & (j.bits < 16) & (j.frozen == 0)
     of_gate = 4 + np.where(fused, 2, 4) * j.gated - 2 * j.frozen - narrow
     # Adapters keep what they drop out of their inputs; gated models are trained without dropout.
     dropped = np.where(fused & (j.gated > 0) & (j.frozen == 0), 0, 2)
-    attention = (
-        (4 + dropped - narrow) * j.hidden / along
-        + (2 * j.heads * (j.head_qk + j.head_v) + 2 * j.kv_heads * (j.head_qk + j.head_v)) / j.tp
-        + narrow * j.heads * j.head_v / j.tp
-        + 5 * j.heads / j.tp * j.seq / j.cp * unfused
-    )
-    dense = (4 - narrow) * j.hidden / along + j.ffn * of_gate / j.tp
+    normed = (2 - narrow) * j.hidden / along
+    projected = (2 * j.heads * j.head_qk + 2 * j.kv_heads * (j.head_qk + j.head_v)) / j.tp
+    scores = 5 * j.heads / j.tp * j.seq / j.cp * unfused
+    attended = (2 + narrow) * j.heads * j.head_v / j.tp
+    attention = (2 + dropped) * j.hidden / along + normed + projected + attended + scores
+    dense = 2 * j.hidden / along + normed + j.ffn * of_gate / j.tp
     # Each of a token's experts takes a copy of it and makes one; the rows lie split along the sequence.
     routed_rows = j.top_k / np.where(j.sequence_parallel > 0, j.tp, 1.0)
     routed = (
@@ -169,16 +169,27 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]
     mixer = 4 * j.hidden / along + c["memory.scan"] * j.mamba_inner / j.tp
     # Of a decoder's layers only a share of the positions is there.
     at = 1 - j.decoder_layers * (1 - j.decoder_share) / layers
-    total = (
-        j.attention_layers * attention * at + j.dense_layers * dense * at + j.moe_layers * routed
-        + j.mamba_layers * mixer
+
+    def per_mean_layer(attention: Floats, dense: Floats, routed: Floats) -> Floats:
+        of_attention, of_dense = j.attention_layers * attention * at, j.dense_layers * dense * at
+        return np.asarray(rows * (of_attention + of_dense + j.moe_layers * routed + j.mamba_layers * mixer) / layers)
+
+    per_layer = per_mean_layer(attention, dense, routed)
+    again_by = {module: computed_again(jobs, module) for module in MODULES}
+    norms = normed * again_by["layernorm"]
+    shared = j.shared_ffn * of_gate / j.tp
+    activated = routed_rows * (2 - narrow) * j.expert_ffn
+    selected = per_mean_layer(
+        attention - scores * again_by["core_attn"] - projected * again_by["mla_up_proj"] - norms,
+        dense - j.ffn * of_gate / j.tp * again_by["mlp"] - norms,
+        np.where(again_by["moe"], 2 * j.hidden / along, routed - activated * again_by["moe_act"])
+        - shared * (again_by["shared_experts"] & ~again_by["moe"]) - norms * ~again_by["moe"],
     )  # fmt: skip
-    per_layer = rows * total / layers
     boundary = 2 * rows * j.hidden / along
-    by_op = np.array([job.recompute == "selective" and job.framework == "torchtitan" for job in jobs.jobs])
     share = np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / layers, 1), 1.0)
     full = share * boundary + (1 - share) * per_layer
-    return per_layer, np.where(again == "full", full, np.where(by_op, c["memory.selective"], 1.0) * per_layer)
+    selected = np.where(again_by["per-op"], c["memory.selective"] * per_layer, selected)
+    return per_layer, np.select([again == "full", again == "selective"], [full, selected], per_layer)
 
 
 def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> Floats:
@@ -229,7 +240,7 @@ def overflows(jobs: Jobs, held: Footprint) -> npt.NDArray[np.bool_]:
 _USABLE = 0.94
 """Share of the memory that a program allocates at most where it computes again what does not fit."""
 _RESERVABLE = 0.89
-"""Share of the memory that the allocator takes at most, beside contexts and NCCL, where what is allocated takes less."""
+"""Share of the memory that the allocator takes at most, beside contexts and NCCL, unless what is allocated is more."""
 
 
 def lacking(jobs: Jobs, held: Footprint) -> Floats:

@@ -40,8 +40,10 @@ _TIMED_BEFORE = 0.7
 """Years before 2026-08 until which Megatron-Core's tests timed every part of a step between barriers: release 0.16."""
 _NEW_ROUTING = 0.2
 """Years before 2026-08 of the release that changed how experts are issued: Megatron-Bridge 26.06."""
+_MOVED_BESIDE = 3.5
+"""What an optimiser moves beside its moments, where reading or writing one is 1: a gradient, a weight, twice over."""
 CONSTANTS = (
-    Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
+    Constant("bytes.optimiser", 30.0, 0.3, "bytes that Adam moves per parameter"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
     Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
@@ -272,7 +274,8 @@ class Pricing:
         own = work.parameters + work.edge_parameters / j.pp * np.where(j.tied > 0, 1, 2)
         dense = own / np.where(shards, j.dp * j.cp, 1.0)
         experts = work.expert_parameters / np.where(shards, np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1), 1.0)
-        return np.where(j.frozen > 0, 0.0, c["bytes.optimiser"] * (dense + experts) / self._kernels.bandwidth(c))
+        moved = c["bytes.optimiser"] * (_MOVED_BESIDE + 2 * j.moments) / (_MOVED_BESIDE + 4)
+        return np.where(j.frozen > 0, 0.0, moved * (dense + experts) / self._kernels.bandwidth(c))
 
     def _loading(self, c: Constants) -> Floats:
         """Seconds in which loaders that run on the host decode a step's images."""
