@@ -30,7 +30,7 @@ _SMALLEST_GROUP = 4
 class Score:
     """One family's score; shares are fractions, None where there is nothing to judge.
 
-    `large_memory_error` is of allocated peaks of at least 10 GiB.
+    `width` and `width_p90` are the median and the 90th percentile of hi / lo - 1; `large_memory_error` is of allocated peaks of at least 10 GiB.
     """
 
     rows: int
@@ -40,6 +40,7 @@ class Score:
     bias: float | None
     covered: float | None
     width: float | None
+    width_p90: float | None
     tau: float | None
     regret: float | None
     memory_error: float | None
@@ -121,7 +122,7 @@ def score(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction])
 def macro(scores: Iterable[Score]) -> dict[str, float]:
     """Means over families of every share, of the families that have it."""
     rows = [asdict(item) for item in scores]
-    names = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error", "large_memory_error")
+    names = ("error", "error_p90", "bias", "covered", "width", "width_p90", "tau", "regret", "memory_error", "large_memory_error")
     return {
         name: mean(row[name] for row in rows if row[name] is not None)
         for name in names
@@ -136,6 +137,7 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
     signed = [p.seconds / seconds - 1 for _, p, seconds in timed]
     wanted = sum(seconds is not None for _, _, seconds in ran)
     errors = [abs(error) for error in signed] + [1.0] * (wanted - len(timed))
+    widths = [p.high / p.low - 1 for _, p, _ in timed]
     memory = [
         (found, abs(p.memory(found[0]) / found[1] - 1) if p.status == "ok" else 1.0)
         for row, p, _ in ran
@@ -148,10 +150,11 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
         rows=len(pairs),
         predicted=len(timed),
         error=mean(errors) if errors else None,
-        error_p90=sorted(errors)[math.ceil(0.9 * len(errors)) - 1] if errors else None,
+        error_p90=_p90(errors) if errors else None,
         bias=mean(signed) if signed else None,
         covered=sum(p.low <= seconds <= p.high for _, p, seconds in timed) / wanted if wanted else None,
-        width=median(p.high / p.low - 1 for _, p, _ in timed) if timed else None,
+        width=median(widths) if timed else None,
+        width_p90=_p90(widths) if timed else None,
         tau=mean(taus) if taus else None,
         regret=mean(map(_regret, large)) if large else None,
         memory_error=mean(error for _, error in memory) if memory else None,
@@ -160,6 +163,10 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
         out_of_memory_found=sum(over),
         false_alarms=sum(p.out_of_memory for _, p, _ in ran),
     )
+
+
+def _p90(values: Sequence[float]) -> float:
+    return sorted(values)[math.ceil(0.9 * len(values)) - 1]
 
 
 Timed = tuple[Mapping[str, str], Prediction, float]

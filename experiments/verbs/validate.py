@@ -236,9 +236,12 @@ def table(scores: Mapping[str, Score]) -> str:
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON
 
-    columns = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error", "large_memory_error")
-    heads = (*columns[:-1], "from 10 GiB")
-    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in heads)
+    columns = {
+        "error": "error", "error_p90": "error_p90", "bias": "bias", "covered": "covered", "width": "width",
+        "width_p90": "width_p90", "tau": "tau", "regret": "regret", "memory_error": "memory",
+        "large_memory_error": "from 10 GiB",
+    }  # fmt: skip
+    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in columns.values())
     lines = [head + f"{'oom':>7}{'alarms':>8}{'calculon':>10}"]
     for name, item in scores.items():
         figures = "".join(_cell(getattr(item, column), column) for column in columns)
@@ -253,4 +256,4 @@ def table(scores: Mapping[str, Score]) -> str:
 def _cell(value: float | None, column: str) -> str:
     if value is None:
         return f"{'-':>13}"
-    return f"{value:>13.2f}" if column in ("width", "tau") else f"{100 * value:>11.1f} %"
+    return f"{value:>13.2f}" if column in ("width", "width_p90", "tau") else f"{100 * value:>11.1f} %"

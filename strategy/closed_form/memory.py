@@ -203,21 +203,9 @@ def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) ->
     folded = np.array([job.in_flight for job in jobs.jobs])
     behind = np.where(last, 0.0, j.pp - 1)
     plain = np.minimum(work.micro_batches, behind + 1)
-    group = np.array([_group(*sizes) for sizes in zip(work.micro_batches.tolist(), j.pp.tolist(), strict=True)])
-    chunks = np.minimum(work.micro_batches * j.virtual, 2 * behind + (j.virtual - 1) * group + 1)
+    chunks = np.minimum(work.micro_batches * j.virtual, 2 * behind + (j.virtual - 1) * j.pp + 1)
     usual = np.where(j.virtual > 1, chunks / j.virtual, plain)
     return per_stage * np.where(folded > 0, np.minimum(work.micro_batches, folded * j.pp), usual)
-
-
-def _group(micro_batches: float, stages: float) -> float:
-    """Micro-batches that an interleaved stage takes before its next chunk: as many as there are stages.
-
-    Where those do not divide the batch, the next number that does.
-    """
-    group = stages
-    while group < micro_batches and micro_batches % group:
-        group += 1
-    return group
 
 
 _MEASURED = ("megatron-deepspeed", "oneflow", "oneflow-noclip", "torchtitan")
