@@ -30,7 +30,8 @@ _SMALLEST_GROUP = 4
 class Score:
     """One family's score; shares are fractions, None where there is nothing to judge.
 
-    `width` and `width_p90` are the median and the 90th percentile of hi / lo - 1; `large_memory_error` is of allocated peaks of at least 10 GiB.
+    `width` and `width_p90` are the median and the 90th percentile of hi / lo - 1; `large_memory_error` is of allocated
+    peaks of at least 10 GiB.
     """
 
     rows: int
@@ -122,7 +123,10 @@ def score(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction])
 def macro(scores: Iterable[Score]) -> dict[str, float]:
     """Means over families of every share, of the families that have it."""
     rows = [asdict(item) for item in scores]
-    names = ("error", "error_p90", "bias", "covered", "width", "width_p90", "tau", "regret", "memory_error", "large_memory_error")
+    names = (
+        "error", "error_p90", "bias", "covered", "width", "width_p90", "tau", "regret", "memory_error",
+        "large_memory_error",
+    )  # fmt: skip
     return {
         name: mean(row[name] for row in rows if row[name] is not None)
         for name in names

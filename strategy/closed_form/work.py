@@ -239,8 +239,13 @@ def _kernels(jobs: Jobs) -> Floats:
 
 
 def _routed_kernels(jobs: Jobs) -> Floats:
-    """Kernels of experts in a forward pass; slices of an expert collect and give back what they share."""
-    return np.asarray(jobs.moe_layers * (22 + 6 * (jobs.etp > 1)), dtype=float)
+    """Kernels of experts in a forward pass: routing and products, which deterministic runs issue expert by expert.
+
+    Slices of an expert collect and give back what they share.
+    """
+    ordered = np.array([PROFILES[job.framework].deterministic for job in jobs.jobs])
+    products = np.where(ordered, 2 * np.maximum(jobs.experts / jobs.ep, 1), 8)
+    return np.asarray(jobs.moe_layers * (14 + products + 6 * (jobs.etp > 1)), dtype=float)
 
 
 def _fan_in(jobs: Jobs) -> Floats:
