@@ -64,20 +64,23 @@ class Footprint:
 
 def footprint(jobs: Jobs, work: JobWork, constants: Constants) -> Footprint:
     """What the GPU that a job asks about holds, in bytes: of the last stage, or of the fullest."""
-    first = _of_stage(jobs, work, constants, last=np.asarray(jobs.pp == 1))
-    last = _of_stage(jobs, work, constants, last=np.ones(len(jobs), dtype=bool))
+    layer = _per_layer(jobs, work, constants)
+    first = _of_stage(jobs, work, constants, *layer, last=np.asarray(jobs.pp == 1))
+    last = _of_stage(jobs, work, constants, *layer, last=np.ones(len(jobs), dtype=bool))
     chosen = (jobs.last_stage > 0) | (last.allocated >= first.allocated)
     parts = {part.name: np.where(chosen, getattr(last, part.name), getattr(first, part.name)) for part in fields(last)}
     return Footprint(**parts)
 
 
-def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.bool_]) -> Footprint:
+def _of_stage(
+    jobs: Jobs, work: JobWork, c: Constants, per_layer: Floats, kept: Floats, *, last: npt.NDArray[np.bool_]
+) -> Footprint:
     j = jobs
     profiles = [PROFILES[job.framework] for job in jobs.jobs]
     deepspeed = np.array([profile.deepspeed for profile in profiles])
     planned = np.array([profile.name == "oneflow" for profile in profiles])
     fused = np.array([profile.fused for profile in profiles])
-    eager = jobs.where(framework="torchtitan")
+    eager = np.array([profile.name == "torchtitan" for profile in profiles])
 
     held, experts, layer = _parameters(jobs, work, last)
     narrow = np.array([profile.narrow_weights for profile in profiles]) & (j.bits < 16) & ~_transposed(jobs)
@@ -95,7 +98,6 @@ def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.b
     gradients = gradients + np.where(fused & (j.zero < 2), 2 * trained * made, 0.0)
     optimiser = master * np.where(j.zero >= 1, shared, held)
 
-    per_layer, kept = _per_layer(jobs, work, c)
     flying = _layers_in_flight(jobs, work, last) * np.where(planned & (j.pp > 1), c["memory.pipeline.planned"], 1.0)
     images = np.where(j.conv_flop > 0, 2.2 * j.micro_batch * j.conv_elements * np.where(j.bits == 32, 4.0, 2.0), 0.0)
     activations = kept * flying + images
@@ -135,7 +137,7 @@ def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple
 def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
     """Where 8-bit weights are there twice: blocks of them are scaled by row and column; Hopper multiplies rows."""
     hopper = np.array([job.device.generation is Generation.HOPPER for job in jobs.jobs])
-    return hopper | jobs.where(precision="mx8")
+    return hopper | np.array([job.precision == "mx8" for job in jobs.jobs])
 
 
 def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:
