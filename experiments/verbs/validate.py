@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     for way, scores in ((f"group, {FOLDS} folds", found.within), ("source", found.across)):
         for name, part in by_set(scores, found.second).items():
             say(f"\nheld out by {way}: {name} set of sources\n" + table(part))
+    say("\nheld out by source, with what other systems say where it alone tells a constant\n" + table(found.untold))
     say("\nall-reduces of at least 1 MiB, mean error")
     for setup, error in found.collective_error.items():
         say(f"  {setup:<12}{100 * error:6.1f} %")
@@ -204,6 +205,7 @@ def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, ob
         "within_macro": {name: macro(part.values()) for name, part in by_set(found.within, found.second).items()},
         "across": {name: asdict(item) for name, item in found.across.items()},
         "across_macro": {name: macro(part.values()) for name, part in by_set(found.across, found.second).items()},
+        "untold": {name: asdict(item) for name, item in found.untold.items()},
         "collectives": dict(found.collective_error),
         "calculon": CALCULON,
         "figures": [asdict(figure) for figure in figures],

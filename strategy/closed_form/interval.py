@@ -22,8 +22,11 @@ from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Job
 
 COVERAGE = 0.9
-_OWN = 3
-"""Groups of runs with which a stratum's own mean error counts as much as that of what contains it."""
+_OWN = 10
+"""Groups of runs with which a stratum's own mean error counts as much as that of what contains it.
+
+The mean interval score of held-out runs differs by less than 2 % from 1 to 12 groups.
+"""
 _LARGEST = 2.0
 """In a scale an error counts at most as so many times the mean of all: a slow node does not decide."""
 _SMALLEST = 1e-6

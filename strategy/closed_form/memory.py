@@ -136,8 +136,7 @@ def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple
 
 def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
     """Where 8-bit weights are there twice: blocks of them are scaled by row and column; Hopper multiplies rows."""
-    hopper = np.array([job.device.generation is Generation.HOPPER for job in jobs.jobs])
-    return hopper | np.array([job.precision == "mx8" for job in jobs.jobs])
+    return np.array([job.device.generation is Generation.HOPPER or job.precision == "mx8" for job in jobs.jobs])
 
 
 def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:

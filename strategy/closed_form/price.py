@@ -47,16 +47,20 @@ CONSTANTS = (
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
     Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
-    Constant("host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little"),
+    Constant(
+        "host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little", "golden", 3.0
+    ),
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
     *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel of {generation}'s hosts over those of ampere")
       for generation in _NEWER_HOSTS),
-    Constant("release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over later ones"),
+    Constant(
+        "release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over others", "golden", 1.0
+    ),
     Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
-    Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core"),
+    Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core", "golden", 6e-5),
     Constant("host.capped", 2e-5, 0.7, "the same of one that drops tokens above a capacity"),
     Constant("release.yearly", 1.1, 0.1, "time of Megatron-Bridge a year before its newest release over today's"),
     Constant("release.routed", 1.5, 0.4, "host.routed before the release of 2026-06 over that after it"),

@@ -19,6 +19,8 @@ from tests.experiments.conftest import Command
 
 Rows = list[dict[str, str]]
 OPEN, SECOND = map(reference, TRAINING)
+
+
 def write(path: Path, rows: Sequence[dict[str, str]]) -> Path:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
