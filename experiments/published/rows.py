@@ -45,7 +45,7 @@ FRAMEWORKS = (  # the first that the name starts with
 FABRICS = (("OmniPath", "omnipath"), ("EDR", "edr"))
 V_SHAPES = {"zbv": 1.0, "zbv-formatted": 1.0, "v-half": 1 / 2, "v-min": 1 / 3}
 """Activations of schedules of V shape over those of a 1F1B's first stage."""
-MOMENTS = (("sgd", 1), ("muon", 1), ("lion", 1))
+MOMENTS = (("muon", 1), ("lion", 1))
 """Averages that optimisers keep of each gradient, where they are not Adam's two."""
 OMNIPATH_GBPS = 400.0
 NEWEST = 2026 + 8 / 12

@@ -28,8 +28,8 @@ def job(**given: str) -> Job:
 
 
 def test_an_optimiser_says_how_many_moments_it_keeps() -> None:
-    assert {name: job(optimizer=name).moments for name in ("", "adam", "adamw", "muon", "sgd")} == {
-        "": 2, "adam": 2, "adamw": 2, "muon": 1, "sgd": 1,
+    assert {name: job(optimizer=name).moments for name in ("", "adam", "adamw", "muon", "lion")} == {
+        "": 2, "adam": 2, "adamw": 2, "muon": 1, "lion": 1,
     }  # fmt: skip
 
 
