@@ -47,6 +47,8 @@ V_SHAPES = {"zbv": 1.0, "zbv-formatted": 1.0, "v-half": 1 / 2, "v-min": 1 / 3}
 """Activations of schedules of V shape over those of a 1F1B's first stage."""
 MOMENTS = (("muon", 1), ("lion", 1))
 """Averages that optimisers keep of each gradient, where they are not Adam's two."""
+ONE_LAP = ("zbb", "zero-bubble")
+"""Schedules that split the backward pass and go through the stages once, whatever is said of virtual ones."""
 OMNIPATH_GBPS = 400.0
 NEWEST = 2026 + 8 / 12
 _SEQUENCE = 2048
@@ -280,6 +282,8 @@ def micro_batches_of(cells: Cells, base: Job) -> list[int]:
 
 def virtuals_of(cells: Cells, base: Job, layers: int) -> list[int]:
     """Virtual stages per device, or every number that deals out the layers evenly."""
+    if cells["schedule"] in ONE_LAP:
+        return [1]
     if cells["vpp"]:
         return [count(cells, "vpp")]
     if "v unknown" not in cells["schedule"]:

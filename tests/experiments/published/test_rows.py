@@ -49,6 +49,12 @@ def test_the_number_of_micro_batches_stands_in_for_what_is_blank() -> None:
     assert job(global_batch="", num_microbatches="6").global_batch == 16 * 6
 
 
+def test_a_schedule_of_one_lap_has_no_virtual_stages() -> None:
+    assert job(vpp="2", schedule="interleaved-1f1b").virtual == 2
+    assert job(vpp="2", schedule="zbb").virtual == 1
+    assert job(vpp="2", schedule="zbv").in_flight == 1.0
+
+
 def test_ranks_that_share_a_sequence_share_the_weights_too() -> None:
     assert job(fsdp_shard="4", cp="2", tp="1", pp="1", framework="torchtitan").shard == 8
     assert job(fsdp_shard="1", cp="8", tp="1", pp="1", framework="torchtitan").shard == 0
