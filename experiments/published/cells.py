@@ -25,6 +25,22 @@ MORE = (
     "mtp_layers", "optimizer", "dist_optimizer", "grad_accum_dtype", "mem_rank",
 )  # fmt: skip
 """Columns that a file may have; one that it lacks is blank."""
+UNREAD = {
+    **dict.fromkeys(
+        ("iter_time_s", "iter_time_kind", "samples_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "tflops_def",
+         "mfu_pct", "iter_time_p10_s", "iter_time_p90_s", "mem_gib_per_gpu", "mem_kind", "mem_allocated_peak_gib",
+         "mem_reserved_peak_gib", "oom"),
+        "measured: what is predicted",
+    ),
+    **dict.fromkeys(
+        ("row_id", "source", "source_path", "source_commit", "table_or_figure", "source_kind", "date", "quality",
+         "inferred_fields", "notes"),
+        "says who measured what and when, not what ran",
+    ),
+    "nodes": "num_gpus over gpus_per_node",
+    **dict.fromkeys(("intra_link", "intra_bw_GBps_per_gpu_unidir"), "the data sheet of the device has it"),
+}  # fmt: skip
+"""Columns of the measured rows that no prediction depends on, and why."""
 LARGEST = 2**53
 """No figure of a row is larger: whole numbers are exact, and what is computed from them stays finite."""
 

@@ -23,7 +23,7 @@ from experiments.published.scores import MEMORY, family_of, measured_memory, mea
 from strategy.closed_form import collectives, memory
 from strategy.closed_form.calibration import TIME
 from strategy.closed_form.collectives import Group
-from strategy.closed_form.constants import Constants
+from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.fit import Fit, fit
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs
@@ -146,7 +146,7 @@ def measured_rows() -> list[Row]:
     return [row for name in TRAINING for row in read_rows(reference(name))]
 
 
-def fit_time(runs: Runs, mask: Mask, start: Constants | None = None) -> Fit:
+def fit_time(runs: Runs, mask: Mask, start: Constants | None = None, declared: Sequence[Constant] = TIME) -> Fit:
     """Constants of step time from the runs of a mask; a start near the answer saves rounds."""
     mask = mask & runs.timed
 
@@ -154,7 +154,7 @@ def fit_time(runs: Runs, mask: Mask, start: Constants | None = None) -> Fit:
         return runs.mixture.mean(runs.pricing.seconds(constants))[mask]
 
     rounds = 30 if start is None else 15
-    return fit(model, runs.seconds[mask], runs.weights[mask], TIME, start=start, rounds=rounds)
+    return fit(model, runs.seconds[mask], runs.weights[mask], declared, start=start, rounds=rounds)
 
 
 def fit_memory(runs: Runs, mask: Mask) -> Fit:

@@ -15,7 +15,7 @@ from experiments.published.cells import Cells, Unsupported, count, figure, first
 from experiments.published.row_shapes import adapter_rank, shapes_of
 from strategy.base.errors import InputError
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.job import BITS, Job, Shape
+from strategy.closed_form.job import BITS, MODULES, Job, Shape
 from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
 PRECISIONS = (  # the first that the recipe, else the dtype, starts with
@@ -45,6 +45,10 @@ FRAMEWORKS = (  # the first that the name starts with
 FABRICS = (("OmniPath", "omnipath"), ("EDR", "edr"))
 V_SHAPES = {"zbv": 1.0, "zbv-formatted": 1.0, "v-half": 1 / 2, "v-min": 1 / 3}
 """Activations of schedules of V shape over those of a 1F1B's first stage."""
+MOMENTS = (("muon", 1), ("lion", 1))
+"""Averages that optimisers keep of each gradient, where they are not Adam's two."""
+ONE_LAP = ("zbb", "zero-bubble")
+"""Schedules that split the backward pass and go through the stages once, whatever is said of virtual ones."""
 OMNIPATH_GBPS = 400.0
 NEWEST = 2026 + 8 / 12
 _SEQUENCE = 2048
@@ -101,14 +105,16 @@ def candidates(cells: Cells) -> tuple[Candidate, ...]:
     base = known(cells, shapes[0], precisions[0])
     virtuals = virtuals_of(cells, base, shapes[0].layers)
     recomputes = recomputes_of(cells)
+    modules = modules_of(cells, base.framework)
+    many = count(cells, "num_microbatches", 2 * base.pp)
     found, weights = [], []
     for shape, micro, virtual, (recompute, weight), precision in product(
         shapes, micro_batches_of(cells, base), virtuals, recomputes, precisions
     ):
-        batch = base.global_batch if cells["global_batch"] else base.dp * micro * 2 * base.pp
+        batch = base.global_batch if cells["global_batch"] else base.dp * micro * many
         found.append(
-            replace(base, shape=shape, micro_batch=micro, virtual=virtual, recompute=recompute, precision=precision,
-                    global_batch=batch)
+            replace(base, shape=shape, micro_batch=micro, virtual=virtual, recompute=recompute, modules=modules,
+                    precision=precision, global_batch=batch)
         )  # fmt: skip
         weights.append(weight)
     return tuple(Candidate(job, weight / sum(weights)) for job, weight in zip(found, weights, strict=True))
@@ -144,6 +150,7 @@ def known(cells: Cells, shape: Shape, precision: str) -> Job:
     fabric = next((name for text, name in FABRICS if text in cells["inter_link"]), "infiniband")
     default = OMNIPATH_GBPS if fabric == "omnipath" else device.nic_bytes_per_s * 8e-9 * per_node
     zero, shard = _sharing(cells, framework)
+    shard *= cp  # ranks that share a sequence are replicas, too
     # A mixture's experts are cut as its other layers are, unless the row says otherwise.
     etp = count(cells, "etp", 1) if shape.moe_layers else 1
     sequence = 1 if shape.conv_flop else _SEQUENCE
@@ -160,6 +167,7 @@ def known(cells: Cells, shape: Shape, precision: str) -> Job:
         or cells["grad_accum_dtype"] == "fp32",
         narrow_gradients=cells["grad_accum_dtype"] in ("fp16", "bf16"),
         last_stage=cells["mem_rank"].startswith(("last", "the rank that logs")),
+        moments=next((number for name, number in MOMENTS if cells["optimizer"].startswith(name)), 2),
         release=_age_years(cells, framework),
     )  # fmt: skip
 
@@ -176,7 +184,7 @@ def _cut(
     blank = not (cells["tp"] or cells["pp"] or cells["cp"] or cells["dp"])
     if blank and framework == "maxtext":
         return 1, 1, _per_sequence(gpus, cells), gpus
-    if blank and framework in ("nemo", "nemo-rocm", "primus"):
+    if blank and framework in ("nemo", "nemo-rocm", "primus", "megatron-fork"):
         weights = shape.layers * (4 * shape.hidden**2 + (2 + shape.gated) * shape.hidden * shape.ffn)
         per_weight = (1 if narrow else 2) if frozen else 8
         room = _SHARE_OF_MEMORY * device.memory_bytes
@@ -210,7 +218,7 @@ def _sharing(cells: Cells, framework: str) -> tuple[int, int]:
     elif cells["dist_optimizer"]:
         zero = 1 if cells["dist_optimizer"] == "yes" else 0
     else:
-        zero = 3 if framework == "maxtext" else 1 if PROFILES[framework].even else 0
+        zero = 3 if framework in ("maxtext", "deepspeed-zero") else 1 if PROFILES[framework].even else 0
     if cells["fsdp_shard"] in ("", "0", "1"):
         return zero, 0
     return (2 if zero == 2 else max(zero, 3)), count(cells, "fsdp_shard")
@@ -221,6 +229,8 @@ def _fused_attention(cells: Cells) -> bool:
     text = cells["attention_impl"]
     if text.startswith("auto") and cells["framework"].startswith("Megatron-Core"):
         minor = _minor(cells["framework_version"])
+        if not cells["num_gpus"]:  # a release run, on however many nodes, is not deterministic
+            return True
         return minor is None or minor >= _FUSED_FROM["lts" if cells["framework_version"].endswith("lts") else "dev"]
     if text.startswith("unfused"):
         return False
@@ -262,6 +272,8 @@ def micro_batches_of(cells: Cells, base: Job) -> list[int]:
     if cells["micro_batch"]:
         return [count(cells, "micro_batch")]
     share = max(base.global_batch // base.dp, 1)
+    if cells["num_microbatches"] and cells["global_batch"]:
+        return [max(share // count(cells, "num_microbatches"), 1)]
     if base.framework == "maxtext":  # which adds no gradients up
         return [share]
     found = [size for size in (1, 2, 4, 8) if share % size == 0 and share // size >= min(2 * base.pp, share)]
@@ -270,6 +282,8 @@ def micro_batches_of(cells: Cells, base: Job) -> list[int]:
 
 def virtuals_of(cells: Cells, base: Job, layers: int) -> list[int]:
     """Virtual stages per device, or every number that deals out the layers evenly."""
+    if cells["schedule"] in ONE_LAP:
+        return [1]
     if cells["vpp"]:
         return [count(cells, "vpp")]
     if "v unknown" not in cells["schedule"]:
@@ -288,6 +302,17 @@ def recomputes_of(cells: Cells) -> list[tuple[str, float]]:
     if cells["framework"].startswith("MaxText"):
         return [("full", 1.0)]
     return [("none", 0.8), ("selective", 0.1), ("full", 0.1)]
+
+
+def modules_of(cells: Cells, framework: str) -> tuple[str, ...]:
+    """What selective recompute computes again, as in 'selective(layernorm moe_act)'; else what the system does."""
+    kind, _, named = cells["recompute"].partition("(")
+    if kind == "selective" and named:
+        words = named.partition(")")[0].replace(",", " ").split()
+        if strange := [word for word in words if word not in MODULES]:
+            raise Unsupported(f"recompute: got {strange[0]!r}, expected modules of {', '.join(MODULES)}")
+        return tuple(words)
+    return ("per-op",) if framework == "torchtitan" else ("core_attn",)
 
 
 def _recomputed_layers(cells: Cells) -> int:

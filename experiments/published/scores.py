@@ -28,7 +28,11 @@ _SMALLEST_GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One family's score; shares are fractions, None where there is nothing to judge."""
+    """One family's score; shares are fractions, None where there is nothing to judge.
+
+    `width` and `width_p90` are the median and the 90th percentile of hi / lo - 1; `large_memory_error` is of allocated
+    peaks of at least 10 GiB.
+    """
 
     rows: int
     predicted: int
@@ -37,9 +41,11 @@ class Score:
     bias: float | None
     covered: float | None
     width: float | None
+    width_p90: float | None
     tau: float | None
     regret: float | None
     memory_error: float | None
+    large_memory_error: float | None
     out_of_memory: int
     out_of_memory_found: int
     false_alarms: int
@@ -87,6 +93,9 @@ MEMORY = ("mem_allocated_peak_gib", "mem_reserved_peak_gib", "mem_gib_per_gpu")
 """Columns of measured memory, the surest first: allocated, reserved, what a report says."""
 
 
+_LARGE_GIB = 10.0
+
+
 def measured_memory(cells: Mapping[str, str]) -> tuple[str, float] | None:
     """The surest memory that a row reports: its column and GiB."""
     found = ((column, positive(cells.get(column, ""))) for column in MEMORY)
@@ -114,7 +123,10 @@ def score(cells: Sequence[Mapping[str, str]], predictions: Sequence[Prediction])
 def macro(scores: Iterable[Score]) -> dict[str, float]:
     """Means over families of every share, of the families that have it."""
     rows = [asdict(item) for item in scores]
-    names = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error")
+    names = (
+        "error", "error_p90", "bias", "covered", "width", "width_p90", "tau", "regret", "memory_error",
+        "large_memory_error",
+    )  # fmt: skip
     return {
         name: mean(row[name] for row in rows if row[name] is not None)
         for name in names
@@ -129,28 +141,36 @@ def _family(pairs: Sequence[tuple[Mapping[str, str], Prediction]]) -> Score:
     signed = [p.seconds / seconds - 1 for _, p, seconds in timed]
     wanted = sum(seconds is not None for _, _, seconds in ran)
     errors = [abs(error) for error in signed] + [1.0] * (wanted - len(timed))
+    widths = [p.high / p.low - 1 for _, p, _ in timed]
     memory = [
-        abs(p.memory(found[0]) / found[1] - 1) if p.status == "ok" else 1.0
+        (found, abs(p.memory(found[0]) / found[1] - 1) if p.status == "ok" else 1.0)
         for row, p, _ in ran
         if (found := measured_memory(row)) is not None
     ]
+    large_memory = [error for (column, held), error in memory if column == MEMORY[0] and held >= _LARGE_GIB]
     large = [[(seconds, p.seconds) for _, p, seconds in group] for group in _groups(timed)]
     taus = [tau for tau in map(_tau, large) if tau is not None]
     return Score(
         rows=len(pairs),
         predicted=len(timed),
         error=mean(errors) if errors else None,
-        error_p90=sorted(errors)[math.ceil(0.9 * len(errors)) - 1] if errors else None,
+        error_p90=_p90(errors) if errors else None,
         bias=mean(signed) if signed else None,
         covered=sum(p.low <= seconds <= p.high for _, p, seconds in timed) / wanted if wanted else None,
-        width=median(p.high / p.low - 1 for _, p, _ in timed) if timed else None,
+        width=median(widths) if timed else None,
+        width_p90=_p90(widths) if timed else None,
         tau=mean(taus) if taus else None,
         regret=mean(map(_regret, large)) if large else None,
-        memory_error=mean(memory) if memory else None,
+        memory_error=mean(error for _, error in memory) if memory else None,
+        large_memory_error=mean(large_memory) if large_memory else None,
         out_of_memory=len(over),
         out_of_memory_found=sum(over),
         false_alarms=sum(p.out_of_memory for _, p, _ in ran),
     )
+
+
+def _p90(values: Sequence[float]) -> float:
+    return sorted(values)[math.ceil(0.9 * len(values)) - 1]
 
 
 Timed = tuple[Mapping[str, str], Prediction, float]

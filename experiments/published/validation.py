@@ -30,7 +30,7 @@ from experiments.published.rows import Row
 from experiments.published.scores import Choice, Score, choices, family_of, measured_seconds, of_second_set, score
 from strategy.closed_form import collectives
 from strategy.closed_form.calibration import TIME, FittedConstants
-from strategy.closed_form.constants import Constants, nominal
+from strategy.closed_form.constants import Constants, nominal, without_source
 from strategy.closed_form.fit import Fit
 from strategy.closed_form.gemm import Floats
 from strategy.closed_form.interval import Residual, Stratum, strata
@@ -58,8 +58,9 @@ class HeldOutRun:
 class Validation:
     """Fits to everything, strata, and scores of held-out predictions by family; `collective_error` by setup.
 
-    `second` are the families of the second set of sources; `points` are the runs of which `within` is the score,
-    `choices` the groups of them in which there is one.
+    `untold` are scores by source of the families whose source alone tells some constants, priced with what other
+    systems say of these; `second` are the families of the second set of sources; `points` are the runs of which
+    `within` is the score, `choices` the groups of them in which there is one.
     """
 
     fits: Mapping[str, Fit]
@@ -68,6 +69,7 @@ class Validation:
     choices: Sequence[Choice]
     within: Mapping[str, Score]
     across: Mapping[str, Score]
+    untold: Mapping[str, Score]
     second: frozenset[str]
     collective_error: Mapping[str, float]
 
@@ -85,6 +87,9 @@ def validate() -> Validation:
     folds, sources = folds_of(runs), np.array([source_of(family) for family in runs.families])
     within = held_out(runs, [folds == fold for fold in range(FOLDS)], time.values)
     across = held_out(runs, [sources == name for name in sorted(set(sources.tolist()))], time.values)
+    alone = sorted({constant.told_by for constant in TIME} - {""})
+    others = {name: fit_time(runs, sources != name, time.values, without_source(TIME, name)) for name in alone}
+    untold = across.but_for(runs, others, sources)
     residuals = Residuals.of(runs, within, across, sources.tolist())
     error = np.abs(collectives.all_reduce(measured.nbytes, measured.group, links.values) / measured.seconds - 1)
     cells, apart = [row.cells for row in rows], predictions(rows, runs, within, links, residuals)
@@ -95,6 +100,11 @@ def validate() -> Validation:
         choices(cells, apart),
         score(cells, apart),
         score(cells, predictions(rows, runs, across, links, residuals)),
+        {
+            name: item
+            for name, item in score(cells, predictions(rows, runs, untold, links, residuals)).items()
+            if source_of(name) in alone
+        },
         frozenset(family_of(row) for row in cells if of_second_set(row)),
         {
             setup: float(error[np.array([setup == other for other in measured.setups])].mean())
@@ -121,7 +131,8 @@ class Residuals:
         """The residuals of two ways to hold runs out."""
         near, far = (np.log(held.seconds / runs.seconds) for held in (within, across))
         jobs = [row.candidates[0].job for row in runs.rows]
-        return cls(tuple(map(Residual, jobs, sources, near.tolist(), far.tolist())))
+        groups = [_group(family, row.cells) for family, row in zip(runs.families, runs.rows, strict=True)]
+        return cls(tuple(map(Residual, jobs, sources, groups, near.tolist(), far.tolist())))
 
     def without(self, mask: Mask) -> list[Residual]:
         """Those of the timed runs that a mask does not hold."""
@@ -135,6 +146,16 @@ class HeldOut:
     seconds: Floats
     memory: tuple[Constants, ...]
     fit_of: tuple[int, ...]
+
+    def but_for(
+        self, runs: Runs, fits: Mapping[str, Fit], sources: np.ndarray[tuple[int], np.dtype[np.str_]]
+    ) -> HeldOut:
+        """The same but for the seconds of some sources, which are priced by fits of their own."""
+        seconds = self.seconds.copy()
+        for name, fitted in fits.items():
+            mine = sources == name
+            seconds[mine] = runs.mixture.mean(runs.pricing.seconds(fitted.values))[mine]
+        return replace(self, seconds=seconds)
 
 
 def held_out(runs: Runs, masks: Sequence[Mask], start: Constants) -> HeldOut:

@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
     for way, scores in ((f"group, {FOLDS} folds", found.within), ("source", found.across)):
         for name, part in by_set(scores, found.second).items():
             say(f"\nheld out by {way}: {name} set of sources\n" + table(part))
+    say("\nheld out by source, with what other systems say where it alone tells a constant\n" + table(found.untold))
     say("\nall-reduces of at least 1 MiB, mean error")
     for setup, error in found.collective_error.items():
         say(f"  {setup:<12}{100 * error:6.1f} %")
@@ -204,6 +205,7 @@ def document(found: Validation, figures: Sequence[SourceFigure]) -> dict[str, ob
         "within_macro": {name: macro(part.values()) for name, part in by_set(found.within, found.second).items()},
         "across": {name: asdict(item) for name, item in found.across.items()},
         "across_macro": {name: macro(part.values()) for name, part in by_set(found.across, found.second).items()},
+        "untold": {name: asdict(item) for name, item in found.untold.items()},
         "collectives": dict(found.collective_error),
         "calculon": CALCULON,
         "figures": [asdict(figure) for figure in figures],
@@ -236,8 +238,12 @@ def table(scores: Mapping[str, Score]) -> str:
     from experiments.published.scores import macro
     from experiments.published.validation import CALCULON
 
-    columns = ("error", "error_p90", "bias", "covered", "width", "tau", "regret", "memory_error")
-    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in columns)
+    columns = {
+        "error": "error", "error_p90": "error_p90", "bias": "bias", "covered": "covered", "width": "width",
+        "width_p90": "width_p90", "tau": "tau", "regret": "regret", "memory_error": "memory",
+        "large_memory_error": "from 10 GiB",
+    }  # fmt: skip
+    head = f"{'family':<16}{'rows':>6}{'done':>6}" + "".join(f"{name:>13}" for name in columns.values())
     lines = [head + f"{'oom':>7}{'alarms':>8}{'calculon':>10}"]
     for name, item in scores.items():
         figures = "".join(_cell(getattr(item, column), column) for column in columns)
@@ -252,4 +258,4 @@ def table(scores: Mapping[str, Score]) -> str:
 def _cell(value: float | None, column: str) -> str:
     if value is None:
         return f"{'-':>13}"
-    return f"{value:>13.2f}" if column in ("width", "tau") else f"{100 * value:>11.1f} %"
+    return f"{value:>13.2f}" if column in ("width", "width_p90", "tau") else f"{100 * value:>11.1f} %"

@@ -7,24 +7,32 @@ A constant is fitted on a log scale around its prior; `spread` is the prior's st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strategy.base.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One fitted figure: its name, the centre and the spread of its prior, and what it says."""
+    """One fitted figure: its name, the centre and the spread of its prior, and what it says.
+
+    Where one source alone tells it, `told_by` is that source, and `elsewhere` is what would be believed without its
+    runs: the same of other systems.
+    """
 
     name: str
     prior: float
     spread: float
     meaning: str
+    told_by: str = ""
+    elsewhere: float = 0.0
 
 
 Constants = Mapping[str, float]
 """Value by name."""
 
+_UNTOLD = 0.8
+"""Spread of the prior of a constant that no run tells."""
 MAXIMUM = 150
 """Fitted figures in all."""
 
@@ -32,6 +40,14 @@ MAXIMUM = 150
 def nominal(declared: Iterable[Constant]) -> dict[str, float]:
     """The priors' centres: what is believed before any measurement."""
     return {constant.name: constant.prior for constant in declared}
+
+
+def without_source(declared: Iterable[Constant], source: str) -> list[Constant]:
+    """The constants as they would be declared had nobody seen a source's runs."""
+    return [
+        replace(one, prior=one.elsewhere, spread=max(one.spread, _UNTOLD)) if one.told_by == source else one
+        for one in declared
+    ]
 
 
 def parse_constants(entries: object, declared: Iterable[Constant], *, where: str) -> dict[str, float]:

@@ -158,7 +158,7 @@ CONSTANTS = (
         "the same of NeMo as tuned for benchmarks, whose kernels are captured in CUDA graphs",
     ),
     Constant("host.core", 3e-5, 0.6, "host seconds per kernel of Megatron-Core, beside an A100"),
-    Constant("host.tested", 8e-5, 0.5, "the same of Megatron-Core's functional tests"),
+    Constant("host.tested", 8e-5, 0.5, "the same of Megatron-Core's functional tests", "golden", 3e-5),
     Constant("host.deepspeed", 2e-5, 0.5, "host seconds per kernel of Megatron-DeepSpeed"),
     Constant("moved.eager", 3.0, 0.4, "traffic of memory-bound kernels over one read and write, eager"),
     Constant("moved.tensorflow", 3.0, 0.6, "the same of TensorFlow 1 without XLA"),
@@ -170,7 +170,9 @@ CONSTANTS = (
     Constant("tp.exposed.core", 0.5, 0.4, "the same of Megatron-Core"),
     Constant("dp.exposed.eager", 1.0, 0.2, "share of gradient communication that is not hidden, Megatron-LM"),
     Constant("dp.exposed.deepspeed", 1.0, 0.3, "the same of Megatron-DeepSpeed"),
-    Constant("gather.zero", 10.0, 0.3, "time of DeepSpeed ZeRO's gathering of parameters over the links' own"),
+    Constant(
+        "gather.zero", 10.0, 0.3, "time of DeepSpeed ZeRO's gathering of parameters over the links' own", "sc21_t2", 1.2
+    ),
     Constant("gather.sharded", 1.2, 0.4, "the same of FSDP"),
     Constant("dp.exposed.core", 0.3, 0.5, "the same of Megatron-Core"),
     Constant("dp.exposed.internevo", 0.5, 0.5, "the same of InternEvo"),

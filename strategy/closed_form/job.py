@@ -20,6 +20,9 @@ Floats = npt.NDArray[np.float64]
 BITS = {"single": 32, "half": 16, "eight": 8, "mx8": 8, "row8": 8, "four": 4}
 """Width of operands by precision; mx8 scales blocks, row8 rows, eight and four whole tensors."""
 
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "per-op")
+"""Modules of selective recompute, in Megatron-Core's words; `per-op` is torchtitan's: every second product."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -136,6 +139,8 @@ class Job:
     in_flight: float = 0.0
     recompute: str = "none"
     recompute_layers: int = 0
+    modules: tuple[str, ...] = ("core_attn",)
+    """What selective recompute computes again: `MODULES`."""
     frozen: bool = False
     adapter_rank: int = 0
     sequence_parallel: bool = False
@@ -148,6 +153,8 @@ class Job:
     """Gradients are accumulated in half precision though the framework by itself keeps them in single."""
     last_stage: bool = False
     """Memory is asked of the last pipeline stage, not of the fullest."""
+    moments: int = 2
+    """Averages that the optimiser keeps of each gradient: 2 of Adam, 1 of momentum or Muon."""
     release: float = 0.0
     """Age of the software in years before 2026-08, for frameworks whose releases differ."""
 
@@ -175,6 +182,8 @@ class Job:
             problems.append(f"nic_bytes_per_s must be above zero (got {self.nic_bytes_per_s!r})")
         if self.recompute not in ("none", "selective", "full"):
             problems.append(f"recompute must be none, selective or full (got {self.recompute!r})")
+        if strange := [name for name in self.modules if name not in MODULES]:
+            problems.append(f"modules that are computed again must be of {', '.join(MODULES)} (got {strange[0]!r})")
         for name, known in (("framework", PROFILES), ("precision", BITS), ("fabric", FABRICS)):
             if getattr(self, name) not in known:
                 problems.append(

@@ -16,9 +16,10 @@ import numpy.typing as npt
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import Floats
-from strategy.closed_form.job import Jobs, gradient_bytes
+from strategy.closed_form.job import MODULES, Jobs, gradient_bytes
+from strategy.closed_form.recompute import computed_again
 from strategy.closed_form.work import JobWork
-from strategy.hardware.devices import GIB
+from strategy.hardware.devices import GIB, Generation
 
 CONSTANTS = (
     Constant("memory.reserved", 1.25, 0.1, "activations that the allocator reserves over what is allocated"),
@@ -33,12 +34,13 @@ CONSTANTS = (
     Constant("memory.optimiser.primus", 10.0, 0.3, "the same of Primus"),
     Constant("memory.working", 1.0, 0.3, "temporaries of a layer over what it keeps for its backward pass"),
     Constant("memory.logits", 10.0, 0.2, "bytes per logit: in half, in single, their gradient, temporaries"),
+    Constant("memory.logits.eager", 14.0, 0.1, "the same of PyTorch's own loss in single precision, torchtitan"),
     Constant("memory.logits.fused", 6.0, 0.2, "the same of Megatron-Core and what is built on it"),
     Constant("memory.logits.planned", 3.0, 0.3, "the same where memory is planned before the run, OneFlow"),
     Constant(
         "memory.pipeline.planned", 3.0, 0.4, "blocks of OneFlow's registers between stages over micro-batches in flight"
     ),
-    Constant("memory.selective", 0.26, 0.08, "share of a layer that selective recompute of torchtitan keeps"),
+    Constant("memory.selective", 0.33, 0.1, "share of a layer that selective recompute of torchtitan keeps"),
     Constant("memory.scan", 6.0, 0.4, "bytes that a state-space mixer keeps per element of its inner width"),
 )
 _ADAM = 12.0
@@ -62,39 +64,47 @@ class Footprint:
 
 def footprint(jobs: Jobs, work: JobWork, constants: Constants) -> Footprint:
     """What the GPU that a job asks about holds, in bytes: of the last stage, or of the fullest."""
-    first = _of_stage(jobs, work, constants, last=np.asarray(jobs.pp == 1))
-    last = _of_stage(jobs, work, constants, last=np.ones(len(jobs), dtype=bool))
+    layer = _per_layer(jobs, work, constants)
+    first = _of_stage(jobs, work, constants, *layer, last=np.asarray(jobs.pp == 1))
+    last = _of_stage(jobs, work, constants, *layer, last=np.ones(len(jobs), dtype=bool))
     chosen = (jobs.last_stage > 0) | (last.allocated >= first.allocated)
     parts = {part.name: np.where(chosen, getattr(last, part.name), getattr(first, part.name)) for part in fields(last)}
     return Footprint(**parts)
 
 
-def _of_stage(jobs: Jobs, work: JobWork, c: Constants, *, last: npt.NDArray[np.bool_]) -> Footprint:
+def _of_stage(
+    jobs: Jobs, work: JobWork, c: Constants, per_layer: Floats, kept: Floats, *, last: npt.NDArray[np.bool_]
+) -> Footprint:
     j = jobs
     profiles = [PROFILES[job.framework] for job in jobs.jobs]
     deepspeed = np.array([profile.deepspeed for profile in profiles])
     planned = np.array([profile.name == "oneflow" for profile in profiles])
     fused = np.array([profile.fused for profile in profiles])
+    eager = np.array([profile.name == "torchtitan" for profile in profiles])
 
     held, experts, layer = _parameters(jobs, work, last)
-    narrow = np.array([profile.narrow_weights for profile in profiles]) & (j.bits < 16)
+    narrow = np.array([profile.narrow_weights for profile in profiles]) & (j.bits < 16) & ~_transposed(jobs)
     width = np.where(j.bits == 32, 4.0, np.where(narrow, 1.0, 2.0))
     trained = 1 - j.frozen
     gradient = gradient_bytes(jobs) * trained
     adam = np.array([c[profile.optimiser] if profile.optimiser else _ADAM for profile in profiles])
-    master = np.where(j.bits == 32, 8.0, adam) * trained
+    master = (np.where(j.bits == 32, 8.0, adam) - 4 * (2 - j.moments)) * trained
     of_experts = np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1)
     shared = (held - experts) / j.spread + experts / np.minimum(of_experts, j.spread)
     parameters = width * np.where(j.zero >= 3, shared + 2 * layer, held)
     gradients = gradient * np.where(j.zero >= 2, shared + layer, held)
+    # Of one layer, gradients of weights are there as the products make them, beside what they are added to.
+    made = work.parameters * j.pp / np.maximum(j.layers, 1)
+    gradients = gradients + np.where(fused & (j.zero < 2), 2 * trained * made, 0.0)
     optimiser = master * np.where(j.zero >= 1, shared, held)
 
-    per_layer, kept = _per_layer(jobs, work, c)
     flying = _layers_in_flight(jobs, work, last) * np.where(planned & (j.pp > 1), c["memory.pipeline.planned"], 1.0)
     images = np.where(j.conv_flop > 0, 2.2 * j.micro_batch * j.conv_elements * np.where(j.bits == 32, 4.0, 2.0), 0.0)
     activations = kept * flying + images
-    per_logit = np.where(
-        planned, c["memory.logits.planned"], np.where(fused, c["memory.logits.fused"], c["memory.logits"])
+    per_logit = np.select(
+        [planned, fused, eager],
+        [c["memory.logits.planned"], c["memory.logits.fused"], c["memory.logits.eager"]],
+        c["memory.logits"],
     )
     logits = np.where(last, per_logit / 4 * work.logits_bytes, 0.0)
     # What is computed again is there beside the logits' gradient where a framework lets go of it late.
@@ -124,6 +134,11 @@ def _parameters(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> tuple
     return work.parameters * per_stage + experts + edges, experts, layer
 
 
+def _transposed(jobs: Jobs) -> npt.NDArray[np.bool_]:
+    """Where 8-bit weights are there twice: blocks of them are scaled by row and column; Hopper multiplies rows."""
+    return np.array([job.device.generation is Generation.HOPPER or job.precision == "mx8" for job in jobs.jobs])
+
+
 def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]:
     """Bytes that one layer makes for its backward pass, and those of them that are kept until then."""
     j = jobs
@@ -132,15 +147,19 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]
     rows = work.tokens * np.where(j.bits == 32, 2.0, 1.0)
     along = np.where(j.sequence_parallel > 0, j.tp, 1.0)
     layers = np.maximum(j.layers, 1)
-    unfused = np.array([not job.flash for job in jobs.jobs]) & (again != "selective")
+    unfused = np.array([not job.flash for job in jobs.jobs])
     # What enters a product is kept for its weight's gradient; weights that stand still have none.
-    of_gate = 4 + np.where(fused, 2, 4) * j.gated - 2 * j.frozen
-    attention = (
-        6 * j.hidden / along
-        + (2 * j.heads * (j.head_qk + j.head_v) + 2 * j.kv_heads * (j.head_qk + j.head_v)) / j.tp
-        + 5 * j.heads / j.tp * j.seq / j.cp * unfused
-    )
-    dense = 4 * j.hidden / along + j.ffn * of_gate / j.tp
+    # Narrow inputs of products are kept as narrow as they enter them.
+    narrow = fused & (j.bits < 16) & (j.frozen == 0)
+    of_gate = 4 + np.where(fused, 2, 4) * j.gated - 2 * j.frozen - narrow
+    # Adapters keep what they drop out of their inputs; gated models are trained without dropout.
+    dropped = np.where(fused & (j.gated > 0) & (j.frozen == 0), 0, 2)
+    normed = (2 - narrow) * j.hidden / along
+    projected = (2 * j.heads * j.head_qk + 2 * j.kv_heads * (j.head_qk + j.head_v)) / j.tp
+    scores = 5 * j.heads / j.tp * j.seq / j.cp * unfused
+    attended = (2 + narrow) * j.heads * j.head_v / j.tp
+    attention = (2 + dropped) * j.hidden / along + normed + projected + attended + scores
+    dense = 2 * j.hidden / along + normed + j.ffn * of_gate / j.tp
     # Each of a token's experts takes a copy of it and makes one; the rows lie split along the sequence.
     routed_rows = j.top_k / np.where(j.sequence_parallel > 0, j.tp, 1.0)
     routed = (
@@ -151,16 +170,27 @@ def _per_layer(jobs: Jobs, work: JobWork, c: Constants) -> tuple[Floats, Floats]
     mixer = 4 * j.hidden / along + c["memory.scan"] * j.mamba_inner / j.tp
     # Of a decoder's layers only a share of the positions is there.
     at = 1 - j.decoder_layers * (1 - j.decoder_share) / layers
-    total = (
-        j.attention_layers * attention * at + j.dense_layers * dense * at + j.moe_layers * routed
-        + j.mamba_layers * mixer
+
+    def per_mean_layer(attention: Floats, dense: Floats, routed: Floats) -> Floats:
+        of_attention, of_dense = j.attention_layers * attention * at, j.dense_layers * dense * at
+        return np.asarray(rows * (of_attention + of_dense + j.moe_layers * routed + j.mamba_layers * mixer) / layers)
+
+    per_layer = per_mean_layer(attention, dense, routed)
+    again_by = {module: computed_again(jobs, module) for module in MODULES}
+    norms = normed * again_by["layernorm"]
+    shared = j.shared_ffn * of_gate / j.tp
+    activated = routed_rows * (2 - narrow) * j.expert_ffn
+    selected = per_mean_layer(
+        attention - scores * again_by["core_attn"] - projected * again_by["mla_up_proj"] - norms,
+        dense - j.ffn * of_gate / j.tp * again_by["mlp"] - norms,
+        np.where(again_by["moe"], 2 * j.hidden / along, routed - activated * again_by["moe_act"])
+        - shared * (again_by["shared_experts"] & ~again_by["moe"]) - norms * ~again_by["moe"],
     )  # fmt: skip
-    per_layer = rows * total / layers
     boundary = 2 * rows * j.hidden / along
-    by_op = np.array([job.recompute == "selective" and job.framework == "torchtitan" for job in jobs.jobs])
     share = np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / layers, 1), 1.0)
     full = share * boundary + (1 - share) * per_layer
-    return per_layer, np.where(again == "full", full, np.where(by_op, c["memory.selective"], 1.0) * per_layer)
+    selected = np.where(again_by["per-op"], c["memory.selective"] * per_layer, selected)
+    return per_layer, np.select([again == "full", again == "selective"], [full, selected], per_layer)
 
 
 def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) -> Floats:
@@ -182,18 +212,26 @@ def _layers_in_flight(jobs: Jobs, work: JobWork, last: npt.NDArray[np.bool_]) ->
 _MEASURED = ("megatron-deepspeed", "oneflow", "oneflow-noclip", "torchtitan")
 """Frameworks whose reserved memory the constants rest on; of the others only what must be there is believed."""
 _MARGIN = 0.95
-"""Share of the memory beyond which there is alarm: not all of a data sheet's GiB can be used, and errors are 4 %."""
+"""Share of the memory beyond which there is alarm: a miss costs a job, a false alarm a second look; errors are 5 %."""
 
 
 def overflows(jobs: Jobs, held: Footprint) -> npt.NDArray[np.bool_]:
-    """Whether a GPU's memory is exceeded; a miss costs a job, a false alarm a second look."""
-    measured = np.array([job.framework in _MEASURED for job in jobs.jobs])
+    """Whether a GPU's memory is exceeded; what the allocator can give back before it fails does not count.
+
+    Of Megatron-DeepSpeed the spare counts: it is what its contiguous buffers cannot give back.
+    """
+    frameworks = [job.framework for job in jobs.jobs]
+    measured = np.array([name in _MEASURED for name in frameworks])
+    kept = np.array([PROFILES[name].deepspeed for name in frameworks])
     states = held.parameters + held.gradients + held.optimiser
-    return np.where(measured, held.driver > _MARGIN * jobs.memory_bytes, states > jobs.memory_bytes)
+    needed = held.driver - np.where(kept, 0.0, held.reserved - held.allocated)
+    return np.where(measured, needed > _MARGIN * jobs.memory_bytes, states > jobs.memory_bytes)
 
 
 _USABLE = 0.94
 """Share of the memory that a program allocates at most where it computes again what does not fit."""
+_RESERVABLE = 0.89
+"""Share of the memory that the allocator takes at most, beside contexts and NCCL, unless what is allocated is more."""
 
 
 def lacking(jobs: Jobs, held: Footprint) -> Floats:
@@ -207,7 +245,7 @@ def fitting(jobs: Jobs, held: Footprint) -> Footprint:
 
     Where memory is exceeded all the same (`overflows`), the footprint stays what it is.
     """
-    room = _USABLE * jobs.memory_bytes
+    room, most = _USABLE * jobs.memory_bytes, _RESERVABLE * jobs.memory_bytes
     runs = ~overflows(jobs, held)
     less = np.minimum(np.where(runs, np.maximum(held.allocated - room, 0.0), 0.0), held.activations)
     allocated = held.allocated - less
@@ -215,6 +253,6 @@ def fitting(jobs: Jobs, held: Footprint) -> Footprint:
         held,
         activations=held.activations - less,
         allocated=allocated,
-        reserved=np.where(runs, np.minimum(held.reserved - less, np.maximum(room, allocated)), held.reserved),
+        reserved=np.where(runs, np.minimum(held.reserved - less, np.maximum(most, allocated)), held.reserved),
         driver=held.driver - less,
     )

@@ -40,21 +40,27 @@ _TIMED_BEFORE = 0.7
 """Years before 2026-08 until which Megatron-Core's tests timed every part of a step between barriers: release 0.16."""
 _NEW_ROUTING = 0.2
 """Years before 2026-08 of the release that changed how experts are issued: Megatron-Bridge 26.06."""
+_MOVED_BESIDE = 3.5
+"""What an optimiser moves beside its moments, where reading or writing one is 1: a gradient, a weight, twice over."""
 CONSTANTS = (
-    Constant("bytes.optimiser", 30.0, 0.3, "bytes that the optimiser moves per parameter"),
+    Constant("bytes.optimiser", 30.0, 0.3, "bytes that Adam moves per parameter"),
     Constant("kernel.floor", 2e-6, 0.5, "device seconds of a kernel beside its work"),
     Constant("host.sharpness", 3.0, 0.4, "exponent of the maximum of host and device: 1 is one after the other"),
     Constant("host.sharpness.routed", 1.5, 0.3, "the same where the host waits for counts of routed tokens"),
-    Constant("host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little"),
+    Constant(
+        "host.sharpness.tested", 1.2, 0.1, "the same of functional tests, whose device waits for little", "golden", 3.0
+    ),
     Constant("engine.micro", 0.03, 0.7, "seconds per micro-batch and stage of DeepSpeed's pipeline engine"),
     Constant("gather.sharpness", 3.0, 0.4, "the same of compute and the gathering of sharded parameters"),
     Constant("recompute.node", 0.9, 1.5, "share of a stated full recompute that one-node runs of Megatron's fork do"),
     *(Constant(f"cpu.{generation}", 1.0, 0.3, f"host seconds per kernel of {generation}'s hosts over those of ampere")
       for generation in _NEWER_HOSTS),
-    Constant("release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over later ones"),
+    Constant(
+        "release.tested", 1.1, 0.1, "host seconds per kernel of tests that time all parts, over others", "golden", 1.0
+    ),
     Constant("host.plain", 0.8, 0.2, "host seconds per kernel of PyTorch's own modules over Transformer Engine's"),
     Constant("host.routed", 6e-5, 0.5, "host seconds per kernel of a mixture of experts without dropped tokens"),
-    Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core"),
+    Constant("host.routed.tested", 9e-5, 0.5, "the same in functional tests of Megatron-Core", "golden", 6e-5),
     Constant("host.capped", 2e-5, 0.7, "the same of one that drops tokens above a capacity"),
     Constant("release.yearly", 1.1, 0.1, "time of Megatron-Bridge a year before its newest release over today's"),
     Constant("release.routed", 1.5, 0.4, "host.routed before the release of 2026-06 over that after it"),
@@ -272,7 +278,8 @@ class Pricing:
         own = work.parameters + work.edge_parameters / j.pp * np.where(j.tied > 0, 1, 2)
         dense = own / np.where(shards, j.dp * j.cp, 1.0)
         experts = work.expert_parameters / np.where(shards, np.maximum(j.dp * j.cp * j.tp / (j.ep * j.etp), 1), 1.0)
-        return np.where(j.frozen > 0, 0.0, c["bytes.optimiser"] * (dense + experts) / self._kernels.bandwidth(c))
+        moved = c["bytes.optimiser"] * (_MOVED_BESIDE + 2 * j.moments) / (_MOVED_BESIDE + 4)
+        return np.where(j.frozen > 0, 0.0, moved * (dense + experts) / self._kernels.bandwidth(c))
 
     def _loading(self, c: Constants) -> Floats:
         """Seconds in which loaders that run on the host decode a step's images."""

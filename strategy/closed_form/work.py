@@ -14,6 +14,7 @@ import numpy.typing as npt
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.gemm import EffectiveFlops, Floats, training
 from strategy.closed_form.job import Jobs
+from strategy.closed_form.recompute import share_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,6 @@ def measure(jobs: Jobs) -> JobWork:
     positions = tokens * j.logit_share * (1 + j.mtp_layers)
     logits, logits_back = _sum([(positions, vocab, j.hidden, one, one)], _half_sheet(jobs), 1 - j.frozen)
     dense, expert = _parameters(jobs)
-    full = np.array([job.recompute == "full" for job in jobs.jobs])
-    again = np.where(full, np.where(j.recompute_layers > 0, np.minimum(j.recompute_layers / j.layers, 1), 1.0), 0.0)
     attention, dense_layers = _at_full_length(jobs)
     return JobWork(
         forward=forward,
@@ -102,7 +101,7 @@ def measure(jobs: Jobs) -> JobWork:
         edge_parameters=j.vocab * j.hidden / j.tp,
         micro_batches=np.maximum(np.round(j.global_batch / (j.dp * j.micro_batch)), 1),
         tokens=tokens,
-        recompute=again,
+        recompute=share_again(jobs),
         collectives=np.where(images, 0.0, attention + dense_layers + j.mamba_layers + j.moe_layers),
         routed_kernels=_routed_kernels(jobs),
         edge_kernels=np.where(images, 0.0, _EDGE_KERNELS),
@@ -240,8 +239,13 @@ def _kernels(jobs: Jobs) -> Floats:
 
 
 def _routed_kernels(jobs: Jobs) -> Floats:
-    """Kernels of experts in a forward pass; slices of an expert collect and give back what they share."""
-    return np.asarray(jobs.moe_layers * (22 + 6 * (jobs.etp > 1)), dtype=float)
+    """Kernels of experts in a forward pass: routing and products, which deterministic runs issue expert by expert.
+
+    Slices of an expert collect and give back what they share.
+    """
+    ordered = np.array([PROFILES[job.framework].deterministic for job in jobs.jobs])
+    products = np.where(ordered, 2 * np.maximum(jobs.experts / jobs.ep, 1), 8)
+    return np.asarray(jobs.moe_layers * (14 + products + 6 * (jobs.etp > 1)), dtype=float)
 
 
 def _fan_in(jobs: Jobs) -> Floats:

@@ -9,7 +9,7 @@ import pytest
 
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.job import Job, Jobs, Shape
-from strategy.closed_form.memory import Footprint, fitting, footprint
+from strategy.closed_form.memory import Footprint, fitting, footprint, overflows
 from strategy.closed_form.work import measure
 from strategy.hardware.devices import GIB, device
 from tests.strategy.closed_form.conftest import BASE, Make
@@ -25,11 +25,15 @@ def held(*jobs: Job) -> Footprint:
 
 
 def test_states_of_the_last_stage_are_those_of_the_hand() -> None:
-    """Three layers of 12 h^2 + 8 h parameters and the logits' weights: 2 bytes each, 4 of gradients, 12 of Adam."""
-    parameters = 3 * (12 * 512**2 + 8 * 512) + 50304 * 512
+    """Three layers of 12 h^2 + 8 h parameters and the logits' weights: 2 bytes each, 4 of gradients, 12 of Adam.
+
+    Of one layer, gradients are there once more, in half precision, as products make them.
+    """
+    layer = 12 * 512**2 + 8 * 512
+    parameters = 3 * layer + 50304 * 512
     found = held(TEST)
     assert found.parameters[0] == 2 * parameters
-    assert found.gradients[0] == 4 * parameters
+    assert found.gradients[0] == 4 * parameters + 2 * layer
     assert found.optimiser[0] == 12 * parameters
     spread = held(replace(TEST, zero=1))
     assert spread.optimiser[0] == 12 * parameters / 2, "two replicas"
@@ -69,6 +73,48 @@ def test_twice_the_replicas_at_a_fixed_batch_hold_no_more(job: Make) -> None:
     for zero in (0, 1, 3):
         few, many = held(*(job(gpus=gpus, zero=zero, global_batch=256) for gpus in (64, 128))).allocated
         assert many <= few
+
+
+def test_an_optimiser_with_one_moment_holds_four_bytes_less_per_parameter() -> None:
+    adam, muon = held(TEST, replace(TEST, moments=1)).optimiser
+    assert muon == adam * 8 / 12
+
+
+def test_narrow_operands_are_kept_narrow_and_held_twice_where_hardware_wants_rows(job: Make) -> None:
+    """Per token of a layer of 10 h and 6 f bytes: norms' outputs, attention's and the gate's; 1 byte less each."""
+    shape = Shape.transformer(layers=32, hidden=4096, heads=32, ffn=14336, vocab=128256, kv_heads=8, gated=True)
+    base = job(shape=shape, framework="nemo", device=device("B200"), tp=1, pp=1, gpus=8, recompute="none", flash=True)
+    half, eight = held(base, replace(base, precision="eight")).activations
+    kept = 8 * 4096 + 4 * 4096 + 4 * 1024 + 6 * 14336
+    assert eight / half == pytest.approx((kept - 2 * 4096 + 4096 - 14336) / kept)
+    devices = [replace(base, precision="eight", device=device(name)) for name in ("B200", "H100")]
+    once, twice, blocks = held(*devices, replace(base, precision="mx8")).parameters
+    assert twice == blocks == 2 * once
+
+
+def test_what_selective_recompute_names_is_not_kept(job: Make) -> None:
+    base = job(framework="megatron-core", recompute="selective", flash=False)
+    none, core, more = held(
+        replace(base, recompute="none"), base, replace(base, modules=("core_attn", "layernorm", "mlp"))
+    ).activations
+    assert more < core < none
+    fused = held(replace(base, flash=True, recompute="none")).activations[0]
+    assert core == fused, "scores are all that is computed again"
+
+
+def test_what_the_allocator_can_give_back_is_no_alarm(job: Make) -> None:
+    base = job(framework="torchtitan", device=device("H100"), tp=1, pp=1, gpus=8, zero=3, recompute="none", flash=True,
+               shape=Shape.transformer(layers=32, hidden=4096, heads=32, ffn=14336, vocab=128256, gated=True),
+               micro_batch=1, global_batch=8)  # fmt: skip
+    jobs = [replace(base, seq=seq) for seq in range(2048, 20480, 1024)]
+    columns = Jobs.of(jobs)
+    found = held(*jobs)
+    alarms = overflows(columns, found)
+    spare = (found.driver > columns.memory_bytes) & ~alarms
+    assert alarms[-1]
+    assert not alarms[0]
+    assert spare.any()
+    assert list(alarms) == sorted(alarms)
 
 
 def test_experts_are_cut_by_both_of_their_degrees() -> None:

@@ -1,0 +1,77 @@
+"""Rows: what columns beside the model's say of a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments.published.cells import INPUTS, MORE, Unsupported
+from experiments.published.rows import Row, candidates, defaults
+from strategy.closed_form.job import Job
+
+
+def cells(**given: str) -> dict[str, str]:
+    return dict.fromkeys((*INPUTS, *MORE), "") | {
+        "framework": "Megatron-Core", "gpu": "H100", "gpu_mem_gb": "80", "num_gpus": "64", "gpus_per_node": "8",
+        "arch": "llama", "layers": "32", "hidden": "4096", "heads": "32", "ffn": "14336", "vocab": "128256",
+        "seq": "8192", "dtype": "bf16", "tp": "2", "pp": "2", "cp": "1", "ep": "1", "vpp": "1", "global_batch": "128",
+        "micro_batch": "1", "recompute": "none", "zero_stage": "1", "attention_impl": "flash",
+    } | given  # fmt: skip
+
+
+def jobs(**given: str) -> list[Job]:
+    return [one.job for one in candidates(cells(**given))]
+
+
+def job(**given: str) -> Job:
+    (found,) = jobs(**given)
+    return found
+
+
+def test_an_optimiser_says_how_many_moments_it_keeps() -> None:
+    assert {name: job(optimizer=name).moments for name in ("", "adam", "adamw", "muon", "lion")} == {
+        "": 2, "adam": 2, "adamw": 2, "muon": 1, "lion": 1,
+    }  # fmt: skip
+
+
+def test_selective_recompute_names_modules() -> None:
+    named = job(recompute="selective(layernorm mla_up_proj mlp moe_act)")
+    assert (named.recompute, named.modules) == ("selective", ("layernorm", "mla_up_proj", "mlp", "moe_act"))
+    assert job(recompute="selective").modules == ("core_attn",)
+    assert job(recompute="selective", framework="torchtitan").modules == ("per-op",)
+    assert job(recompute="selective(per-op)", framework="torchtitan").modules == ("per-op",)
+    with pytest.raises(Unsupported, match="recompute: got 'wings', expected modules of core_attn"):
+        jobs(recompute="selective(wings)")
+
+
+def test_the_number_of_micro_batches_stands_in_for_what_is_blank() -> None:
+    assert job(micro_batch="", num_microbatches="2").micro_batch == 4, "16 replicas share 128"
+    assert {one.micro_batch for one in jobs(micro_batch="")} == {1, 2}
+    assert job(global_batch="", num_microbatches="6").global_batch == 16 * 6
+
+
+def test_a_schedule_of_one_lap_has_no_virtual_stages() -> None:
+    assert job(vpp="2", schedule="interleaved-1f1b").virtual == 2
+    assert job(vpp="2", schedule="zbb").virtual == 1
+    assert job(vpp="2", schedule="zbv").in_flight == 1.0
+
+
+def test_ranks_that_share_a_sequence_share_the_weights_too() -> None:
+    assert job(fsdp_shard="4", cp="2", tp="1", pp="1", framework="torchtitan").shard == 8
+    assert job(fsdp_shard="1", cp="8", tp="1", pp="1", framework="torchtitan").shard == 0
+
+
+def test_deepspeed_of_which_nothing_is_said_shares_everything() -> None:
+    assert job(framework="DeepSpeed (HF)", zero_stage="").zero == 3
+    assert job(framework="DeepSpeed ZeRO-3", zero_stage="1").zero == 1
+
+
+def test_attention_of_old_deterministic_tests_is_not_fused_but_that_of_releases_is() -> None:
+    old = {"framework_version": "0.12.0 lts", "attention_impl": "auto"}
+    assert not job(**old).flash
+    assert job(**old, num_gpus="").flash
+    assert job(**old | {"framework_version": "0.16.0 lts"}).flash
+
+
+def test_what_was_taken_is_said() -> None:
+    blank = cells(micro_batch="", recompute="")
+    assert defaults(Row(2, blank, candidates(blank))) == "micro_batch 1 or 2; recompute none or selective or full"
