@@ -17,7 +17,7 @@ import strategy.base.budget
 import strategy.search.search
 from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.cost.measurement import CostKey, Features, Measurement
-from strategy.hardware.cluster import read_cluster
+from strategy.hardware.cluster_file import read_cluster
 from strategy.passes.training import Training
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
