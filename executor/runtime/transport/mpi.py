@@ -11,7 +11,7 @@ where ranks outnumber cores: there `pause` is a bare sched_yield at first, 3 to 
 shortest nap is 50 microseconds on Linux. With a core per rank it first polls on: whoever yields to a stranger's
 process waits out that one's time slice, some milliseconds, while its own message has long come. After a longer wait it
 naps, for a small share of the time that it has waited already: the core is then free for the ranks that are waited for,
-and what comes is seen at most that share later.
+or for strangers, and what comes is seen at most that share later.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 _INT_MAX = 2**31 - 1
 _PATIENCE_NS = 1_000_000
 """How long a rank with a core of its own polls before it gives way."""
-_AWAKE_NS = 2_000_000
-"""How long a rank polls and gives way before it naps."""
+_AWAKE_NS = {True: 2_000_000, False: 100_000}
+"""Whether it has one -> how long it polls and gives way before it naps."""
 _NAP_SHARE = 0.04
 """Of the time waited so far."""
 _LONGEST_NAP_NS = 1_000_000
@@ -134,7 +134,7 @@ class MpiTransport:
 
     def pause(self, idle_ns: int) -> None:
         """Poll on, offer the core to others or nap, by how long nothing has come."""
-        if idle_ns >= _AWAKE_NS:
+        if idle_ns >= _AWAKE_NS[self._roomy]:
             time.sleep(min(_LONGEST_NAP_NS, _NAP_SHARE * idle_ns) * 1e-9)
         elif not self._roomy or idle_ns >= _PATIENCE_NS:
             os.sched_yield()
