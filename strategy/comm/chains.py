@@ -40,7 +40,8 @@ class Boxing:
         Raises:
             SbpError: a side is no legal layout.
         """
-        return float(self.all_seconds(spec, (source,), (target,))[0, 0])
+        table, here, there = self._table_of(spec, source, target)
+        return float(table.seconds[here, there])
 
     def all_seconds(self, spec: TensorSpec, sources: Sequence[NdSbp], targets: Sequence[NdSbp]) -> Floats:
         """(sources, targets): `seconds` between several layouts."""
@@ -72,10 +73,7 @@ class Boxing:
         Raises:
             SbpError: no chain leads there, or a side is no legal layout.
         """
-        tables, ends = self._tables(spec), (_known(source), _known(target))
-        usual = all(layout in tables[_USUAL].index for layout in ends)
-        table = self._table_with(spec, tables, _USUAL if usual else _both(ends[0].beyond, ends[1].beyond))
-        here, there = (self._index(spec, table, layout) for layout in ends)
+        table, here, there = self._table_of(spec, source, target)
         if table.seconds[here, there] == math.inf:
             raise SbpError("no boxing leads there", got=f"{format_nd(source)} to {format_nd(target)} of {spec.shape}")
         steps = []
@@ -84,6 +82,20 @@ class Boxing:
             steps.append(table.steps[here, following])
             here = following
         return tuple(steps)
+
+    def _table_of(self, spec: TensorSpec, source: NdSbp, target: NdSbp) -> tuple[_Table, int, int]:
+        """The table that knows both layouts, and where they stand in it.
+
+        Raises:
+            SbpError: a side is no legal layout.
+        """
+        tables, before, after = self._tables(spec), _known(source), _known(target)
+        table = tables[_USUAL]
+        here, there = table.index.get(before, -1), table.index.get(after, -1)
+        if here < 0 or there < 0:
+            table = self._table_with(spec, tables, _both(before.beyond, after.beyond))
+            here, there = self._index(spec, table, before), self._index(spec, table, after)
+        return table, here, there
 
     def _index(self, spec: TensorSpec, table: _Table, layout: _Layout) -> int:
         """Where a layout stands in a table."""
