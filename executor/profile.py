@@ -19,7 +19,8 @@ from executor.data.text import VOCABULARY
 from executor.runtime.collectives import prepare
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Lane, Lanes, Transport, wait
-from strategy.comm.boxing import BoxingStep, boxing_task, transfer_task
+from strategy.comm.boxing import BoxingStep
+from strategy.comm.rank_parts import boxing_task, transfer_task
 from strategy.cost.cost import op_features, step_features, transfer_features
 from strategy.cost.measurement import Features, Measurement, summarise
 from strategy.graph.graph import Graph, Op

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import NoReturn
 
 from experiments.console import open_standard_streams, say, silence, write_out
+from experiments.exit_codes import EXIT_INTERRUPTED, EXIT_READER_GONE, EXIT_TERMINATED
 from experiments.gc_threshold import raised_gc_threshold
 from experiments.version import VERSION
 from strategy.base.errors import EnvironmentLacks, InputError, InternalError, RunError, SbplanError, did_you_mean
@@ -40,9 +41,6 @@ VERBS = {
     "doctor": "check this machine: what is there, what is missing",
 }
 
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
-EXIT_READER_GONE = 141
 
 ABORT_DELAY_S = 0.2  # mpiexec drops what a rank wrote just before an abort; by then it has passed it on
 

@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass
 from experiments.baselines import JOINT_BASELINES, JointBaseline, LayerPricing
 from experiments.joint_problems import QUOTAS, JointProblem, covered
 from experiments.prices import simulated_step
+from experiments.search_bench import OURS
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, OutOfTimeError, SbplanError
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.search.search import search
 from strategy.space.short_model import shortened
 
-OURS = "ours"
 ALIKE = 1e-4
 """By this part steps may differ and count as equal: parts are rounded one by one."""
 

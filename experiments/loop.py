@@ -22,6 +22,7 @@ from experiments.machine import local_cluster
 from experiments.prices import simulated_step
 from experiments.ranks import rank_argv
 from experiments.refinement import Observation, predict_s, refine_by
+from experiments.small_model import GLOBAL_BATCH, MODEL
 from strategy.base.budget import Budget
 from strategy.base.errors import RunError
 from strategy.base.files import read_json
@@ -41,8 +42,6 @@ from strategy.search.search import search
 from strategy.search.search_result import SearchResult
 from strategy.space.candidates import Request, space_log10
 
-MODEL = "gpt-tiny"
-GLOBAL_BATCH = 16
 WARM_UP_STEPS = 1
 """Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""
 RESAMPLES = 400

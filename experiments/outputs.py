@@ -13,6 +13,9 @@ from pathlib import Path
 
 from strategy.base.errors import InputError
 
+RUNS = Path("runs")
+"""The folder of the run store, in the working folder."""
+
 
 def check_output_path(path: Path | None, flag: str, *, new: bool = False) -> None:
     """Refuse a place where no file can be written; `new` refuses one that has a file already.

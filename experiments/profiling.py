@@ -15,12 +15,11 @@ from experiments.console import emit, say
 from experiments.machine import local_cluster
 from experiments.outputs import check_output_path
 from experiments.ranks import broadcast, mean, world
+from experiments.small_model import GLOBAL_BATCH, MODEL
 from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.hardware.cluster import Cluster, Device, Host, Link
 from strategy.models import find_model
 
-MODEL = "gpt-tiny"
-GLOBAL_BATCH = 16
 """The model and batch whose pieces give the sizes that are measured."""
 
 

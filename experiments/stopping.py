@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-EXIT_INTERRUPTED = 130
-EXIT_TERMINATED = 143
+from experiments.exit_codes import EXIT_INTERRUPTED, EXIT_TERMINATED
 
 
 @contextmanager

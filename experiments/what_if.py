@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from strategy.base.errors import InputError, did_you_mean, report
+from strategy.base.limits import LARGEST, LONGEST_ACT_S
 from strategy.base.units import parse_bandwidth, parse_compute, parse_seconds
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
@@ -22,9 +23,6 @@ from strategy.graph.ops import cost_class
 from strategy.graph.ops.traits import Movement
 from strategy.hardware.cluster import Cluster, of_groups
 from strategy.sbp.placement import Space
-
-LARGEST_RATE = 2.0**63
-LONGEST_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +48,11 @@ def _share(text: str, *, where: str) -> float:
 
 
 def _rate(part: str, name: str, parse: Callable[..., float], example: str) -> Field:
-    return Field(part, name, parse, example, 1.0, LARGEST_RATE)
+    return Field(part, name, parse, example, 1.0, LARGEST)
 
 
 def _time(part: str, name: str) -> Field:
-    return Field(part, name, parse_seconds, "5 us", 1e-12, LONGEST_S)
+    return Field(part, name, parse_seconds, "5 us", 1e-12, LONGEST_ACT_S)
 
 
 FIELDS: Mapping[str, Field] = {

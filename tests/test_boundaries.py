@@ -15,7 +15,7 @@ import pytest
 from executor.runtime.transport.base import HostArray, PendingTransfer
 from executor.runtime.transport.loopback import LoopbackTransport
 from executor.train import program_of
-from strategy.comm.boxing import sent_nbytes
+from strategy.comm.sent_bytes import sent_nbytes
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster
 from strategy.models.llama import LlamaConfig

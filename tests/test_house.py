@@ -474,6 +474,42 @@ def test_a_class_name_is_one_thing() -> None:
     assert {name for name, count in modules.items() if count > 1} == set(TWICE)
 
 
+CONSTANTS_TWICE: Mapping[str, str] = {
+    "FOLDS": "cuts of two sets of measurements, of jobs and of kernels",
+    "FORMAT": "versions of two file formats",
+    "INFINITE": "a certificate is checked without the code that found it",
+    "MIB": "a mebibyte: the simulator does not know of fits, nor fits of the simulator",
+    "MIDDLE": "which run of layers, and which layer of a short model",
+    "NAMED": "how many pins, and how many ranks, a message names",
+    "ONE": "a dim that is broadcast, and one that is summed away",
+    "POSITIVE": "from where the example operands of an op are drawn",
+    "ROUNDS": "of two searches",
+    "SCALAR": "the spec of an example operand",
+    "T": "a type variable",
+    "VERSION": "versions of two file formats",
+}
+"""A constant that stands with one name and value in several modules -> why it may."""
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and value, without a leading underscore."""
+    for node in tree.body:
+        match node:
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, ast.expr() as value):
+                if name.strip("_").isupper():
+                    yield name.strip("_"), ast.unparse(value)
+
+
+def test_a_constant_stands_once() -> None:
+    seen: set[tuple[str, str]] = set()
+    twice: set[str] = set()
+    for path in SOURCES:
+        own = set(constants(ast.parse(path.read_text())))
+        twice |= {name for name, _ in own & seen}
+        seen |= own
+    assert twice == set(CONSTANTS_TWICE)
+
+
 NOT_OUR_WORDS = {
     *("apart", "by_hand", "case", "cases", "chase", "draft", "flat", "garbage", "halves", "laid", "levels"),
     *("passed", "place", "placed", "sharing", "shares", "skip", "unlisted", "verdict"),

@@ -16,7 +16,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from strategy.base.errors import InputError
-from strategy.base.files import LARGEST
+from strategy.base.limits import LARGEST
 from strategy.sbp.tensor import Box, DType, Shape, box_shape
 
 MANIFEST = "manifest.json"

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from executor.op_validation.completeness import read_reasons, reason_for
-from executor.op_validation.pieces import Array
+from executor.op_validation.pieces import FLOOR, Array
 from executor.op_validation.subject import OneRank, Subject, as_piece, whole_box
 from executor.runtime.kernels.base import Kernels
 from strategy.base.errors import present
@@ -28,7 +28,6 @@ RELATIVE = 1e-4
 MOST_CELLS = 24
 """So many elements of an operand are differentiated one by one; of larger ones a random choice."""
 _STEP = 1e-6
-_FLOOR = 1e-3
 
 
 def gradient_problems(subject: Subject, kernels: Kernels, *, seed: int = 0) -> Iterator[str]:
@@ -148,7 +147,7 @@ def _compare(
         directions[-1].reshape(-1)[cell] = 1.0
     if subject.graph.values[subject.op.inputs[position]].spec.ragged is not None:
         directions = [direction * (operands[position] != 0) for direction in directions]
-    scale = max(float(np.abs(found).max()), _FLOOR)
+    scale = max(float(np.abs(found).max()), FLOOR)
     for direction in directions:
         wanted, given = slope(direction), float((found * direction).sum())
         reach = float(np.abs(direction).sum()) ** 0.5

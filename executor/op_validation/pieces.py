@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 8e-3, "bfloat16": 6e-2}
 """Largest error, relative to the largest element, by dtype."""
-_FLOOR = 1e-3
+FLOOR = 1e-3
 """Where all elements are smaller, errors are measured against this: terms of partial tensors are of the order of 1."""
 _NEUTRAL_SHARE = 0.25
 _LACKING_SHARE = 0.3
@@ -121,5 +121,5 @@ def error_of(found: Array, wanted: Array) -> float:
     with np.errstate(invalid="ignore", over="ignore"):
         error = float(np.max(np.abs(found[differs] - wanted[differs])))
     finite = np.abs(wanted[np.isfinite(wanted)])
-    largest = max(float(finite.max()) if finite.size else 0.0, _FLOOR)
+    largest = max(float(finite.max()) if finite.size else 0.0, FLOOR)
     return error / largest if math.isfinite(error) else math.inf

@@ -36,7 +36,7 @@ from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, combine
 from executor.runtime.ragged import prepare_rows
 from executor.runtime.transport.base import HostArray, Transport
 from strategy.base.errors import InternalError, present
-from strategy.comm.boxing import incoming, outgoing
+from strategy.comm.rank_parts import incoming, outgoing
 from strategy.graph.ops.base import Workspace
 from strategy.program.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp.ragged import Rows

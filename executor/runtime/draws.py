@@ -6,14 +6,11 @@ layout of a tensor holds the same numbers.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
+from strategy.graph.splitmix import counter_steps, mix
 from strategy.sbp.tensor import Box, box_shape
-
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 def uniform(seed: int, draw: int, box: Box) -> NDArray[np.float64]:
@@ -30,17 +27,9 @@ def normal(seed: int, draw: int, box: Box) -> NDArray[np.float64]:
 
 def _words(seed: int, draw: int, box: Box) -> NDArray[np.uint64]:
     """64 random bits per element: a round of splitmix64 for the draw and one for every coordinate."""
-    words: NDArray[np.uint64] = _mixed(np.full(1, seed % 2**64, np.uint64))
+    words: NDArray[np.uint64] = np.full(1, seed % 2**64, np.uint64)
+    mix(words, words.copy(), np)
     for begin, end in ((draw, draw + 1), *box):
-        steps = np.arange(begin + 1, end + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-        words = _mixed(words[..., None] + steps)
+        words = words[..., None] + counter_steps(begin, end, np)
+        mix(words, np.empty_like(words), np)
     return words.reshape(box_shape(box))
-
-
-def _mixed(z: NDArray[Any]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser, in place (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, figure 16)."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        z ^= z >> np.uint64(shift)
-        z *= np.uint64(factor)
-    z ^= z >> np.uint64(31)
-    return z

@@ -2,8 +2,8 @@
 
 Every movement is made twice. First every rank tells the others how many rows it has for each (8 bytes a message), then
 the rows go, in messages of exactly that length; where there are none, no message. Who gives what box to whom is what it
-is for arrays (`strategy.comm.boxing`), and what comes is added up by cell in rank order: pieces of the tensor do not
-meet, and terms add up, of which some may lack rows.
+is for arrays (`strategy.comm.rank_parts`), and what comes is added up by cell in rank order: pieces of the tensor do
+not meet, and terms add up, of which some may lack rows.
 
 With n rows to go, w bytes in the part of a row that goes, a message has n (8 + w) bytes. The receiver has room for the
 worst case and refuses more.
@@ -20,7 +20,7 @@ import numpy as np
 from executor.runtime.pieces import Requests, Start
 from executor.runtime.transport.base import HostArray, PendingTransfer, Transport, TransportError
 from strategy.base.errors import present
-from strategy.comm.boxing import incoming, outgoing
+from strategy.comm.rank_parts import incoming, outgoing
 from strategy.program.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp.ragged import Rows
 from strategy.sbp.sbp import balanced_split

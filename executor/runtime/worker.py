@@ -183,7 +183,7 @@ class Worker:
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads
-        moved_ns = 0
+        idle_since_ns = 0
         while protocol.remaining:
             moved = bool(self._flights) and self._poll()
             for stream in order:
@@ -192,13 +192,13 @@ class Worker:
                     moved = True
                     break
             if moved:
-                moved_ns = 0
+                idle_since_ns = 0
                 continue
-            self.transport.pause()
-            if moved_ns:
-                self._check_stall(moved_ns)
-            else:
-                moved_ns = perf_counter_ns()
+            now_ns = perf_counter_ns()
+            idle_since_ns = idle_since_ns or now_ns
+            self.transport.pause(now_ns - idle_since_ns)
+            if now_ns - idle_since_ns >= self._stall_ns:
+                raise self._stalled(now_ns - idle_since_ns)
 
     def _begin(self, stream: int) -> None:
         """Issue the act at the head of a stream and run it, or start its movements."""
@@ -283,10 +283,8 @@ class Worker:
         if self._hooks.on_step is not None:
             self._hooks.on_step(step, reports)
 
-    def _check_stall(self, moved_ns: int) -> None:
-        waited_ns = perf_counter_ns() - moved_ns
-        if waited_ns < self._stall_ns:
-            return
+    def _stalled(self, waited_ns: int) -> RankFault:
+        """What nothing has come of for so long."""
         waited = f"nothing happened for {waited_ns / 1e9:.1f} s"
         waits = [
             f"{self.program.actors[flight.act.actor].name} waits for {flight.request.describe()}"
@@ -295,12 +293,12 @@ class Worker:
         ]
         if waits:
             oldest = min(self._flights, key=lambda flight: flight.start_ns).act
-            raise self._fault(oldest.actor, oldest.number, f"{waited}: {'; '.join(waits)}")
+            return self._fault(oldest.actor, oldest.number, f"{waited}: {'; '.join(waits)}")
         protocol = self._protocol
         actor = next(a for s in protocol.streams for a in self.program.streams[s].sequence if protocol.unfinished(a))
         reasons = [f"{why}, of {self.program.actors[other].name}" for other, why in protocol.waits_for(actor)]
         wants = "; ".join(reasons) or "needs a piece that no actor writes"
-        raise self._fault(actor, protocol.issued[actor], f"{waited}: {wants}; was the program admitted?")
+        return self._fault(actor, protocol.issued[actor], f"{waited}: {wants}; was the program admitted?")
 
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
         step = (self._first_act[actor] + number) // self._acts_per_step[actor] + 1

@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from experiments.arguments import add_json, positive_int
-
-RUNS = Path("runs")
+from experiments.outputs import RUNS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

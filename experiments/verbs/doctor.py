@@ -189,7 +189,7 @@ def measured(path: Path | None) -> Cluster:
     from experiments.machine import find_machine
     from strategy.base.files import write_atomic
     from strategy.base.units import format_seconds
-    from strategy.hardware.cluster import write_cluster
+    from strategy.hardware.cluster_file import write_cluster
 
     cluster = find_machine("local")
     device, link = cluster.device, cluster.intra

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, gpu_range, positive_int, seconds, share, tokens
 from experiments.console import emit, say
+from experiments.exit_codes import EXIT_LIMIT
 from experiments.outputs import check_output_path, clean_stdout, make_folder
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError, InputError, OutOfTimeError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from strategy.search.search_result import SearchResult, Watch
     from strategy.space.candidates import Request
 
-EXIT_LIMIT = 4
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
 TIME_LIMIT_S = 50.0
 GAP = 0.01

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from experiments.arguments import add_json, positive_int, seconds
 from experiments.console import emit, say, write_out
+from experiments.exit_codes import EXIT_LIMIT
 from strategy.base.budget import Budget
 from strategy.base.errors import InfeasibleError
 from strategy.base.status import Status
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from strategy.ilp.problem import Problem
     from strategy.ilp.solve import Solution
 
-EXIT_LIMIT = 4
 
 PROGRESS_S = 1.0
 """Least time between two lines of progress."""

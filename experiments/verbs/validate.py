@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from experiments.arguments import add_json, seconds
 from experiments.console import emit, say
 from experiments.outputs import check_output_path
+from experiments.verbs.search import TIME_LIMIT_S
 from strategy.base.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from experiments.published.scores import Choice, Score
     from experiments.published.source_figure import SourceFigure
     from experiments.published.validation import Validation
-
-TIME_LIMIT_S = 50.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

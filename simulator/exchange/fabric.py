@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass, field
 
 from strategy.base.errors import InputError
+from strategy.base.units import GBIT_PER_S
 from strategy.closed_form.calibration import shipped
 from strategy.closed_form.collectives import CONSTANTS
 from strategy.closed_form.constants import nominal
 from strategy.hardware.cluster import Cluster
 from strategy.hardware.nccl import Algorithm, HopProtocol, Wire, tuning
 
-_GBIT = 1e9 / 8
 _TCP_HOP_S = 25e-6
 """One way between two virtual machines."""
-_TCP_FLOW = 7 * _GBIT
+_TCP_FLOW = 7 * GBIT_PER_S
 """Of one TCP connection: clouds hold it to 5 or 10 Gbit/s."""
 
 
@@ -101,20 +101,20 @@ class Fabric:
 
 def tcp_cloud(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabric:
     """Virtual machines with V100s on NVLink."""
-    nic = gbit_per_s * _GBIT * _reached()
+    nic = gbit_per_s * GBIT_PER_S * _reached()
     flow = min(_TCP_FLOW, nic)
     return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, flow, _hop_s(Wire.NVLINK), _TCP_HOP_S, slowdown=0.15)
 
 
 def rdma_nvlink(nodes: int, gbit_per_s: float, *, gpus_per_node: int = 8) -> Fabric:
     """V100s on NVLink, and RDMA, of which one connection takes all."""
-    nic = gbit_per_s * _GBIT * _reached()
+    nic = gbit_per_s * GBIT_PER_S * _reached()
     return Fabric(nodes, gpus_per_node, 130e9, 130e9, nic, nic, _hop_s(Wire.NVLINK), _hop_s(Wire.NETWORK))
 
 
 def rdma_pcie(nodes: int, gbit_per_s: float, *, gpus_per_node: int) -> Fabric:
     """GPUs under PCIe 3 x16 switches, and RoCE, of which one connection takes all."""
-    nic = gbit_per_s * _GBIT * _reached()
+    nic = gbit_per_s * GBIT_PER_S * _reached()
     return Fabric(nodes, gpus_per_node, 10e9, 5e9, nic, nic, _hop_s(Wire.PCIE), _hop_s(Wire.NETWORK))
 
 

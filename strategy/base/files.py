@@ -23,11 +23,6 @@ MAX_JSON_BYTES = 256 * 2**20
 MAX_JSON_VALUES = 16 * 10**6
 """Of a document, unpacked: so that a small file that unpacks to a huge one costs seconds, not the memory."""
 
-LARGEST = 2**63 - 1
-"""No whole number in a file of ours is larger."""
-LONGEST_S = 1e6
-"""No latency, and no time per FLOP or byte, is longer: sums of them stay finite."""
-
 LOCK_NAME = ".lock"
 _POLL_S = 0.05
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

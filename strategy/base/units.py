@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from strategy.base.errors import InputError
+from strategy.base.limits import LARGEST, LONGEST_ACT_S, LONGEST_S
 
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -21,15 +22,10 @@ BANDWIDTH_UNITS = {
 COMPUTE_UNITS = {f"{prefix}FLOP/s": scale for prefix, scale in _DECIMAL.items()}
 TIME_UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
+GBIT_PER_S = BANDWIDTH_UNITS["Gbit/s"]
+"""In bytes per second."""
+
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z/]+)\s*")
-
-
-LARGEST = float(2**63 - 1)
-"""No figure is larger, in bytes, or in bytes or FLOPs per second."""
-LONGEST_S = 1e9
-"""No time is longer: thirty years."""
-LONGEST_ACT_S = 1e6
-"""No act is longer, so that the clocks, in whole nanoseconds of 64 bits, can add thousands of them up."""
 
 
 def _parse(text: object, units: dict[str, float], *, where: str, example: str, least: float, most: float) -> float:

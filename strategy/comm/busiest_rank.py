@@ -25,8 +25,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.comm.boxing import BoxingStep, Ints, Pieces, StepTable, most_exchanged, most_sent_nbytes, replicas
+from strategy.comm.boxing import BoxingStep, Ints, StepTable
 from strategy.comm.hierarchical import nodes_of, span_of
+from strategy.comm.rank_parts import replicas
+from strategy.comm.sent_bytes import Pieces, most_exchanged, most_sent_nbytes
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, BoxingTask
 from strategy.sbp.placement import Placement

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.base.errors import InputError
-from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
+from strategy.base.files import read_json, write_atomic
+from strategy.base.limits import LARGEST, LONGEST_ACT_S
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
 from strategy.cost.measurement import CostKey, Features, Measurement, check_samples
@@ -321,7 +322,7 @@ def read_calibration(path: Path) -> Calibration:
         fitted = {_key(entry): _fitted_of(entry) for entry in content["fitted"]}
         if len(fitted) < len(content["fitted"]):
             raise ValueError("two entries of one kind")  # noqa: TRY301 - told like any other wrong key
-        overhead_s = _figure(content["act_overhead_s"], "act_overhead_s", LONGEST_S)
+        overhead_s = _figure(content["act_overhead_s"], "act_overhead_s", LONGEST_ACT_S)
         return Calibration(_text(content["cluster"], "cluster"), fitted, overhead_s)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError("a key is missing or wrong", where=str(path), got=str(error)) from error
@@ -333,7 +334,7 @@ def _key(entry: Mapping[str, Any]) -> CostKey:
 
 
 def _fitted_of(entry: Mapping[str, Any]) -> Fitted:
-    constants = {name: _figure(value, name, LONGEST_S) for name, value in entry["coefficients"].items()}
+    constants = {name: _figure(value, name, LONGEST_ACT_S) for name, value in entry["coefficients"].items()}
     points = tuple(map(_features, entry["points"]))
     if {point.key for point in points} != {_key(entry)}:
         raise ValueError(f"the points of {_key(entry)} are none, or of other kinds")
@@ -365,7 +366,7 @@ def read_measurements(path: Path) -> list[Measurement]:
     rows = []
     for number, entry in enumerate(content):
         try:
-            seconds = _figure(entry["seconds"], "seconds", LONGEST_S, least=SHORTEST_S)
+            seconds = _figure(entry["seconds"], "seconds", LONGEST_ACT_S, least=SHORTEST_S)
             samples, source = _whole(entry["samples"], "samples", 1), _text(entry["source"], "source")
             rows.append(Measurement(_features(entry["features"]), seconds, samples, source))
         except (KeyError, TypeError, ValueError) as error:

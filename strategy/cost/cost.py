@@ -26,7 +26,7 @@ import numpy.typing as npt
 from strategy.base.errors import InputError, present
 from strategy.base.identity import Identity
 from strategy.base.units import to_ns
-from strategy.comm.boxing import BoxingStep, transfer_task
+from strategy.comm.boxing import BoxingStep
 from strategy.comm.busiest_rank import (
     NodeGroups,
     busiest_position,
@@ -36,6 +36,7 @@ from strategy.comm.busiest_rank import (
     node_groups,
 )
 from strategy.comm.hierarchical import PARTS, box_size, span_of
+from strategy.comm.rank_parts import transfer_task
 from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, product_seconds
 from strategy.cost.measurement import CostKey, Features
 from strategy.graph.graph import Attr, Graph, Op

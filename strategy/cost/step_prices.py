@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from strategy.base.units import LONGEST_ACT_S, to_ns
+from strategy.base.limits import LONGEST_ACT_S
+from strategy.base.units import to_ns
 from strategy.comm.boxing import BoxingStep, Floats, Ints, Price, StepTable
 from strategy.comm.busiest_rank import NodeGroups, StepSizes, busiest_position, node_groups
 from strategy.comm.hierarchical import PARTS

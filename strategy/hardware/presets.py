@@ -15,7 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.hardware.cluster import Cluster, Device, Host, Link, read_cluster
+from strategy.base.units import GBIT_PER_S
+from strategy.hardware.cluster import Cluster, Device, Host, Link
+from strategy.hardware.cluster_file import read_cluster
 from strategy.hardware.devices import DEVICES, Generation, named_sheet
 
 _COUNT = re.compile("[0-9]{1,9}")
@@ -62,13 +64,12 @@ def _nodes_of(per_node: int, name: str, host: Host, *, nic: float = 0.0, fabric:
     return Cluster("", 1, per_node, device, Link(sheet.link_bytes_per_s, near), inter, host, fabric)
 
 
-_GBIT = 1e9 / 8
 PRESETS: Mapping[str, Cluster] = {
-    "dgx-1p": _nodes_of(8, "P100", _BROADWELL, nic=50 * _GBIT),
+    "dgx-1p": _nodes_of(8, "P100", _BROADWELL, nic=50 * GBIT_PER_S),
     "dgx-1": _nodes_of(8, "V100-32", _BROADWELL),
     "v100-ib100": _nodes_of(8, "V100-16", _BROADWELL),
-    "v100-vpc25": _nodes_of(8, "V100-16", _BROADWELL, nic=25 / 8 * _GBIT, fabric="tcp"),
-    "a100-opa": _nodes_of(8, "A100-80", _EPYC, nic=50 * _GBIT, fabric="omnipath"),
+    "v100-vpc25": _nodes_of(8, "V100-16", _BROADWELL, nic=25 / 8 * GBIT_PER_S, fabric="tcp"),
+    "a100-opa": _nodes_of(8, "A100-80", _EPYC, nic=50 * GBIT_PER_S, fabric="omnipath"),
     "dgx-a100-40": _nodes_of(8, "A100-40", _EPYC),
     "dgx-a100": _nodes_of(8, "A100-80", _EPYC),
     "dgx-h100": _nodes_of(8, "H100", _XEON),

@@ -27,16 +27,14 @@ from pathlib import Path
 import msgspec
 
 from strategy.base.errors import InputError
-from strategy.base.files import write_atomic
+from strategy.base.files import MAX_JSON_BYTES, MAX_JSON_VALUES, write_atomic
+from strategy.base.limits import LARGEST
 from strategy.ilp.problem import Edge, Node, Problem, Usage
 
 # Faults that one message spells out; the rest are counted.
 MAX_SHOWN = 5
-# Bytes of JSON, unpacked; numbers and lists in it. At the bounds, a problem takes less than 1 GB until it is checked.
-MAX_BYTES = 256 * 2**20
-MAX_NUMBERS = 16 * 10**6
+# Lists in a file, beside the limits of any JSON. At these bounds, a problem takes less than 1 GB until it is checked.
 MAX_LISTS = 2 * 10**6
-LARGEST = 2**63 - 1
 # How often a file has each key: `nodes`, `edges` and `problem` each have theirs once.
 _KEYS = {"problem": 1, "nodes": 2, "edges": 1, "intervals": 1, "costs": 2, "usages": 1, "name": 1, "usage_limit": 1}
 
@@ -140,7 +138,7 @@ def _unpacked(path: Path) -> bytes:
     text = io.BytesIO()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            while text.tell() <= MAX_BYTES and (piece := file.read(2**20)):
+            while text.tell() <= MAX_JSON_BYTES and (piece := file.read(2**20)):
                 text.write(piece)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"cannot be read: {error}", where=str(path), hint="is the file complete?") from error
@@ -150,9 +148,9 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _check_size(raw: bytes, path: Path) -> None:
-    if len(raw) > MAX_BYTES:
-        raise InputError("too long", where=str(path), expected=f"at most {MAX_BYTES} bytes of JSON")
-    for what, mark, most in (("lists", b"[", MAX_LISTS), ("numbers", b",", MAX_NUMBERS)):
+    if len(raw) > MAX_JSON_BYTES:
+        raise InputError("too long", where=str(path), expected=f"at most {MAX_JSON_BYTES} bytes of JSON")
+    for what, mark, most in (("lists", b"[", MAX_LISTS), ("numbers", b",", MAX_JSON_VALUES)):
         count = raw.count(mark)
         if count > most:
             raise InputError(f"too many {what}", where=str(path), got=count, expected=f"at most {most}")

@@ -11,7 +11,8 @@ import numpy as np
 from strategy.base.errors import SbpError
 from strategy.base.numbers import Numbers
 from strategy.base.units import to_ns
-from strategy.comm.boxing import Bools, Boxing, BoxingStep, Floats, Price, StepTable
+from strategy.comm.boxing import Bools, BoxingStep, Floats, Price, StepTable
+from strategy.comm.chains import Boxing
 from strategy.comm.hierarchical import by_node
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import all_to_ns, step_price

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strategy.base.compiled import in_place
+
 Integers = NDArray[np.int64]
+
+Row = Integers | list[int]
+"""Arrays for compiled code, lists for the interpreter."""
 
 Lives = Integers
 """When something is in use: rows [begin, end), in order, which do not overlap."""
 
-MANY = 1000
-"""Intervals that are worth a compiler, which takes longer to load than fewer take to be placed."""
+PAIRS_PER_TURN = 250
+"""Pairs of intervals that take the interpreter about as long as one turn of other loops (see `compiled`)."""
 
 ENDLESS = 2**62
 """No arena is so large."""
@@ -139,36 +143,29 @@ def _orders(spans: _Spans) -> Iterator[Integers]:
 def _placing(count: int, spans: _Spans) -> Callable[[Integers, int], Integers | None]:
     """Order of spans, and a size -> their offsets by first fit, if that takes less; compiled if there is much to do."""
     words = -(-count // WORD)
-    if len(spans.begins) >= MANY:
-        meet, fit = _compiled()
+    if _first_fit.pays(len(spans.begins) ** 2 // PAIRS_PER_TURN):
         met = np.zeros(count * words, np.int64)
-        meet(*spans.events(), np.zeros(words, np.int64), met)
+        _meet(*spans.events(), np.zeros(words, np.int64), met)
 
         def placed(order: Integers, size: int) -> Integers | None:
             offsets, *room = np.zeros((4, count), np.int64)
-            return offsets if fit(order, spans.nbytes, met, words, size, offsets, *room) else None
+            return offsets if _first_fit(order, spans.nbytes, met, words, size, offsets, *room) else None
 
         return placed
     rows = [0] * (count * words)
     events, begins = spans.events()
-    _meet(events.tolist(), begins.tolist(), [0] * words, rows)
+    _meet.interpreted(events.tolist(), begins.tolist(), [0] * words, rows)
 
     def placed_one_by_one(order: Integers, size: int) -> Integers | None:
         offsets, *room = [[0] * count for _ in range(4)]
-        fits = _first_fit(order.tolist(), spans.nbytes.tolist(), rows, words, size, offsets, *room)
-        return np.array(offsets, np.int64) if fits else None
+        lists = (order.tolist(), spans.nbytes.tolist(), rows)
+        return np.array(offsets, np.int64) if _first_fit.interpreted(*lists, words, size, offsets, *room) else None
 
     return placed_one_by_one
 
 
-@lru_cache
-def _compiled() -> tuple[Callable[..., None], Callable[..., bool]]:
-    from strategy.base.compiled import in_place
-
-    return in_place(_meet), in_place(_first_fit)
-
-
-def _meet(spans: Sequence[int], begins: Sequence[int], live: list[int], met: list[int]) -> None:
+@in_place
+def _meet(spans: Row, begins: Row, live: Row, met: Row) -> None:
     """Add to the set of every span those in use when it begins to be; of two that meet, one is in the other's set.
 
     `live` are those in use: bit b of word w is span w * WORD + b. `met` are so many words per span.
@@ -181,16 +178,17 @@ def _meet(spans: Sequence[int], begins: Sequence[int], live: list[int], met: lis
         live[span // WORD] ^= 1 << (span % WORD)
 
 
+@in_place
 def _first_fit(
-    order: Sequence[int],
-    nbytes: Sequence[int],
-    met: Sequence[int],
+    order: Row,
+    nbytes: Row,
+    met: Row,
     words: int,
     most: int,
-    offsets: list[int],
-    placed: list[int],
-    bottoms: list[int],
-    tops: list[int],
+    offsets: Row,
+    placed: Row,
+    bottoms: Row,
+    tops: Row,
 ) -> bool:
     """Place spans in turn, each at the lowest offset where it meets none that is there; whether all end below `most`.
 

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import present
 from strategy.base.numbers import Numbers
-from strategy.comm.boxing import boxing_task, group_part_nbytes, transfer_task
 from strategy.comm.hierarchical import box_size, by_node, nodes_of
+from strategy.comm.rank_parts import boxing_task, transfer_task
+from strategy.comm.sent_bytes import group_part_nbytes
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph
 from strategy.hardware.cluster import Cluster

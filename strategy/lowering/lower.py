@@ -35,8 +35,9 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import PlanError
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
-from strategy.comm.boxing import boxing_task, meeting_ranks, part_nbytes, transfer_task
 from strategy.comm.hierarchical import meets_inside, nodes_of
+from strategy.comm.rank_parts import boxing_task, meeting_ranks, transfer_task
+from strategy.comm.sent_bytes import part_nbytes
 from strategy.cost.cost import CostModel, expected, port_rates
 from strategy.cost.measurement import Features
 from strategy.graph.graph import Graph, Phase, Role

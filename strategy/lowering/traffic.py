@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strategy.comm.boxing import sent_nbytes
+from strategy.comm.sent_bytes import sent_nbytes
 from strategy.program.program import BoxingTask, Program, TransferTask
 
 

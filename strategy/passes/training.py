@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.base.files import LARGEST
+from strategy.base.limits import LARGEST
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Op, Phase, Role, Value, of_value
 from strategy.graph.ops import op_definition

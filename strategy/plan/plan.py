@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from strategy.base.errors import InputError, PlanError, SbplanError
-from strategy.base.files import LARGEST, LONGEST_S, read_json, write_atomic
+from strategy.base.files import read_json, write_atomic
+from strategy.base.limits import LARGEST, LONGEST_ACT_S
 from strategy.comm.boxing import BoxingStep
 from strategy.cost.cost import CostModel
 from strategy.cost.data_sheet import Coefficients
@@ -297,7 +298,7 @@ class _Reader:
             if name.endswith("_per_s"):
                 legal = 1.0 <= value <= LARGEST
             elif name.endswith("_s") or name.startswith("s_per_"):
-                legal = 0.0 <= value <= LONGEST_S
+                legal = 0.0 <= value <= LONGEST_ACT_S
             elif name.endswith("_speedup"):
                 legal = 1 / LARGEST <= value <= LARGEST
             elif name == "slowdown":
@@ -310,7 +311,7 @@ class _Reader:
     def seconds(self, value: Any, key: str) -> float:
         """A time that is neither negative nor endless."""
         found: float = self._scalar(value, "float", key)
-        if not 0.0 <= found <= LONGEST_S:
+        if not 0.0 <= found <= LONGEST_ACT_S:
             raise PlanError("a time out of range", where=f"{self.path}: {key}", got=value)
         return found
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from strategy.base.errors import InputError
-from strategy.base.files import LARGEST, read_json, write_atomic
+from strategy.base.files import read_json, write_atomic
+from strategy.base.limits import LARGEST
 from strategy.program.program import ActKind, Program
 
 VERSION = 1

@@ -24,16 +24,11 @@ import numpy as np
 from executor.runtime.collectives import prepare
 from executor.runtime.transport.base import HostArray, Transport, wait
 from executor.runtime.transport.loopback import SentMessage
-from strategy.comm.boxing import (
-    Boxing,
-    BoxingStep,
-    boxing_task,
-    layouts_of,
-    part_nbytes,
-    sent_nbytes,
-    transfer_task,
-)
+from strategy.comm.boxing import BoxingStep, layouts_of
+from strategy.comm.chains import Boxing
 from strategy.comm.hierarchical import PARTS, box_size, nodes_of
+from strategy.comm.rank_parts import boxing_task, transfer_task
+from strategy.comm.sent_bytes import part_nbytes, sent_nbytes
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import step_price
 from strategy.graph.ops.base import Workspace

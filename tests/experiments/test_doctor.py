@@ -13,7 +13,7 @@ from experiments.verbs import doctor
 from strategy.base.errors import EnvironmentLacks
 from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import Call
-from strategy.hardware.cluster import read_cluster
+from strategy.hardware.cluster_file import read_cluster
 from tests.experiments.conftest import Command
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.machine import Rates, find_machine, local_cluster, measure_rates, memory_bytes, num_cores
 from strategy.base.errors import InputError
-from strategy.hardware.cluster import read_cluster, write_cluster
+from strategy.hardware.cluster_file import read_cluster, write_cluster
 
 RATES = Rates(flop_per_s=1e11, memory_bytes_per_s=2e10, call_s=1e-6, message_s=2e-5)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.machine import Rates, local_cluster
-from experiments.profiling import MODEL
+from experiments.small_model import MODEL
 from strategy.cost.calibrate import read_calibration
 from strategy.cost.measurement import CostKey, Features
 from strategy.models import find_model

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +20,7 @@ import strategy.base.budget
 import strategy.search.search
 from strategy.cost.calibrate import calibrate, write_calibration
 from strategy.cost.measurement import CostKey, Features, Measurement
-from strategy.hardware.cluster import read_cluster
+from strategy.hardware.cluster_file import read_cluster
 from strategy.passes.training import Training
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
@@ -543,26 +546,33 @@ def test_what_is_too_large_or_too_short_ends_in_words(
 
 @pytest.mark.slow
 def test_a_signal_ends_it_with_the_best_plan(tmp_path: Path) -> None:
-    """What had no time has no bound of its own; the plan is whole."""
+    """What had no time has no bound of its own; the plan is whole. Progress says when there is something to keep."""
     out = tmp_path / "plan.json"
-    command = [
-        sys.executable,
-        "-m",
-        "experiments",
-        "search",
-        "llama2-70b",
-        "--cluster",
-        "dgx-h100:8",
-        "--global-batch",
-        "64",
-        "--out",
-        str(out),
-    ]
-    job = subprocess.Popen([*command, "--time-limit", "300"], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    time.sleep(15)
+    command = [sys.executable, "-m", "experiments", "search", "llama2-70b", "--cluster", "dgx-h200:8"]
+    command += ["--global-batch", "64", "--out", str(out), "--time-limit", "300"]
+    ours, theirs = os.openpty()
+    terminal = {**os.environ, "TERM": "xterm", "COLUMNS": "400"}
+    job = subprocess.Popen(command, cwd=ROOT, env=terminal, stderr=theirs)
+    os.close(theirs)
+    said = b"".join(until(ours, rb"best [0-9]"))
+    assert job.poll() is None, said
     job.send_signal(signal.SIGTERM)
-    _, said = job.communicate(timeout=120)
+    said += b"".join(until(ours, None))
+    job.wait(120)
+    os.close(ours)
     assert job.returncode == 143, said
     plan = read_plan(out)
     assert verify(plan) == []
     assert plan.claims.status == "limit"
+
+
+def until(terminal: int, pattern: bytes | None) -> Iterator[bytes]:
+    """What a process writes to a terminal, until it has written what matches, or has closed it."""
+    seen = b""
+    while pattern is None or not re.search(pattern, seen):
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # Linux says so that nobody writes any more
+            return
+        seen = seen[-100:] + piece
+        yield piece

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from strategy.comm.boxing import sent_nbytes
+from strategy.comm.sent_bytes import sent_nbytes
 from strategy.program.program import ActKind, Actor, BoxingTask, Program, Register, TransferTask
 from strategy.sbp.tensor import Box
 

@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategy.comm.boxing import BoxingStep, Floats, Price, StepTable, boxing_task, most_sent_nbytes
+from strategy.comm.boxing import BoxingStep, Floats, Price, StepTable
 from strategy.comm.hierarchical import PARTS, nodes_of, part_sizes
+from strategy.comm.rank_parts import boxing_task
+from strategy.comm.sent_bytes import most_sent_nbytes
 from strategy.cost.cost import CostModel
 from strategy.cost.measurement import Features
 from strategy.graph.signature import piece_specs

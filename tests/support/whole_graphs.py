@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from executor.op_validation.subject import draw_operand
 from strategy.base.errors import SbpError
-from strategy.comm.boxing import Boxing, BoxingStep
+from strategy.comm.boxing import BoxingStep
+from strategy.comm.chains import Boxing
 from strategy.cost.cost import CostModel
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Graph, Op, Phase, Role, Value

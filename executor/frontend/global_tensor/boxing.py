@@ -13,7 +13,7 @@ import numpy as np
 from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, empty_piece
 from executor.runtime.collectives import prepare
 from strategy.base.errors import present
-from strategy.comm.boxing import boxing_task, transfer_task
+from strategy.comm.rank_parts import boxing_task, transfer_task
 from strategy.graph.ops.base import Workspace
 from strategy.layout.layout import Home
 from strategy.program.program import ActKind

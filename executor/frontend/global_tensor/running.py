@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
-from executor.frontend.global_tensor.boxing import converted
+from executor.frontend.global_tensor.boxing import L, converted
 from executor.frontend.global_tensor.distributed_tensor import DistributedTensor, empty_piece
 from strategy.base.errors import GraphError
 from strategy.graph.builder import GraphBuilder
@@ -27,8 +26,6 @@ from strategy.sbp.tensor import Rate
 from strategy.space.deduce import Deduction, SignatureFit, pick
 
 _LABELS = tuple(str(number) for number in range(1, 9))
-
-L = TypeVar("L", bound=DistributedTensor)
 
 
 def run_op(kind: str, inputs: Sequence[L], attrs: Attrs) -> tuple[L, ...]:

@@ -125,8 +125,8 @@ class Transport(Protocol):
         """Wait until every rank is here."""
         ...
 
-    def pause(self) -> None:
-        """Give way, after a poll that found nothing; returns soon in any case."""
+    def pause(self, idle_ns: int) -> None:
+        """Give way, after polls that have found nothing for `idle_ns`; returns soon in any case."""
         ...
 
     def close(self) -> None:
@@ -144,10 +144,11 @@ def wait(request: PendingTransfer, transport: Transport, *, timeout_s: float = 6
     Raises:
         TransportError: it is not through after `timeout_s`, or failed.
     """
-    deadline = time.monotonic() + timeout_s
+    begin_ns = time.perf_counter_ns()
     while not request.test():
-        transport.pause()
-        if time.monotonic() > deadline:
+        idle_ns = time.perf_counter_ns() - begin_ns
+        transport.pause(idle_ns)
+        if idle_ns > timeout_s * 1e9:
             raise TransportError(f"rank {transport.rank} waited {timeout_s:g} s for {request.describe()}")
 
 

@@ -310,7 +310,7 @@ class LoopbackTransport:
         """Wait until every rank is here."""
         self._hub.barrier(self.rank)
 
-    def pause(self) -> None:
+    def pause(self, idle_ns: int) -> None:
         """Sleep until something has happened to this rank since the last pause of this thread."""
         thread, events, changed = threading.get_ident(), self._hub.events, self._hub.changed[self.rank]
         with changed:

@@ -7,9 +7,11 @@ Large messages. Everything is sent as bytes with 64-bit counts and displacements
 Open MPI 5); under an older library a buffer beyond 2^31 - 1 bytes is refused before it is sent.
 
 Polling. An MPI library moves messages only while it is called, so a worker that waits must poll, and must give way
-where ranks outnumber cores: there `pause` is a bare sched_yield, 3 to 20 times faster than sleeping, whose shortest nap
-is 50 microseconds on Linux. With a core per rank it first polls on: whoever yields to a stranger's process waits out
-that one's time slice, some milliseconds, while its own message has long come.
+where ranks outnumber cores: there `pause` is a bare sched_yield at first, 3 to 20 times faster than sleeping, whose
+shortest nap is 50 microseconds on Linux. With a core per rank it first polls on: whoever yields to a stranger's
+process waits out that one's time slice, some milliseconds, while its own message has long come. After a longer wait it
+naps, for a small share of the time that it has waited already: the core is then free for the ranks that are waited for,
+or for strangers, and what comes is seen at most that share later.
 """
 
 from __future__ import annotations
@@ -40,8 +42,11 @@ if TYPE_CHECKING:
 _INT_MAX = 2**31 - 1
 _PATIENCE_NS = 1_000_000
 """How long a rank with a core of its own polls before it gives way."""
-_AT_WORK_NS = 100_000
-"""A longer time between two pauses was spent on work: the wait has begun anew."""
+_AWAKE_NS = {True: 2_000_000, False: 100_000}
+"""Whether it has one -> how long it polls and gives way before it naps."""
+_NAP_SHARE = 0.04
+"""Of the time waited so far."""
+_LONGEST_NAP_NS = 1_000_000
 
 
 def load_mpi() -> ModuleType:
@@ -74,7 +79,6 @@ class MpiTransport:
         self._longest = _INT_MAX if MPI.Get_version() < (4, 0) else 2**63 - 1
         self._largest_tag: int = self._comm.Get_attr(MPI.TAG_UB) or 2**15 - 1
         self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
-        self._paused_ns = self._waits_since_ns = 0
         self._made = {lane: self._make(lane) for lane in sorted(set(lanes.values())) if self.rank in lane.group}
         self._lanes = {number: self._made[lane] for number, lane in lanes.items() if lane in self._made}
 
@@ -124,19 +128,16 @@ class MpiTransport:
     def barrier(self) -> None:
         """Wait until every rank is here, giving way meanwhile."""
         request = self._comm.Ibarrier()
+        begin_ns = time.perf_counter_ns()
         while not request.Test():
-            self.pause()
+            self.pause(time.perf_counter_ns() - begin_ns)
 
-    def pause(self) -> None:
-        """Offer the core to others, at once or after some patience."""
-        if self._roomy:
-            now_ns = time.perf_counter_ns()
-            if now_ns - self._paused_ns > _AT_WORK_NS:
-                self._waits_since_ns = now_ns
-            self._paused_ns = now_ns
-            if now_ns - self._waits_since_ns < _PATIENCE_NS:
-                return
-        os.sched_yield()
+    def pause(self, idle_ns: int) -> None:
+        """Poll on, offer the core to others or nap, by how long nothing has come."""
+        if idle_ns >= _AWAKE_NS[self._roomy]:
+            time.sleep(min(_LONGEST_NAP_NS, _NAP_SHARE * idle_ns) * 1e-9)
+        elif not self._roomy or idle_ns >= _PATIENCE_NS:
+            os.sched_yield()
 
     def close(self) -> None:
         """Free the communicators, all ranks together, after verifying that no message is left."""

@@ -197,6 +197,10 @@ def owner_signatures(inputs: Specs, outputs: Specs, updates: Specs, parts: int) 
     ]
 
 
+LETTERS = "abcdefgh"
+"""Names of dims for `split_letters`, where they have no better ones."""
+
+
 def split_letters(operands: Sequence[str], results: Sequence[str], *, skip: str = "") -> list[AxisSignature]:
     """Signatures of an einsum-like op: splitting a letter splits every tensor that has it.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import (
+    LETTERS,
     Array,
     AxisSignature,
     Call,
@@ -25,8 +26,6 @@ from strategy.graph.ops.base import (
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.traits import Gemm, PrecisionClass, Product, RecomputeClass
 from strategy.sbp.tensor import Shape, TensorSpec
-
-_LEADING = "abcdef"
 
 
 def _flags(attrs: Attrs) -> tuple[bool, bool]:
@@ -51,7 +50,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
 
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
-    lead = _LEADING[: len(inputs[0].shape) - 2]
+    lead = LETTERS[: len(inputs[0].shape) - 2]
     flip_a, flip_b = _flags(attrs)
     a, b = "km" if flip_a else "mk", "nk" if flip_b else "kn"
     return [*split_letters([lead + a, lead + b], [lead + "mn"]), linear_in([0], 2), linear_in([1], 2)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from strategy.base.errors import present
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import (
+    LETTERS,
     MAX,
     MIN,
     AxisSignature,
@@ -30,7 +31,6 @@ from strategy.graph.ops.on_rows import on_rows, ragged_spec, same_rows
 from strategy.sbp.sbp import Partial
 from strategy.sbp.tensor import DType, Shape, TensorSpec
 
-_LETTERS = "abcdefgh"
 _ONE = "-"
 """Stands for a dim along which an operand is broadcast."""
 
@@ -47,14 +47,14 @@ def broadcast_shape(operands: Sequence[Shape]) -> Shape | None:
 def broadcast_letters(operand: Shape, result: Shape) -> str:
     """The letters of an operand's dims among those of the result; dims that it is broadcast along have none."""
     offset = len(result) - len(operand)
-    pairs = zip(operand, result[offset:], _LETTERS[offset:], strict=False)
+    pairs = zip(operand, result[offset:], LETTERS[offset:], strict=False)
     return "".join(letter if size == wanted else _ONE for size, wanted, letter in pairs)
 
 
 def broadcast_signatures(inputs: Specs, result: Shape) -> list[AxisSignature]:
     """Every dim of the result split, and in the operands that have it."""
     operands = [broadcast_letters(spec.shape, result) for spec in inputs]
-    return split_letters(operands, [_LETTERS[: len(result)]], skip=_ONE)
+    return split_letters(operands, [LETTERS[: len(result)]], skip=_ONE)
 
 
 def summed_to(builder: GradientBuilder, label: str, grad: str, shape: Shape) -> str:

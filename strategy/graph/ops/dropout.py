@@ -32,29 +32,12 @@ from strategy.graph.ops.base import (
     picks_from,
 )
 from strategy.graph.ops.gradient import GradientBuilder
+from strategy.graph.splitmix import counter_steps, mix
 from strategy.sbp.tensor import Box, TensorSpec
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
 _WORD = 2**64
 _BLOCK = 2**14
 """Words that are drawn at once on the host: with what shifts them, 256 KiB."""
-
-
-def _mix(z: Array, shifted: Array, xp: ArrayModule) -> None:
-    """splitmix64's finaliser, in place on uint64 (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, fig. 16)."""
-    for bits, factor in ((30, _FIRST), (27, _SECOND)):
-        xp.right_shift(z, xp.uint64(bits), out=shifted)
-        z ^= shifted
-        z *= xp.uint64(factor)
-    xp.right_shift(z, xp.uint64(31), out=shifted)
-    z ^= shifted
-
-
-def _steps(begin: int, end: int, xp: ArrayModule) -> Array:
-    """What sets apart the coordinates of a dim."""
-    return xp.arange(begin + 1, end + 1, dtype=xp.uint64) * xp.uint64(_GOLDEN)
 
 
 def random_words(xp: ArrayModule, seed: int, act: int, box: Box, workspace: Workspace) -> Iterator[tuple[slice, Array]]:
@@ -67,19 +50,19 @@ def random_words(xp: ArrayModule, seed: int, act: int, box: Box, workspace: Work
         A range of rows, all dims but the last in one, and their words [rows, columns], until the next are asked for.
     """
     z = xp.full((1,), xp.uint64(seed), xp.uint64)
-    _mix(z, z.copy(), xp)
+    mix(z, z.copy(), xp)
     *before, last = ((act, act + 1), *box)
     for begin, end in before:
-        z = (z[:, None] + _steps(begin, end, xp)).reshape(-1)
-        _mix(z, z.copy(), xp)
-    steps = _steps(*last, xp)
+        z = (z[:, None] + counter_steps(begin, end, xp)).reshape(-1)
+        mix(z, z.copy(), xp)
+    steps = counter_steps(*last, xp)
     size = min(len(z), max(1, _BLOCK // len(steps))) if xp is np else len(z)
     room = [workspace.get(name, (size, len(steps)), "uint64") for name in ("words", "shifted")]
     for first in range(0, len(z), size):
         rows = z[first : first + size]
         words, shifted = (array[: len(rows)] for array in room)
         xp.add(rows[:, None], steps, out=words)
-        _mix(words, shifted, xp)
+        mix(words, shifted, xp)
         yield slice(first, first + len(rows)), words
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import (
+    LETTERS,
     AxisSignature,
     Call,
     Example,
@@ -26,11 +27,9 @@ from strategy.graph.ops.gradient import GradientBuilder
 from strategy.graph.ops.traits import Operands, PrecisionClass, Product, RecomputeClass
 from strategy.sbp.tensor import Shape, TensorSpec
 
-_LEADING = "abcdef"
-
 
 def _letters(rank: int) -> str:
-    return _LEADING[: rank - 1]
+    return LETTERS[: rank - 1]
 
 
 def _infer_nn(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:

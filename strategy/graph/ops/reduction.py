@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import (
+    LETTERS,
     MAX,
     MIN,
     AxisSignature,
@@ -32,7 +33,6 @@ from strategy.graph.ops.traits import PrecisionClass
 from strategy.sbp.sbp import P, Partial, Split
 from strategy.sbp.tensor import Shape, TensorSpec
 
-_LETTERS = "abcdefgh"
 _ONE = "-"
 _TERMS: Mapping[str, Partial] = {"reduce_sum": P, "reduce_mean": P, "reduce_max": MAX, "reduce_min": MIN}
 
@@ -57,7 +57,7 @@ def _infer(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...
 
 def _letters(dims: int, attrs: Attrs) -> tuple[str, str]:
     """Letters of the operand and of the result."""
-    axes, letters = ints_attr(attrs, "axes"), _LETTERS[:dims]
+    axes, letters = ints_attr(attrs, "axes"), LETTERS[:dims]
     gone = _ONE if int_attr(attrs, "keepdims") else ""
     return letters, "".join(gone if d in axes else letter for d, letter in enumerate(letters))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import (
+    LETTERS,
     AxisSignature,
     Call,
     Example,
@@ -21,8 +22,6 @@ from strategy.graph.ops.binary import broadcast_letters, broadcast_shape, summed
 from strategy.graph.ops.gradient import GradientBuilder
 from strategy.sbp.sbp import Split
 from strategy.sbp.tensor import Shape, TensorSpec
-
-_LETTERS = "abcdefgh"
 
 
 def dim_groups(source: Shape, target: Shape) -> Iterator[tuple[int, int]]:
@@ -111,7 +110,7 @@ def _infer_expand(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSp
 def _signatures_expand(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
     shape = outputs[0].shape
     operand = broadcast_letters(inputs[0].shape, shape)
-    return [*split_letters([operand], [_LETTERS[: len(shape)]], skip="-"), *picks_from((0,), 1)]
+    return [*split_letters([operand], [LETTERS[: len(shape)]], skip="-"), *picks_from((0,), 1)]
 
 
 def _run_expand(call: Call) -> None:

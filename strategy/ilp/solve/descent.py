@@ -16,9 +16,8 @@ from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.evaluate import cost_of, load_of
 from strategy.ilp.solve.packed_arrays import LEAST_FORBIDDEN, PackedArrays
+from strategy.ilp.solve.packed_joins import BIG
 
-# Above every sum of legal costs and weighted excesses.
-BIG = 1e300
 # By how much weights grow while nothing moves.
 FIRMER = 2.0
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from strategy.base.compiled import compiled
 from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.packed_arrays import PackedArrays
+from strategy.ilp.solve.packed_joins import BIG
 
 BoolArray = npt.NDArray[np.bool_]
-BIG = 1e300
 
 
 @compiled

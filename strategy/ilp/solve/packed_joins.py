@@ -33,7 +33,7 @@ from strategy.ilp.solve.core import FloatArray, IntArray
 from strategy.ilp.solve.joins import Join
 
 AXES = 4
-# Above every sum, forbidden ones included.
+# Above every sum of legal costs and weighted excesses, forbidden cells included.
 BIG = 1e300
 
 

@@ -12,7 +12,8 @@ import pytest
 from executor.op_validation.pieces import cut, join
 from executor.runtime.collectives import prepare
 from executor.runtime.transport.base import Transport, TransportError, wait
-from strategy.comm.boxing import BoxingStep, boxing_task, layouts_of, step_between, transfer_task
+from strategy.comm.boxing import BoxingStep, layouts_of, step_between
+from strategy.comm.rank_parts import boxing_task, transfer_task
 from strategy.cost.cost import CostModel
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Role, Value

@@ -6,9 +6,11 @@ import itertools
 
 import pytest
 
-from strategy.comm.boxing import boxing_task, layouts_of, most_sent_nbytes, step_between, transfer_task
+from strategy.comm.boxing import layouts_of, step_between
 from strategy.comm.busiest_rank import most_sent, most_transferred
 from strategy.comm.hierarchical import box_size
+from strategy.comm.rank_parts import boxing_task, transfer_task
+from strategy.comm.sent_bytes import most_sent_nbytes
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import Owner
 from strategy.sbp.tensor import DType, Shape, TensorSpec

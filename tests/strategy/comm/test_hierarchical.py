@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.units import to_ns
-from strategy.comm.boxing import boxing_task, part_nbytes, sent_nbytes, step_between
+from strategy.comm.boxing import step_between
 from strategy.comm.hierarchical import PARTS, NodeSpan, meets_inside, nodes_of, span_of
+from strategy.comm.rank_parts import boxing_task
+from strategy.comm.sent_bytes import part_nbytes, sent_nbytes
 from strategy.cost.cost import DEVICE, CostModel, port_name, port_rates, step_features
 from strategy.hardware.cluster import Cluster, Link
 from strategy.hardware.presets import find_cluster

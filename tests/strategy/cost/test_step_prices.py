@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from strategy.base.errors import InputError
-from strategy.base.units import LONGEST_ACT_S, to_ns
+from strategy.base.limits import LONGEST_ACT_S
+from strategy.base.units import to_ns
 from strategy.comm.boxing import layouts_of, steps_among
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import all_to_ns, step_price

@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 from strategy.base.units import to_ns
-from strategy.comm.boxing import Boxing, layouts_of, transfer_task
+from strategy.comm.boxing import layouts_of
+from strategy.comm.chains import Boxing
 from strategy.comm.hierarchical import box_size
+from strategy.comm.rank_parts import transfer_task
 from strategy.cost.cost import CostModel
 from strategy.cost.step_prices import step_price
 from strategy.hardware.presets import find_cluster

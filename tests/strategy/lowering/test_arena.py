@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from strategy.lowering.arena import MANY, Span, assign_offsets, usage
+from strategy.base.compiled import CompiledLoop
+from strategy.lowering.arena import Span, assign_offsets, usage
 
 
 def span(*lives: tuple[int, int], nbytes: int) -> Span:
@@ -67,11 +69,15 @@ def disjoint(spans: list[Span], offsets: list[int]) -> bool:
     return True
 
 
-def test_many_blocks_lie_where_the_definition_of_first_fit_puts_them() -> None:
-    """So many that they are placed by compiled code; largest first, each at the lowest offset that is free."""
+@pytest.mark.parametrize("compiled", [False, True])
+def test_many_blocks_lie_where_the_definition_of_first_fit_puts_them(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Largest first, each at the lowest offset that is free; by the interpreter and by compiled code."""
+    monkeypatch.setattr(CompiledLoop, "pays", lambda _loop, _turns: compiled)
     rng = random.Random(1)
     spans = []
-    for _ in range(MANY):
+    for _ in range(1000):
         first, gap = rng.randrange(900), rng.randint(1, 20)
         spans.append(span((first, first + 15), (first + 15 + gap, first + 40), nbytes=rng.randint(1, 50)))
     offsets, size = assign_offsets(spans)

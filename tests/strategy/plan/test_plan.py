@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from strategy.base.errors import InputError, PlanError
-from strategy.base.files import LARGEST, LONGEST_S
+from strategy.base.limits import LARGEST, LONGEST_ACT_S
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import INPUTS, Plan, digest, document, plan_text, read_plan, write_plan
@@ -186,11 +186,11 @@ def test_a_key_that_is_given_twice_is_refused(tmp_path: Path) -> None:
     ("place", "legal", "illegal"),
     [
         (("cluster", "device", "memory_bytes_per_s"), (1.0, 9e18), (0.99, 1e19)),
-        (("cluster", "device", "launch_s"), (0.0, LONGEST_S), (-1e-9, 1.01 * LONGEST_S)),
+        (("cluster", "device", "launch_s"), (0.0, LONGEST_ACT_S), (-1e-9, 1.01 * LONGEST_ACT_S)),
         (("cluster", "device", "bf16_speedup"), (1 / LARGEST, 9e18), (0.0, -1.0, 1e19)),
         (("cluster", "device", "slowdown"), (0.0, 0.99), (-0.01, 1.0)),
-        (("cluster", "host", "link_latency_s"), (0.0, LONGEST_S), (-1e-9, 1.01 * LONGEST_S)),
-        (("calibration", "act_overhead_s"), (0.0, LONGEST_S), (-1e-9, 1.01 * LONGEST_S)),
+        (("cluster", "host", "link_latency_s"), (0.0, LONGEST_ACT_S), (-1e-9, 1.01 * LONGEST_ACT_S)),
+        (("calibration", "act_overhead_s"), (0.0, LONGEST_ACT_S), (-1e-9, 1.01 * LONGEST_ACT_S)),
         (("memory_limit_bytes",), (LARGEST,), (LARGEST + 1, 0.5, True)),
     ],
     ids=lambda value: ".".join(value) if value and isinstance(value[0], str) else "",

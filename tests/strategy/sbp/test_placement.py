@@ -47,6 +47,8 @@ def test_groups_run_along_one_axis(mesh: Shape) -> None:
         ((0, 1), (2,), ("data", "tensor"), "one name and one size"),
         ((), (), (), "one name and one size"),
         ((), (0,), ("data",), "one name and one size"),
+        ((), (0, 2), ("data", "tensor"), "one name and one size"),
+        ((0, 1), (-1, -2), ("data", "tensor"), "one name and one size"),
         ((0, 1), (-2,), ("data",), "one name and one size"),
         ((0, 1, 2), (2,), ("data",), "mesh and devices disagree"),
         ((0, 1, 2), (2, 2), ("data", "tensor"), "mesh and devices disagree"),

@@ -196,7 +196,7 @@ def test_no_bound_of_a_box_is_above_a_proposal(model: Model, turns: bool, seed: 
     assert short is not None
     work, rng = least_work(request), random.Random(seed)
     groups = rng.sample(mesh_groups(request, work), 4)
-    refinement = Refinement(request, short, work, groups, Budget.of(60), None)
+    refinement = Refinement(request, short, work, groups, Budget.of(600), None)
     for box in refinement.boxes:
         while box.level < 4:
             before = len(refinement.known.proposals)
@@ -219,11 +219,11 @@ def test_what_boxes_take_over_is_below_their_own_proposals(seed: int) -> None:
     others = [replace(like, zero_stage=3, recompute=again) for again in (Recompute.NONE, Recompute.FULL)]
     few = [group for group in groups if group.configs[0] in {plain, *others}]
     assert len(few) == 3
-    alone = {group.configs[0]: Refinement(request, short, work, [group], Budget.of(60), None) for group in few}
+    alone = {group.configs[0]: Refinement(request, short, work, [group], Budget.of(600), None) for group in few}
     for refinement in alone.values():
         while refinement.boxes[0].level < 4:
             refinement.refine(refinement.boxes[0], math.inf)
-    taken = Refinement(request, short, work, few, Budget.of(60), None)
+    taken = Refinement(request, short, work, few, Budget.of(600), None)
     taken.cuts = alone[plain].cuts
     for box in taken.boxes:
         box.within, box.level = taken.cuts.within_of(box), 3
@@ -244,7 +244,7 @@ def test_no_bound_is_above_a_proposal_that_just_fits(seed: int) -> None:
     group = rng.choice([one for one in mesh_groups(request, work) if one.config.recompute is not Recompute.FULL])
 
     def refined(question: Request) -> Refinement:
-        found = Refinement(question, short, work, [group], Budget.of(60), None)
+        found = Refinement(question, short, work, [group], Budget.of(600), None)
         while found.boxes[0].level < 4 and math.isfinite(found.boxes[0].bound_ns):
             found.refine(found.boxes[0], math.inf)
         return found
