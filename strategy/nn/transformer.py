@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from strategy.nn.layers import Linear, attention, packed_attention, rotary, swiglu
+from strategy.nn.layers import Linear, attention, gated, packed_attention, rotary
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 
@@ -80,7 +80,7 @@ class GatedMlp(Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """[b, s, w] -> [b, s, w]."""
         (x,) = inputs
-        hidden: Tensor = self.down(swiglu(self.gate(x), self.up(x), "hidden"))
+        hidden: Tensor = self.down(gated(self.gate(x), self.up(x), "hidden"))
         return hidden
 
 
