@@ -169,7 +169,13 @@ def experts_of(config: DecoderConfig) -> Moe:
     """The mixture of experts of a layer."""
     c = config
     routing = Routing(
-        c.choices, c.router == Router.SIGMOID, c.normalised, c.routed_scale, c.groups, c.chosen_groups
+        c.choices,
+        sigmoid=c.router == Router.SIGMOID,
+        normalised=c.normalised,
+        scale=c.routed_scale,
+        groups=c.groups,
+        chosen_groups=c.chosen_groups,
+        balanced=c.balance > 0,
     )
     return Moe(
         c.width,
@@ -277,7 +283,7 @@ class Decoder(Module):
                 x, found = run(x)
                 balances += found if isinstance(found, list) else [] if found is None else [found]
         logits = self._logits(self.norm(x), ids)
-        if not balances or not c.balance:
+        if not balances:
             return cross_entropy(logits, labels)
         token_loss, count = cross_entropy(logits, labels, label="token_loss")
         balance = ids.tracer.apply("balance", "add_n", balances)[0]

@@ -32,6 +32,7 @@ class Routing:
         groups: experts lie in so many groups, one after another.
         chosen_groups: a token chooses among the experts of so many groups: of those with the best expert, or, by
             sigmoids, with the best two (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+        balanced: there is a balancing loss.
     """
 
     choices: int
@@ -40,6 +41,7 @@ class Routing:
     scale: float = 1.0
     groups: int = 1
     chosen_groups: int = 1
+    balanced: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,12 @@ class Routes:
     Attributes:
         weights: [g, s, k], the chosen experts' shares of a token.
         chosen: [g, s, k], the experts.
-        balance: [], the balancing loss, a sum over the tokens.
+        balance: [], the balancing loss, a sum over the tokens, if there is one.
     """
 
     weights: Tensor
     chosen: Tensor
-    balance: Tensor
+    balance: Tensor | None
 
 
 def route(odds: Tensor, routing: Routing) -> Routes:
@@ -65,21 +67,28 @@ def route(odds: Tensor, routing: Routing) -> Routes:
         routing: how experts are chosen.
     """
     allowed = odds if routing.chosen_groups == routing.groups else _of_best_groups(odds, routing)
-    best, chosen = odds.tracer.apply("top", "top_k", (allowed,), {"k": routing.choices}, labels=("experts",))
+    best, chosen = _top(allowed, "top", routing.choices)
     weights = best / best.sum(-1, keepdims=True) if routing.normalised else best
     if routing.scale != 1.0:
         weights = weights * routing.scale
+    if not routing.balanced:
+        return Routes(weights, chosen, None)
     counts = chosen.apply("demand", "moe_demand", attrs={"experts": odds.shape[2]})
     return Routes(weights, chosen, balance_loss(odds, counts, choices=routing.choices))
+
+
+def _top(x: Tensor, label: str, count: int) -> tuple[Tensor, Tensor]:
+    """The largest of the last dim, and where they were."""
+    best, places = x.tracer.apply(label, "top_k", (x,), {"k": count}, labels=("experts",))
+    return best, places
 
 
 def _of_best_groups(odds: Tensor, routing: Routing) -> Tensor:
     """The odds, zero outside of a token's best groups."""
     g, s, e = odds.shape
     by_group = odds.reshape("groups", (g, s, routing.groups, e // routing.groups))
-    best = by_group.apply("group_top", "top_k", attrs={"k": 2}).sum(-1) if routing.sigmoid else by_group.max(-1)
-    attrs = {"k": routing.chosen_groups}
-    chosen = odds.tracer.apply("top_groups", "top_k", (best,), attrs, labels=("groups",))[1]
+    best = _top(by_group, "group_top", 2)[0].sum(-1) if routing.sigmoid else by_group.max(-1)
+    _, chosen = _top(best, "top_groups", routing.chosen_groups)
     dtype = {"depth": routing.groups, "dtype": str(odds.spec.dtype)}
     mask = chosen.apply("group_mask", "one_hot", attrs=dtype).sum(2)
     allowed = by_group * mask.reshape("mask", (g, s, routing.groups, 1))
@@ -152,8 +161,11 @@ class Moe(Module):
         self.up_bias = Parameter((experts, hidden)) if bounded else None
         self.down_bias = Parameter((experts, width)) if bounded else None
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """[g, s, width] -> ([g, s, width], balancing loss []); groups are what capacity is counted in."""
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """[g, s, width] -> [g, s, width], and the balancing loss [] if there is one.
+
+        Groups are what capacity is counted in.
+        """
         (x,) = inputs
         logits = x.apply("logits", "matmul", self.parameter("router", x))
         if self.router_bias is not None:
