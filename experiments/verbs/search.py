@@ -260,9 +260,7 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
     request = Request(
         model_name=model_name(args.model),
         model=preset.model,
-        training=read_training(
-            args.global_batch or preset.global_batch, args.training, bf16=cluster.device.has_bf16
-        ),
+        training=read_training(args.global_batch or preset.global_batch, args.training, bf16=cluster.device.has_bf16),
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
         memory_limit_bytes=cluster.largest_memory_bytes,
         pins=pins,

@@ -7,8 +7,8 @@ which of the two they have (`sparse`). What repeats is a *period* of layers: one
     period   repeated `layers` times              58 times 1 with experts; Gemma 2: 21 times (window, all)
     after    what is left at the end              Gemma 3 with 26 layers: 4 times 6, and 2
 
-`windows` and `sparse` name them in this order: before, one period, after. The loss is the sum of the token losses, and a
-share of the balancing losses of all layers with experts.
+`windows` and `sparse` name them in this order: before, one period, after. The loss is the sum of the token losses, and
+a share of the balancing losses of all layers with experts.
 
 Rotary positions: Su et al. 2021 (arXiv:2104.09864). Grouped keys: Ainslie et al. 2023 (arXiv:2305.13245).
 """

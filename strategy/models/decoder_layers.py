@@ -32,9 +32,7 @@ def turned(config: DecoderConfig, x: Tensor, label: str, window: int) -> Tensor:
         return rotary(x, label, base=config.window_rotary_base)
     if not config.rotary_base:
         return x
-    return rotary(
-        x, label, base=config.rotary_base, frequencies=config.rotary_frequencies, scale=config.rotary_scale
-    )
+    return rotary(x, label, base=config.rotary_base, frequencies=config.rotary_frequencies, scale=config.rotary_scale)
 
 
 class Heads(Module):

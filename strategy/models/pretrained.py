@@ -6,9 +6,9 @@
     h.3.attn.c_attn.weight      layers.3.attn.qkv.weight
     ln_f.weight                 norm.weight
 
-is GPT-2's; names may be below `transformer.`, and both sides hold matrices as [in, out]. The columns of their projection
-are ordered (query, key, value), head, dim; ours head, (query, key, value), dim: so a split of ours keeps heads whole.
-What decoders are made of says `huggingface.weights`.
+is GPT-2's; names may be below `transformer.`, and both sides hold matrices as [in, out]. The columns of their
+projection are ordered (query, key, value), head, dim; ours head, (query, key, value), dim: so a split of ours keeps
+heads whole. What decoders are made of says `huggingface.weights`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 
 
 def open_pretrained(path: Path, model: Model) -> Pretrained:
-    """The weights of a file, of the files of an index, or of a folder; a GPT of a shorter context takes the first
-    positions.
+    """The weights of a file, of the files of an index, or of a folder.
+
+    A GPT of a shorter context takes the first positions.
 
     Raises:
         InputError: a file cannot be read, its tensors are not those of the model (every problem in one report), or no

@@ -268,8 +268,9 @@ def attention(
 ) -> Tensor:
     """Attention of q[b, s, h, d] over k[b, t, g, d], v[b, t, g, e], h a multiple of g: -> [b, s, h, e].
 
-    What sinks[h], window, scale and softcap are, the op says; 0 is none. Over split positions, queries are split and keys and values gathered, or positions exchanged for heads; see
-    `passes.ring_attention` for keys and values that go round a ring.
+    What sinks[h], window, scale and softcap are, the op says; 0 is none. Over split positions, queries are split and
+    keys and values gathered, or positions exchanged for heads; see `passes.ring_attention` for keys and values that go
+    round a ring.
     """
     more = tuple(operand for operand in (visible, sinks) if operand is not None)
     attrs = {**_heads(q, k, causal), **({} if sinks is None else {"sinks": 1})}

@@ -89,8 +89,8 @@ def _of_best_groups(odds: Tensor, routing: Routing) -> Tensor:
     by_group = odds.reshape("groups", (g, s, routing.groups, e // routing.groups))
     best = _top(by_group, "group_top", 2)[0].sum(-1) if routing.sigmoid else by_group.max(-1)
     _, chosen = _top(best, "top_groups", routing.chosen_groups)
-    dtype = {"depth": routing.groups, "dtype": str(odds.spec.dtype)}
-    mask = chosen.apply("group_mask", "one_hot", attrs=dtype).sum(2)
+    attrs: Attrs = {"depth": routing.groups, "dtype": str(odds.spec.dtype)}
+    mask = chosen.apply("group_mask", "one_hot", attrs=attrs).sum(2)
     allowed = by_group * mask.reshape("mask", (g, s, routing.groups, 1))
     return allowed.reshape("allowed", (g, s, e))
 
@@ -202,7 +202,9 @@ class Moe(Module):
 
         def product(x: Tensor, weight: str) -> Tensor:
             y = x.apply(f"{weight}_matmul", kind, self.parameter(weight, rows), attrs=attrs)
-            return y if not self.bounded else y.apply(f"{weight}_biased", "add_by_expert", self.parameter(f"{weight}_bias", rows))
+            if not self.bounded:
+                return y
+            return y.apply(f"{weight}_biased", "add_by_expert", self.parameter(f"{weight}_bias", rows))
 
         up = product(rows, "up")
         if self.bounded:

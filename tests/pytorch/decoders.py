@@ -40,7 +40,7 @@ _LATENT = {
     **_SIZES,
     **{"num_key_value_heads": 4, "first_k_dense_replace": 1, "kv_lora_rank": 8, "q_lora_rank": 6},
     **{"qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 5, "moe_intermediate_size": 6, "n_group": 4},
-    **{"topk_group": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "routed_scaling_factor": 2.0},
+    **{"topk_group": 2, "n_routed_experts": 8, "num_experts_per_tok": 3, "routed_scaling_factor": 2.0},
     "rope_scaling": {"type": "yarn", **_YARN, "mscale": 0.9, "mscale_all_dim": 0.7},
 }
 CONFIGS: dict[str, dict[str, Any]] = {

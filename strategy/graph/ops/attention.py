@@ -1,7 +1,7 @@
 """Attention over heads, packed or separate, grouped or not, causal or not; and its gradient.
 
-    attention       q[b, s, h, d], k[b, t, g, d], v[b, t, g, e]  or  qkv[b, s, g, h/g + 2, d];  (visible[b, t] or sinks[h])
-                    -> out[b, s, h, e], lse[b, h, s]
+    attention       q[b, s, h, d], k[b, t, g, d], v[b, t, g, e]  or  qkv[b, s, g, h/g + 2, d]
+                    (visible[b, t] or sinks[h]) -> out[b, s, h, e], lse[b, h, s]
     attention_grad  the same, out, lse, dout -> dq, dk, dv, (dsinks)  or  dqkv
 
 `heads` says what the operands are. The forward pass keeps only the log-sum-exp of every row; the backward pass

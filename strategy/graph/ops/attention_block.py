@@ -59,11 +59,11 @@ def _pairs(attrs: Attrs, rows: tuple[int, int], keys: tuple[int, int]) -> Iterat
     key_chunks = balanced_split(0, int_attr(attrs, "keys"), chunks)
     for chunk, held in enumerate(row_chunks):
         seen = (chunk + shift) % chunks
-        if causal and seen > chunk or window and held[0] - key_chunks[seen][1] + 1 >= window:
+        if (causal and seen > chunk) or (window and held[0] - key_chunks[seen][1] + 1 >= window):
             continue
         (low, high), (first, last) = _shared(held, rows), _shared(key_chunks[seen], keys)
         if low < high and first < last:
-            yield _Pair((low, high), (first, last), bool(window) or bool(causal) and shift == 0)
+            yield _Pair((low, high), (first, last), bool(window) or (bool(causal) and shift == 0))
 
 
 def _shared(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:

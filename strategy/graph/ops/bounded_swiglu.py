@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from strategy.graph.graph import Attrs
@@ -127,7 +128,7 @@ def _run_sum(call: Call) -> None:
     (rows,), (out,) = call.inputs, call.outputs
     out[...] = 0
     bounds = rows.expert_bounds().tolist()
-    for expert, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for expert, (begin, end) in enumerate(itertools.pairwise(bounds)):
         out[expert] = rows.rows[begin:end].sum(axis=0)
 
 

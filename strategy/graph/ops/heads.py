@@ -1,10 +1,10 @@
 """Heads: the operands of attention, whichever way they come, and how they may be split.
 
 Separate, they are q[b, s, h, d], k[b, t, g, d] and v[b, t, g, e]; query head i reads key head i // group, h = g group
-(Ainslie et al. 2023, arXiv:2305.13245); values may be of another width than keys. Packed, they are one qkv[b, s, g, group + 2, d]: the queries of one group and
-their key and value lie together, so that splitting the groups splits the projection's columns. After either there may
-be integers visible[b, t]: a key is hidden where it is zero, and, if `causal`, from the queries before it. Every query
-is to see some key.
+(Ainslie et al. 2023, arXiv:2305.13245); values may be of another width than keys. Packed, they are one
+qkv[b, s, g, group + 2, d]: the queries of one group and their key and value lie together, so that splitting the groups
+splits the projection's columns. After either there may be integers visible[b, t]: a key is hidden where it is zero,
+and, if `causal`, from the queries before it. Every query is to see some key.
 
 Behind separate operands there may be sinks[h], a score per head that takes its share of every soft-max and brings no
 value (Xiao et al. 2023, arXiv:2309.17453, as learned by gpt-oss). Attributes, each absent where it says nothing:
@@ -290,9 +290,7 @@ def _with_sinks(splits: list[HeadSplit]) -> list[HeadSplit]:
     found = []
     for split in splits:
         sinks, gradient = (Split(0), Split(0)) if split.rows == by_head else (B, P)
-        found.append(
-            HeadSplit((*split.operands, sinks), split.rows, split.statistics, (*split.gradients, gradient))
-        )
+        found.append(HeadSplit((*split.operands, sinks), split.rows, split.statistics, (*split.gradients, gradient)))
     return found
 
 

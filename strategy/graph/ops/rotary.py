@@ -6,7 +6,7 @@ Su et al. 2021 (arXiv:2104.09864), section 3.2.2; dims i and i + d/2 are a pair,
 gradient turns back (`reverse`). A rank finds its positions by its box.
 
     base         pair i turns by base^(-2i/d) per position
-    frequencies  instead: what every pair turns by; with fewer than d/2, the dims behind those that turn stay as they are
+    frequencies  instead: what every pair turns by; with fewer than d/2, the dims behind those that turn stay
     scale        what turns is multiplied by it (YaRN: Peng et al. 2023, arXiv:2309.00071, section 3.4); absent: 1
 """
 

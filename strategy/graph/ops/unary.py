@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, linear_in
@@ -98,11 +99,8 @@ def _gelu_slope(call: Call) -> None:
 
 def _erf(call: Call, x: Array) -> Array:
     """The error function, which the array modules leave to their SciPy."""
-    if call.xp.__name__ == "cupy":
-        from cupyx.scipy.special import erf
-    else:
-        from scipy.special import erf
-    found: Array = erf(x)
+    special = import_module("cupyx.scipy.special" if call.xp.__name__ == "cupy" else "scipy.special")
+    found: Array = special.erf(x)
     return found
 
 

@@ -1,8 +1,8 @@
 """Which layers repeat: of a list of kinds of layers, the part that a period makes up, and what is left at the ends.
 
-    d d d s s s s s s      before d d d, then 6 times s
-    w a w a w a            3 times (w a)
-    w w a w w a w          2 times (w w a), then w
+d d d s s s s s s      before d d d, then 6 times s
+w a w a w a            3 times (w a)
+w w a w w a w          2 times (w w a), then w
 """
 
 from __future__ import annotations

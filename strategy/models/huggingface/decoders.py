@@ -34,7 +34,8 @@ def dimensions(keys: Keys, sequence: int | None, *, tied: bool = False, epsilon:
     width = keys.size("hidden_size", most=MOST_WIDTH)
     heads = keys.size("num_attention_heads", most=MOST_WIDTH)
     if not keys.given("head_dim") and width % heads:
-        keys.wrong("num_attention_heads", "the width is no multiple of the heads", (width, heads), "another, or head_dim")
+        problem = "the width is no multiple of the heads"
+        keys.wrong("num_attention_heads", problem, (width, heads), "another number, or head_dim")
     context = keys.size("max_position_embeddings")
     return {
         "width": width,
@@ -81,12 +82,20 @@ def typed(keys: Keys, count: int, window: int, default: Sequence[bool]) -> list[
     return [window * (word == "sliding_attention") for word in keys.words("layer_types", count, LAYER_TYPES)]
 
 
-def positions(keys: Keys, fields: Fields, *, base: float = 10000.0, turning: int = 0, width: int = 0) -> Positions:
-    """How heads turn: `turning` elements of `width`, all of `head_width` unless given."""
+def positions(
+    keys: Keys, fields: Fields, *, base: float = 10000.0, turning: int = 0, width: int = 0, scaling: Keys | None = None
+) -> Positions:
+    """How heads turn: `turning` elements of `width`, all of `head_width` unless given; see `read_positions`."""
     width = width or fields["head_width"]
     context = keys.size("max_position_embeddings")
     return read_positions(
-        keys, width=width, turning=turning or width, context=context, sequence=fields["sequence"], base=base
+        keys,
+        width=width,
+        turning=turning or width,
+        context=context,
+        sequence=fields["sequence"],
+        base=base,
+        scaling=scaling,
     )
 
 

@@ -33,19 +33,19 @@ def _gemma(keys: Keys, sequence: int | None) -> Fields:
     scalar = keys.figure("query_pre_attn_scalar", 256.0, least=1e-6)
     fields |= {"qkv_bias": bias, "output_bias": bias, "norm_place": NormPlace.AROUND}
     fields |= {"embedding_scale": math.sqrt(fields["width"]), "score_scale": scalar**-0.5}
-    fields["score_cap"] = keys.figure("attn_logit_softcapping", 0.0)
-    fields["logit_cap"] = keys.figure("final_logit_softcapping", 0.0)
     keys.must_be("use_bidirectional_attention", False)
     return fields
 
 
+def _caps(keys: Keys, scores: float, logits: float) -> Fields:
+    """Bounds of scores and of logits, these unless given."""
+    names = ("attn_logit_softcapping", "final_logit_softcapping")
+    return {"score_cap": keys.cap(names[0], scores), "logit_cap": keys.cap(names[1], logits)}
+
+
 def gemma2(keys: Keys, sequence: int | None) -> Make:
     """Gemma2ForCausalLM: every other layer has a window, the first among them."""
-    if not keys.given("attn_logit_softcapping") and "attn_logit_softcapping" not in keys.content:
-        keys.content = {**keys.content, "attn_logit_softcapping": 50.0}
-    if not keys.given("final_logit_softcapping") and "final_logit_softcapping" not in keys.content:
-        keys.content = {**keys.content, "final_logit_softcapping": 30.0}
-    fields = _gemma(keys, sequence)
+    fields = _gemma(keys, sequence) | _caps(keys, 50.0, 30.0)
     count, window = depth(keys), keys.size("sliding_window", 4096)
     windows = typed(keys, count, window, [place % 2 == 0 for place in range(count)])
     kinds = [(window, False) for window in windows]
@@ -54,20 +54,21 @@ def gemma2(keys: Keys, sequence: int | None) -> Make:
 
 def gemma3_text(keys: Keys, sequence: int | None) -> Make:
     """Gemma3ForCausalLM: every sixth layer has no window."""
-    fields = _gemma(keys, sequence) | {"head_norm": HeadNorm.HEAD}
+    fields = _gemma(keys, sequence) | _caps(keys, 0.0, 0.0) | {"head_norm": HeadNorm.HEAD}
     count, window = depth(keys), keys.size("sliding_window", 4096)
     every = keys.size("sliding_window_pattern", keys.size("_sliding_window_pattern", 6))
     windows = typed(keys, count, window, [(place + 1) % every != 0 for place in range(count)])
     local = keys.figure("rope_local_base_freq", 10000.0, least=1.001)
-    newer = keys.content.get("rope_parameters")
-    if isinstance(newer, dict) and set(newer) == {"full_attention", "sliding_attention"}:
-        keys.content = {**keys.content, "rope_parameters": newer["full_attention"]}
-        inner = Keys(newer, f"{keys.where}: rope_parameters", keys.problems).inner("sliding_attention")
-        if inner is not None:
-            local = inner.figure("rope_theta", local, least=1.001)
-            inner.must_be("rope_type", "default")
-            inner.close()
-    found = positions(keys, fields, base=1000000.0)
+    by_type = keys.inner("rope_parameters")
+    whole = None if by_type is None else by_type.inner("full_attention")
+    sliding = None if by_type is None else by_type.inner("sliding_attention")
+    if sliding is not None:
+        local = sliding.figure("rope_theta", local, least=1.001)
+        sliding.must_be("rope_type", "default")
+        sliding.close()
+    if by_type is not None:
+        by_type.close()
+    found = positions(keys, fields, base=1000000.0, scaling=whole)
     kinds = [(window, False) for window in windows]
     return decoder(fields | turning(found) | {"window_rotary_base": local} | layers(kinds, fields["sequence"]))
 

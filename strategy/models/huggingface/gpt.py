@@ -1,7 +1,7 @@
 """GPT-2 and GPT-NeoX.
 
-    gpt2      learned positions, a tied head; our `GptConfig` says all of it, with an MLP of four times the width
-    gpt_neox  a part of every head turns; attention and MLP side by side, of norms of their own
+gpt2      learned positions, a tied head; our `GptConfig` says all of it, with an MLP of four times the width
+gpt_neox  a part of every head turns; attention and MLP side by side, of norms of their own
 """
 
 from __future__ import annotations

@@ -18,8 +18,16 @@ NOT_OF_THE_GRAPH = frozenset(
         *("torch_dtype", "dtype", "quantization_config", "initializer_range", "init_std", "is_decoder"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id", "decoder_start_token_id"),
         *("use_cache", "cache_implementation", "_attn_implementation", "gradient_checkpointing", "use_return_dict"),
-        *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict", "chunk_size_feed_forward"),
-        *("id2label", "label2id", "problem_type", "finetuning_task", "classifier_dropout", "summary_activation"),
+        *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict"),
+        *(
+            "chunk_size_feed_forward",
+            "id2label",
+            "label2id",
+            "problem_type",
+            "finetuning_task",
+            "classifier_dropout",
+            "summary_activation",
+        ),
         *("summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "n_special"),
         *("predict_special_tokens", "pretraining_tp", "ep_size", "initial_context_length"),
         *("original_max_position_embeddings", "interpolate_factor", "full_attn_mod", "n_ctx", "seq_aux"),
@@ -97,6 +105,10 @@ class Keys:
             self.wrong(key, "not a figure", found, f"a number from {least:g} to {most:g}")
             return min(max(1.0, least), most)
         return float(found)
+
+    def cap(self, key: str, default: float) -> float:
+        """A number above 0, the default where the key is missing; 0 where it is null."""
+        return self.figure(key, 0.0 if key in self.content else default)
 
     def figures(self, key: str, count: int) -> tuple[float, ...]:
         """A list of so many positive numbers."""

@@ -1,10 +1,10 @@
 """Llama and its kin: llama, mistral, qwen2, qwen3, phi3, olmo2.
 
-    mistral  looks back over a window
-    qwen2    biases of queries, keys and values
-    qwen3    a norm of every head of queries and keys
-    phi3     one matrix for queries, keys and values, one for both hidden layers: here they are several
-    olmo2    norms behind what they were before, and over all heads at once
+mistral  looks back over a window
+qwen2    biases of queries, keys and values
+qwen3    a norm of every head of queries and keys
+phi3     one matrix for queries, keys and values, one for both hidden layers: here they are several
+olmo2    norms behind what they were before, and over all heads at once
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Mixtures of experts: mixtral, qwen2_moe, qwen3_moe, gpt_oss, deepseek_v2, deepseek_v3.
 
-    qwen2_moe    an MLP that every token takes, weighed by a figure per token
-    gpt_oss      every other layer looks back over a window; sinks; biases everywhere, bounded gates
-    deepseek_v2  latent attention; an MLP that every token takes; experts in groups; an MLP alone in the first layers
-    deepseek_v3  as that, with sigmoids in place of the soft-max of the router
+qwen2_moe    an MLP that every token takes, weighed by a figure per token
+gpt_oss      every other layer looks back over a window; sinks; biases everywhere, bounded gates
+deepseek_v2  latent attention; an MLP that every token takes; experts in groups; an MLP alone in the first layers
+deepseek_v3  as that, with sigmoids in place of the soft-max of the router
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from strategy.models.huggingface.llama import qwen_windows
 def experts(keys: Keys, count: str, *, choices: int | None = None) -> Fields:
     """How many experts there are, how many a token chooses, and the share of the balancing loss."""
     many = keys.size(count, most=MOST_EXPERTS)
-    of_token = keys.size("num_experts_per_tok", most=MOST_EXPERTS) if choices is None else keys.size(
-        "num_experts_per_tok", choices, most=MOST_EXPERTS
-    )
+    default = {} if choices is None else {"default": choices}
+    of_token = keys.size("num_experts_per_tok", **default, most=MOST_EXPERTS)
     return {"experts": many, "choices": of_token, "balance": keys.figure("router_aux_loss_coef", 0.001)}
 
 
@@ -88,7 +87,7 @@ def qwen3_moe(keys: Keys, sequence: int | None) -> Make:
 
 def gpt_oss(keys: Keys, sequence: int | None) -> Make:
     """GptOssForCausalLM."""
-    fields = dimensions(keys, sequence, epsilon="rms_norm_eps") | experts(keys, "num_local_experts", choices=4)
+    fields = dimensions(keys, sequence) | experts(keys, "num_local_experts", choices=4)
     bias = keys.flag("attention_bias", True)
     fields |= {"expert_hidden": fields["hidden"], "qkv_bias": bias, "output_bias": bias, "sinks": True}
     fields |= {"router_bias": True, "expert_bias": True, "gate_limit": keys.figure("swiglu_limit", 7.0, least=1e-6)}
@@ -103,7 +102,8 @@ def gpt_oss(keys: Keys, sequence: int | None) -> Make:
 def _deepseek(keys: Keys, sequence: int | None) -> Fields:
     """What both have: latent attention, shared experts, and an MLP alone in the first layers."""
     fields = dimensions(keys, sequence)
-    still, turns = keys.size("qk_nope_head_dim", 128, most=MOST_WIDTH), keys.size("qk_rope_head_dim", 64, most=MOST_WIDTH)
+    still = keys.size("qk_nope_head_dim", 128, most=MOST_WIDTH)
+    turns = keys.size("qk_rope_head_dim", 64, most=MOST_WIDTH)
     bias = keys.flag("attention_bias", False)
     for key in ("head_dim", "mlp_bias", "qk_head_dim"):
         keys.read.add(key)
@@ -136,7 +136,7 @@ def _deepseek(keys: Keys, sequence: int | None) -> Fields:
     return fields | layers(kinds, fields["sequence"])
 
 
-def _groups(keys: Keys, fields: Fields) -> Fields:
+def _groups(keys: Keys) -> Fields:
     groups = keys.size("n_group", 1, most=MOST_EXPERTS)
     return {"groups": groups, "chosen_groups": keys.size("topk_group", groups, most=MOST_EXPERTS)}
 
@@ -144,7 +144,7 @@ def _groups(keys: Keys, fields: Fields) -> Fields:
 def deepseek_v2(keys: Keys, sequence: int | None) -> Make:
     """DeepseekV2ForCausalLM; the weights of experts are not made to sum to one, whatever `norm_topk_prob` says."""
     fields = _deepseek(keys, sequence) | {"normalised": False}
-    groups = _groups(keys, fields)
+    groups = _groups(keys)
     method = keys.word("topk_method", "greedy", {"greedy": "greedy", "group_limited_greedy": "groups"})
     keys.must_be("scoring_func", "softmax")
     keys.must_be("norm_topk_prob", False)
@@ -153,7 +153,7 @@ def deepseek_v2(keys: Keys, sequence: int | None) -> Make:
 
 def deepseek_v3(keys: Keys, sequence: int | None) -> Make:
     """DeepseekV3ForCausalLM; what corrects the choice of experts begins at zero, and is no parameter."""
-    fields = _deepseek(keys, sequence) | _groups(keys, {})
+    fields = _deepseek(keys, sequence) | _groups(keys)
     fields |= {"router": Router.SIGMOID, "normalised": keys.flag("norm_topk_prob", True)}
     keys.must_be("scoring_func", "sigmoid")
     keys.must_be("topk_method", "noaux_tc")

@@ -1,10 +1,10 @@
 """Rotary positions as configs say them: a base, and how the frequencies of its pairs are scaled for longer contexts.
 
-    linear    all divided by the factor (Chen et al. 2023, arXiv:2306.15595)
-    dynamic   a larger base, by how far the sample exceeds the context ("NTK-aware")
-    llama3    long waves divided by the factor, short ones kept (Dubey et al. 2024, arXiv:2407.21783)
-    yarn      as llama3 by a ramp over the pairs, and what turns is scaled (Peng et al. 2023, arXiv:2309.00071)
-    longrope  each divided by a factor of its own (Ding et al. 2024, arXiv:2402.13753)
+linear    all divided by the factor (Chen et al. 2023, arXiv:2306.15595)
+dynamic   a larger base, by how far the sample exceeds the context ("NTK-aware")
+llama3    long waves divided by the factor, short ones kept (Dubey et al. 2024, arXiv:2407.21783)
+yarn      as llama3 by a ramp over the pairs, and what turns is scaled (Peng et al. 2023, arXiv:2309.00071)
+longrope  each divided by a factor of its own (Ding et al. 2024, arXiv:2402.13753)
 """
 
 from __future__ import annotations
@@ -43,7 +43,16 @@ class Positions:
     score_scale: float = 1.0
 
 
-def read_positions(keys: Keys, *, width: int, turning: int, context: int, sequence: int, base: float) -> Positions:
+def read_positions(
+    keys: Keys,
+    *,
+    width: int,
+    turning: int,
+    context: int,
+    sequence: int,
+    base: float,
+    scaling: Keys | None = None,
+) -> Positions:
     """The positions of a config's heads.
 
     Args:
@@ -53,8 +62,9 @@ def read_positions(keys: Keys, *, width: int, turning: int, context: int, sequen
         context: of the config.
         sequence: of the samples.
         base: unless given.
+        scaling: the keys of what is scaled, where they are not those of `rope_parameters` or `rope_scaling`.
     """
-    newer = keys.inner("rope_parameters")
+    newer = scaling or keys.inner("rope_parameters")
     older = keys.inner("rope_scaling")
     if newer is not None and older is not None:
         keys.wrong("rope_scaling", "positions are given twice", "rope_parameters too", "one of them")

@@ -171,9 +171,7 @@ class _Files:
                 shape = (ends[3], c.width)
                 yield f"attn.{name}.weight", _rows(f"{fused}.weight", shape, _cut(ends[place], ends[place + 1]))
             else:
-                yield from self._linear(
-                    f"attn.{name}", f"{inner}.{name}_proj", sizes[place], c.width, bias=c.qkv_bias
-                )
+                yield from self._linear(f"attn.{name}", f"{inner}.{name}_proj", sizes[place], c.width, bias=c.qkv_bias)
         out = "dense" if self.neox else "o_proj"
         yield from self._linear("attn.proj", f"{inner}.{out}", c.width, c.heads * c.values, bias=c.output_bias)
         if c.head_norm != HeadNorm.NONE:
