@@ -25,7 +25,7 @@ from strategy.models.text import TextBatches
 from strategy.nn.module import Module
 
 
-class NormPlace(StrEnum):
+class NormPosition(StrEnum):
     """Where the norms of a layer are."""
 
     BEFORE = "before"
@@ -84,7 +84,7 @@ class DecoderConfig(TextBatches):
         window_rotary_base: of layers with a window, in place of the above; 0 is none of their own.
         layer_norm: norms have a mean and a bias; else they are RMS norms.
         epsilon: of norms.
-        norm_place, head_norm: see there.
+        norm_position, head_norm: see there.
         qkv_bias, output_bias, mlp_bias: which linear maps have one.
         score_scale: of products of queries and keys; 0 is 1 / sqrt(head_width).
         score_cap, logit_cap: bound of scores and of logits, cap tanh(x / cap); 0 is none.
@@ -130,7 +130,7 @@ class DecoderConfig(TextBatches):
     window_rotary_base: float = 0.0
     layer_norm: bool = False
     epsilon: float = 1e-5
-    norm_place: str = NormPlace.BEFORE
+    norm_position: str = NormPosition.BEFORE
     head_norm: str = HeadNorm.NONE
     qkv_bias: bool = False
     output_bias: bool = False
@@ -201,7 +201,7 @@ class DecoderConfig(TextBatches):
         if not 1 <= self.imbalance < math.inf:
             where = "decoder: imbalance"
             found.append(InputError("not a factor", where=where, got=self.imbalance, expected="finite and >= 1"))
-        words = {"norm_place": NormPlace, "head_norm": HeadNorm, "router": Router, "activation": ACTIVATIONS}
+        words = {"norm_position": NormPosition, "head_norm": HeadNorm, "router": Router, "activation": ACTIVATIONS}
         found += [
             InputError("unknown word", where=f"decoder: {name}", got=getattr(self, name), expected=", ".join(known))
             for name, known in words.items()
@@ -264,7 +264,7 @@ class DecoderConfig(TextBatches):
         return width * (2 if self.layer_norm else 1)
 
     def _layer_parameters(self, sparse: bool) -> int:
-        norms = (4 if self.norm_place == NormPlace.AROUND else 2) * self._norm_parameters(self.width)
+        norms = (4 if self.norm_position == NormPosition.AROUND else 2) * self._norm_parameters(self.width)
         return norms + self._attention_parameters() + (self._moe_parameters() if sparse else self._mlp_parameters())
 
     def _attention_parameters(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from strategy.models.decoder import DecoderConfig, HeadNorm, NormPlace, Router
+from strategy.models.decoder import DecoderConfig, HeadNorm, NormPosition, Router
 from strategy.nn.layers import Embedding, LayerNorm, Linear, RmsNorm, attention, gated, rotary
 from strategy.nn.losses import cross_entropy, joint_loss
 from strategy.nn.module import Layers, Module, Parameter
@@ -35,7 +35,7 @@ def turned(config: DecoderConfig, x: Tensor, label: str, window: int) -> Tensor:
     return rotary(x, label, base=config.rotary_base, frequencies=config.rotary_frequencies, scale=config.rotary_scale)
 
 
-class Heads(Module):
+class DecoderAttention(Module):
     """Self-attention of several heads of queries to one of keys and values."""
 
     def __init__(self, config: DecoderConfig, window: int) -> None:
@@ -83,7 +83,7 @@ def attended(c: DecoderConfig, q: Tensor, k: Tensor, v: Tensor, window: int, sin
     )
 
 
-class LatentHeads(Module):
+class LatentAttention(Module):
     """Attention by way of a latent that keys and values are made of (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     A head's query and key have a part that does not turn and `rotary_key` elements that do; of a key the latter are the
@@ -128,7 +128,7 @@ class LatentHeads(Module):
         return projected
 
 
-class Mlp(Module):
+class DecoderMlp(Module):
     """Two maps with an activation between, or a hidden layer that another one gates."""
 
     def __init__(self, config: DecoderConfig, hidden: int) -> None:
@@ -153,7 +153,7 @@ class SharedExpert(Module):
     """An MLP that every token takes, weighed by a figure per token or not."""
 
     def __init__(self, config: DecoderConfig) -> None:
-        self.mlp = Mlp(config, config.shared_hidden)
+        self.mlp = DecoderMlp(config, config.shared_hidden)
         self.share = Linear(config.width, 1, bias=False) if config.shared_gate else None
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -195,22 +195,22 @@ class DecoderLayer(Module):
 
     def __init__(self, config: DecoderConfig, window: int, sparse: bool) -> None:
         self.config = config
-        around = config.norm_place == NormPlace.AROUND
+        around = config.norm_position == NormPosition.AROUND
         self.norm1 = norm_of(config, config.width)
-        self.attn = (LatentHeads if config.key_latent else Heads)(config, window)
+        self.attn = (LatentAttention if config.key_latent else DecoderAttention)(config, window)
         self.norm1_after = norm_of(config, config.width) if around else None
         self.norm2 = norm_of(config, config.width)
-        self.mlp = None if sparse else Mlp(config, config.hidden)
+        self.mlp = None if sparse else DecoderMlp(config, config.hidden)
         self.moe = experts_of(config) if sparse else None
         self.shared = SharedExpert(config) if sparse and config.shared_hidden else None
         self.norm2_after = norm_of(config, config.width) if around else None
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """[b, s, w] -> [b, s, w], and the balancing loss [] of a layer with experts."""
-        x, place = inputs[0], self.config.norm_place
-        before = place != NormPlace.AFTER
+        x, place = inputs[0], self.config.norm_position
+        before = place != NormPosition.AFTER
         branch = self.attn(self.norm1(x) if before else x)
-        if place == NormPlace.PARALLEL:
+        if place == NormPosition.PARALLEL:
             branch, (out, balance) = x.apply("residual1", "add", branch), self._mixed(self.norm2(x))
             return branch.apply("residual2", "add", out), balance
         x = x.apply("residual1", "add", self._after(branch, self.norm1, self.norm1_after))
@@ -222,7 +222,7 @@ class DecoderLayer(Module):
         found: Tensor = branch
         if second is not None:
             found = second(branch)
-        elif self.config.norm_place == NormPlace.AFTER:
+        elif self.config.norm_position == NormPosition.AFTER:
             found = norm(branch)
         return found
 
@@ -237,7 +237,7 @@ class DecoderLayer(Module):
         return mixed, balance
 
 
-class LayerRun(Module):
+class LayerGroup(Module):
     """Layers one after another, which count as one repeated layer, or as none."""
 
     def __init__(self, members: Sequence[DecoderLayer]) -> None:
@@ -304,8 +304,8 @@ def _layers(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> list[De
     return [DecoderLayer(config, window, sparse) for window, sparse in kinds]
 
 
-def _run(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> LayerRun:
-    return LayerRun(_layers(config, kinds))
+def _run(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> LayerGroup:
+    return LayerGroup(_layers(config, kinds))
 
 
 def _period(config: DecoderConfig, kinds: Sequence[tuple[int, bool]]) -> Module:

@@ -25,7 +25,7 @@ from strategy.models.base import Model
 from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
 from strategy.models.huggingface.weights import decoder_recipes, left_out_of_decoders
-from strategy.models.tensor_files import Array, Held, Pretrained, Recipe, held_in, opened, tensor
+from strategy.models.tensor_files import Array, Pretrained, Recipe, StoredTensor, held_in, opened, tensor
 
 _OUTER = {"token": "wte.weight", "position": "wpe.weight", "norm.weight": "ln_f.weight", "norm.bias": "ln_f.bias"}
 _OF_A_LAYER = {
@@ -81,7 +81,7 @@ def _gpt(path: Path, model: GptConfig) -> Pretrained:
     return found
 
 
-def _check_tied(path: Path, held: Mapping[str, Held], token: str) -> None:
+def _check_tied(path: Path, held: Mapping[str, StoredTensor], token: str) -> None:
     """Refuse a head that is not the embedding, where ours is."""
     if _HEAD in held and not np.array_equal(tensor(held[_HEAD], _HEAD), tensor(held[token], token)):
         hint = "our head is tied to the embedding"

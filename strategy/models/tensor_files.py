@@ -20,7 +20,7 @@ _DTYPES = ("BF16", "F16", "F32", "F64")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredTensor:
     """One tensor of a file.
 
     Attributes:
@@ -80,7 +80,7 @@ def _plain(name: object) -> bool:
     return isinstance(name, str) and Path(name).name == name
 
 
-def held_in(path: Path) -> dict[str, Held]:
+def held_in(path: Path) -> dict[str, StoredTensor]:
     """Every tensor of the files that a path means.
 
     Raises:
@@ -88,7 +88,7 @@ def held_in(path: Path) -> dict[str, Held]:
     """
     from safetensors import SafetensorError, safe_open
 
-    found: dict[str, Held] = {}
+    found: dict[str, StoredTensor] = {}
     for one in files_of(path):
         try:
             with safe_open(one, framework="numpy") as file:
@@ -96,13 +96,13 @@ def held_in(path: Path) -> dict[str, Held]:
                     if name in found:
                         raise InputError("a tensor is there twice", where=f"{one}: {name}", got=str(found[name].path))
                     part = file.get_slice(name)
-                    found[name] = Held(one, tuple(part.get_shape()), part.get_dtype())
+                    found[name] = StoredTensor(one, tuple(part.get_shape()), part.get_dtype())
         except (OSError, SafetensorError) as error:
             raise InputError("the file cannot be read", where=str(one), got=str(error)) from error
     return found
 
 
-def tensor(held: Held, name: str) -> Array:
+def tensor(held: StoredTensor, name: str) -> Array:
     """The values of a tensor."""
     from safetensors import safe_open
 
@@ -120,7 +120,7 @@ class Pretrained(Mapping[str, Array]):
         recipes: our name -> how the parameter is made of them.
     """
 
-    held: Mapping[str, Held]
+    held: Mapping[str, StoredTensor]
     recipes: Mapping[str, Recipe]
 
     def __getitem__(self, name: str) -> Array:
@@ -135,7 +135,7 @@ class Pretrained(Mapping[str, Array]):
 
 
 def opened(
-    path: Path, held: Mapping[str, Held], recipes: Mapping[str, Recipe], left_out: Callable[[str], bool]
+    path: Path, held: Mapping[str, StoredTensor], recipes: Mapping[str, Recipe], left_out: Callable[[str], bool]
 ) -> Pretrained:
     """The parameters that recipes make of the tensors in files.
 

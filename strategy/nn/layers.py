@@ -231,12 +231,8 @@ def rotary(
         frequencies: in place of those of the base.
         scale: of what turns.
     """
-    attrs: dict[str, Attr] = {"base": base, "reverse": 0}
-    if frequencies:
-        attrs["frequencies"] = frequencies
-    if scale != 1.0:
-        attrs["scale"] = scale
-    return x.apply(label, "rotary", attrs=attrs)
+    given = _given(frequencies=frequencies, scale=0.0 if scale == 1.0 else scale)
+    return x.apply(label, "rotary", attrs={"base": base, "reverse": 0, **given})
 
 
 def gated(gate: Tensor, up: Tensor, label: str, *, activation: str = "silu") -> Tensor:
@@ -273,9 +269,13 @@ def attention(
     round a ring.
     """
     more = tuple(operand for operand in (visible, sinks) if operand is not None)
-    attrs = {**_heads(q, k, causal), **({} if sinks is None else {"sinks": 1})}
-    attrs |= {key: value for key, value in (("window", window), ("scale", scale), ("softcap", softcap)) if value}
-    return q.tracer.apply(label, "attention", (q, k, v, *more), attrs, ("lse",))[0]
+    given = _given(sinks=int(sinks is not None), window=window, scale=scale, softcap=softcap)
+    return q.tracer.apply(label, "attention", (q, k, v, *more), {**_heads(q, k, causal), **given}, ("lse",))[0]
+
+
+def _given(**attrs: Attr) -> Attrs:
+    """Attributes that say something."""
+    return {key: value for key, value in attrs.items() if value}
 
 
 def _heads(q: Tensor, k: Tensor, causal: bool) -> Attrs:

@@ -1,6 +1,7 @@
 """Under mpiexec: so many steps of the plans in the files that the arguments name, one after another, then compared.
 
-Comparisons are shared out. The first rank prints a line per plan, the stem of its file's name, and one per problem, the stem and the problem.
+Comparisons are shared out. The first rank prints a line per plan, the stem of its file's name, and one per problem,
+the stem and the problem.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ask transformers how many parameters the models of published configs have; it allocates none of them.
 
-    python -m tests.pytorch.parameter_counts     writes experiments/reference/huggingface/parameters.csv
+python -m tests.pytorch.parameter_counts     writes experiments/reference/huggingface/parameters.csv
 """
 
 from __future__ import annotations

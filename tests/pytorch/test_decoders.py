@@ -27,7 +27,7 @@ OFF: Mapping[str, tuple[dict[str, Any], ...]] = {
     "qwen2": ({"windows": (0, 0)}, {"qkv_bias": False}, {"tied": False}),
     "qwen3": ({"head_norm": "none"},),
     "phi3": ({"windows": (0,)}, {"rotary_frequencies": (), "rotary_width": 0}, {"rotary_scale": 1.0}),
-    "olmo2": ({"norm_place": "before"}, {"head_norm": "none"}),
+    "olmo2": ({"norm_position": "before"}, {"head_norm": "none"}),
     "mixtral": ({"choices": 1}, {"choices": 4}, {"windows": (0,)}),
     "qwen2_moe": ({"shared_hidden": 0, "shared_gate": False}, {"shared_gate": False}, {"normalised": True}),
     "qwen3_moe": ({"normalised": False}, {"head_norm": "none"}),
@@ -51,8 +51,8 @@ OFF: Mapping[str, tuple[dict[str, Any], ...]] = {
         *({"window_rotary_base": 0.0}, {"head_norm": "none"}, {"rotary_frequencies": ()}),
         {"windows": (0, 0, 0, 0)},
     ),
-    "gpt_neox": ({"norm_place": "before"}, {"activation": "gelu"}, {"rotary_frequencies": (), "rotary_width": 0}),
-    "gpt_neox_serial": ({"norm_place": "parallel"},),
+    "gpt_neox": ({"norm_position": "before"}, {"activation": "gelu"}, {"rotary_frequencies": (), "rotary_width": 0}),
+    "gpt_neox_serial": ({"norm_position": "parallel"},),
     "gpt2": (),
 }
 """Features that a family has, each as the description says it without."""

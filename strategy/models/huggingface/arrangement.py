@@ -17,7 +17,7 @@ LONGEST = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Arrangement:
+class LayerPattern:
     """Layers that do not repeat before and after those that do, `layers` times a period; kinds of each but repeats."""
 
     before: int
@@ -26,7 +26,7 @@ class Arrangement:
     kinds: tuple[Kind, ...]
 
 
-def arranged(kinds: Sequence[Kind]) -> Arrangement:
+def arranged(kinds: Sequence[Kind]) -> LayerPattern:
     """The arrangement with the shortest period and fewest layers outside of it, added up; of these the first."""
     count = len(kinds)
     best = min(
@@ -35,7 +35,7 @@ def arranged(kinds: Sequence[Kind]) -> Arrangement:
     )
     before, layers, period = best
     end = before + layers * period
-    return Arrangement(before, layers, count - end, (*kinds[: before + period], *kinds[end:]))
+    return LayerPattern(before, layers, count - end, (*kinds[: before + period], *kinds[end:]))
 
 
 def _longest(kinds: Sequence[Kind], period: int) -> tuple[int, int, int]:

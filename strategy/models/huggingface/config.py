@@ -55,14 +55,14 @@ def read_config(text: str, *, sequence: int | None = None) -> Preset:
     content = read_json(path)
     if not isinstance(content, dict):
         raise InputError("not a config", where=str(path), got=type(content).__name__, expected="a JSON object")
-    kind = content.get("model_type")
-    if not isinstance(kind, str) or kind not in TABLES:
-        hint = did_you_mean(kind, TABLES) if isinstance(kind, str) else ""
-        expected = ", ".join(sorted(TABLES))
+    family = content.get("model_type")
+    if not isinstance(family, str) or family not in TABLES:
+        near = did_you_mean(family, TABLES) if isinstance(family, str) else ""
+        hint, expected = near if near.startswith("did you mean") else "", ", ".join(sorted(TABLES))
         where = f"{path}: model_type"
-        raise InputError("no such family of models is known", where=where, got=kind, expected=expected, hint=hint)
+        raise InputError("no such family of models is known", where=where, got=family, expected=expected, hint=hint)
     keys = Keys(content, str(path))
-    make = TABLES[kind](keys, sequence)
+    make = TABLES[family](keys, sequence)
     keys.close(ignored=IGNORED)
     keys.report()
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from strategy.models.decoder import HeadNorm, NormPlace
+from strategy.models.decoder import HeadNorm, NormPosition
 from strategy.models.huggingface.decoders import (
     ACTIVATIONS,
     Fields,
@@ -31,7 +31,7 @@ def _gemma(keys: Keys, sequence: int | None) -> Fields:
     fields["head_width"] = keys.size("head_dim", 256)
     bias = keys.flag("attention_bias", False)
     scalar = keys.figure("query_pre_attn_scalar", 256.0, least=1e-6)
-    fields |= {"qkv_bias": bias, "output_bias": bias, "norm_place": NormPlace.AROUND}
+    fields |= {"qkv_bias": bias, "output_bias": bias, "norm_position": NormPosition.AROUND}
     fields |= {"embedding_scale": math.sqrt(fields["width"]), "score_scale": scalar**-0.5}
     keys.must_be("use_bidirectional_attention", False)
     return fields

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from strategy.models.decoder import NormPlace
+from strategy.models.decoder import NormPosition
 from strategy.models.gpt import GptConfig
 from strategy.models.huggingface.decoders import (
     ACTIVATIONS,
@@ -52,7 +52,7 @@ def gpt_neox(keys: Keys, sequence: int | None) -> Make:
     keys.must_be("num_key_value_heads", fields["heads"])
     bias, parallel = keys.flag("attention_bias", True), keys.flag("use_parallel_residual", True)
     fields |= {"layer_norm": True, "gated": False, "mlp_bias": True, "qkv_bias": bias, "output_bias": bias}
-    fields["norm_place"] = NormPlace.PARALLEL if parallel else NormPlace.BEFORE
+    fields["norm_position"] = NormPosition.PARALLEL if parallel else NormPosition.BEFORE
     turned = share_of_heads(keys, "rotary_pct", 0.25, fields["head_width"])
     base = keys.figure("rotary_emb_base", 10000.0, least=1.001)
     context = keys.size("max_position_embeddings")

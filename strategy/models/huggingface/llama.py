@@ -9,7 +9,7 @@ olmo2    norms behind what they were before, and over all heads at once
 
 from __future__ import annotations
 
-from strategy.models.decoder import HeadNorm, NormPlace
+from strategy.models.decoder import HeadNorm, NormPosition
 from strategy.models.huggingface.decoders import (
     Make,
     alike,
@@ -82,7 +82,7 @@ def olmo2(keys: Keys, sequence: int | None) -> Make:
     fields = dimensions(keys, sequence)
     bias = keys.flag("attention_bias", False)
     fields |= {"qkv_bias": bias, "output_bias": bias}
-    fields |= {"norm_place": NormPlace.AFTER, "head_norm": HeadNorm.WHOLE}
+    fields |= {"norm_position": NormPosition.AFTER, "head_norm": HeadNorm.WHOLE}
     return decoder(fields | turning(positions(keys, fields)) | alike(keys, fields))
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.models.decoder import DecoderConfig, HeadNorm, NormPlace
+from strategy.models.decoder import DecoderConfig, HeadNorm, NormPosition
 from strategy.models.tensor_files import Array, Recipe
 from strategy.sbp.tensor import Shape
 
@@ -130,7 +130,7 @@ class _Files:
 
     def norm(self, ours: str, theirs: str, width: int) -> Named:
         """A gain, and a bias if there is one."""
-        if self.config.norm_place == NormPlace.AROUND:
+        if self.config.norm_position == NormPosition.AROUND:
             source = ((f"{theirs}.weight", (width,)),)
             yield f"{ours}.weight", Recipe(source, lambda found: found[0].astype(np.float32) + np.float32(1))
         else:
@@ -140,12 +140,12 @@ class _Files:
 
     def _norms(self, theirs: str) -> Named:
         names = {
-            NormPlace.AFTER: ("post_attention_layernorm", "post_feedforward_layernorm"),
-            NormPlace.AROUND: ("input_layernorm", "pre_feedforward_layernorm"),
-        }.get(NormPlace(self.config.norm_place), ("input_layernorm", "post_attention_layernorm"))
+            NormPosition.AFTER: ("post_attention_layernorm", "post_feedforward_layernorm"),
+            NormPosition.AROUND: ("input_layernorm", "pre_feedforward_layernorm"),
+        }.get(NormPosition(self.config.norm_position), ("input_layernorm", "post_attention_layernorm"))
         for ours, name in zip(("norm1", "norm2"), names, strict=True):
             yield from self.norm(ours, f"{theirs}.{name}", self.config.width)
-        if self.config.norm_place == NormPlace.AROUND:
+        if self.config.norm_position == NormPosition.AROUND:
             yield from self.norm("norm1_after", f"{theirs}.post_attention_layernorm", self.config.width)
             yield from self.norm("norm2_after", f"{theirs}.post_feedforward_layernorm", self.config.width)
 
