@@ -43,8 +43,7 @@ def find_preset(name: str, *, sequence: int | None = None) -> Preset:
     if name not in PRESETS and is_config(name):
         return read_config(name, sequence=sequence)
     if name not in PRESETS:
-        expected = "a preset, or a folder with a config.json"
-        raise InputError("unknown model", got=name, expected=expected, hint=did_you_mean(name, PRESETS))
+        raise InputError("unknown model", got=name, hint=did_you_mean(name, PRESETS))
     found = PRESETS[name]
     if sequence is None:
         return found

@@ -109,6 +109,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 for _name, _content in CONFIGS.items():
     _content["model_type"] = _name
+CONFIGS["llama_dynamic"] = {
+    **{**_SIZES, "model_type": "llama", "max_position_embeddings": 8},
+    "rope_scaling": {"type": "dynamic", "factor": 3.0},
+}
 CONFIGS["gpt_neox_serial"] = {**CONFIGS["gpt_neox"], "use_parallel_residual": False}
 for _content in CONFIGS.values():
     if _content.get("num_key_value_heads", 1) is None:

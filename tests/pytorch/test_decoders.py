@@ -23,6 +23,7 @@ WITHIN = 1e-5
 """Of the largest logit, or of 1: in float32 on both sides."""
 OFF: Mapping[str, tuple[dict[str, Any], ...]] = {
     "llama": ({"rotary_frequencies": ()}, {"rotary_base": 0.0}, {"mlp_bias": False}, {"qkv_bias": False}),
+    "llama_dynamic": ({"rotary_frequencies": ()},),
     "mistral": ({"windows": (0,)},),
     "qwen2": ({"windows": (0, 0)}, {"qkv_bias": False}, {"tied": False}),
     "qwen3": ({"head_norm": "none"},),
