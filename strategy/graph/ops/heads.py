@@ -176,7 +176,7 @@ def masked_scores(call: Call, heads: Heads, q: Array, k: Array, slope: Array | N
     if heads.causal:
         s = heads.q.shape[1]
         by_query = scores.reshape(b, n, rows // s, s, t)
-        name = f"future {heads.first_query - heads.first_key}"
+        name = f"unseen {heads.first_query - heads.first_key} {s} {t}"
         by_query += call.workspace.constant(name, (s, t), q.dtype, lambda: _unseen(call, heads, s, t))
     if heads.visible is not None:
         scores += xp.where(heads.visible == 0, HIDDEN, 0.0).astype(q.dtype)[:, None, None, :]
