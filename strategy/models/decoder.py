@@ -23,6 +23,7 @@ from strategy.base.errors import InputError, report
 from strategy.models.base import Family
 from strategy.models.text import TextBatches
 from strategy.nn.module import Module
+from strategy.nn.transformer import ACTIVATIONS
 
 
 class NormPosition(StrEnum):
@@ -55,7 +56,6 @@ class Router(StrEnum):
     SIGMOID = "sigmoid"
 
 
-ACTIVATIONS = ("silu", "gelu", "gelu_exact", "relu")
 _SIZES = ("layers", "width", "heads", "key_heads", "head_width", "hidden", "sequence", "vocabulary")
 _COUNTS = (
     *("before", "after", "experts", "choices", "expert_hidden", "shared_hidden", "rotary_width"),

@@ -14,19 +14,24 @@ REFERENCE = Path(__file__).parents[2] / "experiments" / "reference" / "huggingfa
 COUNTS = REFERENCE / "parameters.csv"
 
 
+TRAINED = {"bert": "BertForPreTraining", "vit": "ViTForImageClassification"}
+"""Of families whose configs are published for what comes after training."""
+
+
 def configs() -> dict[str, Path]:
     """Every published config, by name."""
     return {path.stem: path for path in sorted((REFERENCE / "configs").glob("*.json"))}
 
 
 def count(content: dict[str, Any]) -> tuple[str, int]:
-    """Class and parameters of the model of a config; of a model of texts and images, those of the text's."""
+    """Class and parameters of the model that is trained of a config: of texts and images, the texts' alone."""
     import torch
     import transformers
 
     given = {key: value for key, value in content.items() if key != "quantization_config"}
     config = transformers.AutoConfig.for_model(**given)
-    kind = getattr(transformers, content["architectures"][0])
+    trained = TRAINED.get(content["model_type"], content["architectures"][0])
+    kind = getattr(transformers, trained)
     if "text_config" in content:
         config, kind = config.text_config, transformers.Gemma3ForCausalLM
     with torch.device("meta"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from strategy.base.errors import InputError, did_you_mean
 from strategy.base.files import read_json
 from strategy.models.base import Model, Preset
-from strategy.models.huggingface import gemma, gpt, llama, mixtures
+from strategy.models.huggingface import encoders, gemma, gpt, llama, mixtures
 from strategy.models.huggingface.decoders import Make
 from strategy.models.huggingface.keys import IGNORED, Keys
 
@@ -17,12 +17,15 @@ MOST_BYTES = 2**20
 """Of a config; those that are published are a thousandth of it."""
 BATCH_TOKENS = 4 * 2**20
 """Of a step, unless samples per step are given: as Llama 2 (Touvron et al. 2023, arXiv:2307.09288, section 2.2)."""
+MOST_SAMPLES = 4096
+"""Of a step, likewise: as ViT (Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.1)."""
 
 TABLES: Mapping[str, Callable[[Keys, int | None], Make]] = {
     **llama.TABLES,
     **mixtures.TABLES,
     **gemma.TABLES,
     **gpt.TABLES,
+    **encoders.TABLES,
 }
 """`model_type` -> what reads its keys."""
 
@@ -69,7 +72,7 @@ def read_config(text: str, *, sequence: int | None = None) -> Preset:
         model = make()
     except InputError as error:
         raise InputError(str(error), where=str(path)) from error
-    return Preset(model, max(1, BATCH_TOKENS // model.tokens_per_sample))
+    return Preset(model, min(MOST_SAMPLES, max(1, BATCH_TOKENS // model.tokens_per_sample)))
 
 
 __all__ = ["FILE", "Model", "config_name", "is_config", "read_config"]
