@@ -146,7 +146,7 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/program/program.py: 'slice' 'copy'": "kinds of acts, not of ops",
     "strategy/passes/updates.py: 'sgd' 'adam' 'adamw' 'adagrad'": "optimisers, whose updates are emitted",
     "strategy/passes/training.py: 'report'": "the name of the op that is emitted as it",
-    "strategy/nn/*.py: 'attention' 'silu' 'gelu'": "the names of what a layer function emits",
+    "strategy/nn/*.py: 'attention' 'silu' 'gelu' 'gelu_exact' 'relu'": "the names of what layers emit",
     "strategy/models/*.py: 'silu' 'gelu' 'gelu_exact' 'relu' 'sigmoid' 'softmax' 'layer_norm' 'attention'": (
         "what a description says that a model emits, and words of published configs and files of weights"
     ),

@@ -106,7 +106,7 @@ def test_a_window_as_long_as_the_samples_is_none() -> None:
     ("keys", "messages"),
     [
         ({"model_type": "mamba"}, ["model_type: no such family of models is known (got 'mamba'", "qwen3_moe"]),
-        ({"model_type": "lama"}, ["did you mean 'llama'?"]),
+        ({"model_type": "llamma"}, ["did you mean 'llama'?"]),
         ({"model_type": ["llama"]}, ["model_type: no such family"]),
         ({"num_key_value_head": 4}, ["unknown key (got 'num_key_value_head'); did you mean 'num_key_value_heads'?"]),
         ({"sliding_window": 4096, "qk_layernorm": True}, ["2 problems", "'sliding_window'", "'qk_layernorm'"]),
