@@ -7,7 +7,7 @@ from pathlib import Path
 
 from strategy.base.errors import InputError, did_you_mean
 from strategy.base.files import read_json
-from strategy.models.base import Model, Preset
+from strategy.models.base import Preset
 from strategy.models.huggingface import encoders, gemma, gpt, llama, mixtures
 from strategy.models.huggingface.decoders import Make
 from strategy.models.huggingface.keys import IGNORED, Keys
@@ -73,6 +73,3 @@ def read_config(text: str, *, sequence: int | None = None) -> Preset:
     except InputError as error:
         raise InputError(str(error), where=str(path)) from error
     return Preset(model, min(MOST_SAMPLES, max(1, BATCH_TOKENS // model.tokens_per_sample)))
-
-
-__all__ = ["FILE", "Model", "config_name", "is_config", "read_config"]

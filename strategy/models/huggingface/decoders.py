@@ -29,8 +29,18 @@ Make = Callable[[], Model]
 """Makes the model that a table has read; refuses what does not go together."""
 
 
-def dimensions(keys: Keys, sequence: int | None, *, tied: bool = False, epsilon: str = "rms_norm_eps") -> Fields:
-    """Sizes, norms' epsilon, ends and activation of a decoder, by the keys that Llama has."""
+def dimensions(
+    keys: Keys, sequence: int | None, *, tied: bool = False, epsilon: float = 1e-6, key_heads: bool = False
+) -> Fields:
+    """Sizes, norms' epsilon, ends and activation of a decoder, by the keys that Llama has.
+
+    Args:
+        keys: the config.
+        sequence: tokens per sample, or None for the context's.
+        tied: whether head and embedding are one, unless it is said.
+        epsilon: of the norms, likewise.
+        key_heads: whether their number may be left out: then there are as many as heads of queries.
+    """
     width = keys.size("hidden_size", most=MOST_WIDTH)
     heads = keys.size("num_attention_heads", most=MOST_WIDTH)
     if not keys.given("head_dim") and width % heads:
@@ -40,12 +50,12 @@ def dimensions(keys: Keys, sequence: int | None, *, tied: bool = False, epsilon:
     return {
         "width": width,
         "heads": heads,
-        "key_heads": keys.size("num_key_value_heads", heads, most=MOST_WIDTH),
+        "key_heads": keys.size("num_key_value_heads", **({"default": heads} if key_heads else {}), most=MOST_WIDTH),
         "head_width": keys.size("head_dim", max(1, width // heads), most=MOST_WIDTH),
         "hidden": keys.size("intermediate_size", most=MOST_WIDTH),
         "sequence": sequence or context,
         "vocabulary": keys.size("vocab_size"),
-        "epsilon": keys.figure(epsilon, 1e-6, least=1e-30),
+        "epsilon": keys.figure("rms_norm_eps", epsilon, least=1e-30),
         "tied": keys.flag("tie_word_embeddings", tied),
         "activation": keys.word("hidden_act", "silu", ACTIVATIONS),
     }

@@ -46,7 +46,7 @@ def gpt2(keys: Keys, sequence: int | None) -> Make:
 
 def gpt_neox(keys: Keys, sequence: int | None) -> Make:
     """GPTNeoXForCausalLM."""
-    fields = dimensions(keys, sequence, epsilon="layer_norm_eps")
+    fields = dimensions(keys, sequence, key_heads=True)
     fields["epsilon"] = keys.figure("layer_norm_eps", 1e-5, least=1e-30)
     fields["activation"] = keys.word("hidden_act", "gelu", ACTIVATIONS)
     keys.must_be("num_key_value_heads", fields["heads"])

@@ -27,16 +27,16 @@ from strategy.models.huggingface.keys import Keys
 
 def llama(keys: Keys, sequence: int | None) -> Make:
     """LlamaForCausalLM."""
-    fields = dimensions(keys, sequence)
+    fields = dimensions(keys, sequence, key_heads=True)
     bias = keys.flag("attention_bias", False)
     fields |= {"qkv_bias": bias, "output_bias": bias, "mlp_bias": keys.flag("mlp_bias", False)}
     return decoder(fields | turning(positions(keys, fields)) | alike(keys, fields))
 
 
 def mistral(keys: Keys, sequence: int | None) -> Make:
-    """MistralForCausalLM."""
+    """MistralForCausalLM; without a word, windows are of 4,096."""
     fields = dimensions(keys, sequence)
-    window = keys.size("sliding_window", 0, least=0)
+    window = keys.size("sliding_window", 0 if "sliding_window" in keys.content else 4096, least=0)
     return decoder(fields | turning(positions(keys, fields)) | alike(keys, fields, window=window))
 
 
@@ -68,7 +68,7 @@ def qwen3(keys: Keys, sequence: int | None) -> Make:
 
 def phi3(keys: Keys, sequence: int | None) -> Make:
     """Phi3ForCausalLM, which Phi-4-mini is too."""
-    fields = dimensions(keys, sequence)
+    fields = dimensions(keys, sequence, epsilon=1e-5, key_heads=True)
     for key in ("attention_bias", "mlp_bias", "lm_head_bias"):
         keys.must_be(key, False)
     turned = share_of_heads(keys, "partial_rotary_factor", 1.0, fields["head_width"])
@@ -79,7 +79,7 @@ def phi3(keys: Keys, sequence: int | None) -> Make:
 
 def olmo2(keys: Keys, sequence: int | None) -> Make:
     """Olmo2ForCausalLM."""
-    fields = dimensions(keys, sequence)
+    fields = dimensions(keys, sequence, epsilon=1e-5, key_heads=True)
     bias = keys.flag("attention_bias", False)
     fields |= {"qkv_bias": bias, "output_bias": bias}
     fields |= {"norm_position": NormPosition.AFTER, "head_norm": HeadNorm.WHOLE}

@@ -37,7 +37,7 @@ def experts(keys: Keys, count: str, *, choices: int | None = None) -> Fields:
 
 def mixtral(keys: Keys, sequence: int | None) -> Make:
     """MixtralForCausalLM."""
-    fields = dimensions(keys, sequence) | experts(keys, "num_local_experts")
+    fields = dimensions(keys, sequence, epsilon=1e-5) | experts(keys, "num_local_experts")
     fields["expert_hidden"] = fields["hidden"]
     window = keys.size("sliding_window", 0, least=0)
     found = positions(keys, fields, base=1000000.0)
@@ -87,7 +87,8 @@ def qwen3_moe(keys: Keys, sequence: int | None) -> Make:
 
 def gpt_oss(keys: Keys, sequence: int | None) -> Make:
     """GptOssForCausalLM."""
-    fields = dimensions(keys, sequence) | experts(keys, "num_local_experts", choices=4)
+    fields = dimensions(keys, sequence, epsilon=1e-5) | experts(keys, "num_local_experts", choices=4)
+    fields["head_width"] = keys.size("head_dim", 64, most=MOST_WIDTH)
     bias = keys.flag("attention_bias", True)
     fields |= {"expert_hidden": fields["hidden"], "qkv_bias": bias, "output_bias": bias, "sinks": True}
     fields |= {"router_bias": True, "expert_bias": True, "gate_limit": keys.figure("swiglu_limit", 7.0, least=1e-6)}
@@ -101,7 +102,9 @@ def gpt_oss(keys: Keys, sequence: int | None) -> Make:
 
 def _deepseek(keys: Keys, sequence: int | None) -> Fields:
     """What both have: latent attention, shared experts, and an MLP alone in the first layers."""
-    fields = dimensions(keys, sequence)
+    fields = dimensions(keys, sequence, key_heads=True)
+    if "q_lora_rank" not in keys.content:
+        keys.wrong("q_lora_rank", "the key is missing", None, "a size, or null where queries have no latent")
     still = keys.size("qk_nope_head_dim", 128, most=MOST_WIDTH)
     turns = keys.size("qk_rope_head_dim", 64, most=MOST_WIDTH)
     bias = keys.flag("attention_bias", False)
@@ -124,12 +127,12 @@ def _deepseek(keys: Keys, sequence: int | None) -> Fields:
         "experts": keys.size("n_routed_experts", most=MOST_EXPERTS),
         "choices": keys.size("num_experts_per_tok", most=MOST_EXPERTS),
         "expert_hidden": inner,
-        "shared_hidden": inner * keys.size("n_shared_experts", 0, least=0, most=MOST_EXPERTS),
-        "routed_scale": keys.figure("routed_scaling_factor", 1.0, least=1e-6),
+        "shared_hidden": inner * keys.size("n_shared_experts", least=0, most=MOST_EXPERTS),
+        "routed_scale": keys.figure("routed_scaling_factor", least=1e-6),
         "balance": keys.figure("aux_loss_alpha", 0.0),
     }
     count = depth(keys)
-    first, step = keys.size("first_k_dense_replace", 0, least=0), keys.size("moe_layer_freq", 1)
+    first, step = keys.size("first_k_dense_replace", least=0), keys.size("moe_layer_freq", 1)
     if first > count:
         keys.wrong("first_k_dense_replace", "more layers than there are", first, f"at most {count}")
     kinds = [(0, place >= first and place % step == 0) for place in range(count)]

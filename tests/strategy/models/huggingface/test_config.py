@@ -88,6 +88,21 @@ def test_layers_are_arranged_as_they_repeat(name: str, layers: tuple[object, ...
     assert (model.before, model.layers, model.after, model.windows, model.sparse) == layers
 
 
+def test_what_is_left_out_is_as_transformers_has_it(tmp_path: Path) -> None:
+    content = json.loads(CONFIGS["Mistral-7B-v0.1"].read_text())
+    del content["sliding_window"]
+    mistral = find_model(written(tmp_path, content))
+    assert isinstance(mistral, DecoderConfig)
+    assert mistral.windows == (4096,)
+    content = json.loads(CONFIGS["DeepSeek-V2-Lite"].read_text())
+    del content["q_lora_rank"]
+    with pytest.raises(InputError, match="q_lora_rank: the key is missing"):
+        find_model(written(tmp_path, content))
+    llama = changed(tmp_path, num_key_value_heads=None, rms_norm_eps=None)
+    assert isinstance(llama, DecoderConfig)
+    assert (llama.key_heads, llama.epsilon) == (32, 1e-6)
+
+
 def test_encoders_are_those_of_the_authors() -> None:
     bert = find_model(str(CONFIGS["bert-base-uncased"]))
     assert bert == replace(find_model("bert-base"), activation="gelu_exact")  # type: ignore[type-var]
@@ -154,6 +169,7 @@ def test_all_that_is_wrong_is_in_one_message(tmp_path: Path, keys: dict[str, Any
         ("Qwen3-30B-A3B", {"mlp_only_layers": [48]}, "mlp_only_layers: not a list of layers"),
         ("Qwen3-30B-A3B", {"shared_expert_intermediate_size": 8}, "shared_expert_intermediate_size: this is not built"),
         ("Phi-3.5-mini-instruct", {"partial_rotary_factor": 0.5}, "long_factor: not a list of figures"),
+        ("Mixtral-8x7B-v0.1", {"num_key_value_heads": None}, "num_key_value_heads: the key is missing"),
         ("gpt2", {"n_inner": 100}, "n_inner: this is not built"),
         ("gpt-neox-20b", {"rotary_pct": 0.001}, "no even number of elements turns"),
         ("bert-base-uncased", {"intermediate_size": 768}, "intermediate_size: this is not built"),
