@@ -24,7 +24,8 @@ from experiments.ranks import agree, all_ok, barrier, broadcast, gather, gather_
 from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.cost.calibrate import write_measurements
-from strategy.models.pretrained import Pretrained, open_pretrained
+from strategy.models.pretrained import open_pretrained
+from strategy.models.tensor_files import Pretrained, files_of
 from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.plan.verify import Admitted, admitted
@@ -61,7 +62,7 @@ def train(args: argparse.Namespace) -> int:
     agree(
         comm,
         text=corpus.digest if reads_text(plan) else "",
-        weights=_digest(args.init),
+        weights=None if args.init is None else [_digest(one) for one in files_of(args.init)],
         checkpoint=None if checkpoint is None else checkpoint.folder,
         checkpoint_content=None if checkpoint is None else _digest(checkpoint.folder / MANIFEST),
     )

@@ -146,7 +146,10 @@ KINDS_KNOWN: Mapping[str, str] = {
     "strategy/program/program.py: 'slice' 'copy'": "kinds of acts, not of ops",
     "strategy/passes/updates.py: 'sgd' 'adam' 'adamw' 'adagrad'": "optimisers, whose updates are emitted",
     "strategy/passes/training.py: 'report'": "the name of the op that is emitted as it",
-    "strategy/nn/transformer.py: 'attention'": "the name of what a layer function emits",
+    "strategy/nn/*.py: 'attention' 'silu' 'gelu' 'gelu_exact' 'relu'": "the names of what layers emit",
+    "strategy/models/*.py: 'silu' 'gelu' 'gelu_exact' 'relu' 'sigmoid' 'softmax' 'layer_norm' 'attention'": (
+        "what a description says that a model emits, and words of published configs and files of weights"
+    ),
     "strategy/closed_form/price.py: 'gather'": "a figure of a framework's profile",
     "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
     "strategy/graph/graph.py: kind in MOVES": "a graph lies below ops; its memories name what brings tensors there",
@@ -301,6 +304,7 @@ NAME_PARSERS = frozenset(
 )
 PARSED_NAMES = {
     "strategy/models/pretrained.py": "names in weight files, as their publishers chose them",
+    "strategy/models/huggingface/weights.py": "likewise",
     "strategy/plan/plan.py": "units at the end of the names of fields",
     "simulator/machine.py": "units at the end of the names of columns",
     "executor/checkpoint": "names of folders and files",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from strategy.cost.calibrate import Calibration
     from strategy.hardware.cluster import Cluster
     from strategy.layout.config import PlanConfig
-    from strategy.models import Model
     from strategy.plan.plan import Plan
     from strategy.search.search_result import SearchResult, Watch
     from strategy.space.candidates import Request
@@ -36,7 +35,11 @@ GAP = 0.01
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `sbplan search` takes."""
-    parser.add_argument("model", metavar="MODEL", help="a preset, such as gpt2-small, llama3-8b or resnet50")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a preset, such as gpt2-small, llama3-8b or resnet50; or a Hugging Face folder, or its config.json",
+    )
     parser.add_argument(
         "--cluster",
         metavar="CLUSTER",
@@ -247,19 +250,17 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
     from experiments.prices import read_calibration_of
     from experiments.settings import read_training
     from strategy.cost.cost import CostModel
-    from strategy.models import find_preset
+    from strategy.models import find_preset, model_name
     from strategy.space.candidates import Pins, Request
     from strategy.space.deduce import Deduction
 
-    model = model_of(args.model, args.seq)
+    preset = find_preset(args.model, sequence=args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)
     calibration = None if args.calibration is None else read_calibration_of(cluster, args.calibration)
     request = Request(
-        model_name=args.model,
-        model=model,
-        training=read_training(
-            args.global_batch or find_preset(args.model).global_batch, args.training, bf16=cluster.device.has_bf16
-        ),
+        model_name=model_name(args.model),
+        model=preset.model,
+        training=read_training(args.global_batch or preset.global_batch, args.training, bf16=cluster.device.has_bf16),
         cost=CostModel(cluster, {}) if calibration is None else calibration.cost_model(cluster),
         memory_limit_bytes=cluster.largest_memory_bytes,
         pins=pins,
@@ -268,17 +269,6 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
         incumbents=not args.no_incumbents,
     )
     return request, calibration
-
-
-def model_of(text: str, sequence: int | None) -> Model:
-    """The model that MODEL names.
-
-    Raises:
-        InputError: no such preset, or it has no tokens whose number could be given.
-    """
-    from strategy.models import find_model
-
-    return find_model(text, sequence=sequence)
 
 
 @contextmanager
@@ -340,6 +330,7 @@ def document(
         "search_time_s": search_time_s,
         "config": config_document(plan.config),
         "precision": str(plan.training.precision),
+        "parameters": plan.model.parameters,
         "peak_memory_bytes": list(claims.peak_memory_bytes),
         "peak_host_memory_bytes": list(claims.peak_host_memory_bytes),
         "memory_limit_bytes": claims.memory_limit_bytes,
@@ -362,6 +353,7 @@ def without_plan(status: Status, request: Request, started: float) -> dict[str, 
     figures = ("precision", "peak_memory_bytes", "tokens_per_s", "mfu", "hfu", "plan")
     return {
         "status": status,
+        "parameters": request.model.parameters,
         **dict.fromkeys((*nothing, *figures)),
         "search_time_s": time.perf_counter() - started,
         "memory_limit_bytes": request.memory_limit_bytes,

@@ -19,7 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data", type=Path, metavar="PATH", help="text to train on (default: the sources of Python's standard library)"
     )
     parser.add_argument(
-        "--init", type=Path, metavar="FILE", help="start with a GPT-2's weights: safetensors, in Hugging Face's layout"
+        "--init",
+        type=Path,
+        metavar="FILE",
+        help="start with these weights of a GPT-2 or a decoder: a safetensors file in Hugging Face's layout, an index "
+        "of several, or the folder of either",
     )
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="save the training state in this folder")
     parser.add_argument(

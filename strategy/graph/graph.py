@@ -17,7 +17,7 @@ from strategy.base.errors import GraphError
 from strategy.sbp.placement import MOVES, Space
 from strategy.sbp.tensor import Rate, TensorSpec
 
-Attr = int | float | str | tuple[int, ...]
+Attr = int | float | str | tuple[int, ...] | tuple[float, ...]
 Attrs = Mapping[str, Attr]
 Path = tuple[str | int, ...]
 """Attributes of modules, from the outermost; members of `Layers` are numbers."""

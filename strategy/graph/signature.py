@@ -16,7 +16,7 @@ from typing import cast
 from strategy.base.errors import present
 from strategy.base.identity import Identity
 from strategy.base.numbers import Numbers
-from strategy.graph.graph import Attrs, Graph, Op, Role, deciding_op
+from strategy.graph.graph import Attr, Attrs, Graph, Op, Role, deciding_op
 from strategy.graph.ops import op_definition
 from strategy.graph.ops.base import (
     AxisSignature,
@@ -49,7 +49,7 @@ class Signature:
         return AxisSignature(*sides)
 
 
-_Attributes = tuple[tuple[str, int | float | str | tuple[int, ...]], ...]
+_Attributes = tuple[tuple[str, Attr], ...]
 """Of an op, sorted by name."""
 
 

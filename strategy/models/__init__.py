@@ -1,4 +1,6 @@
-"""Models by name: families, and their presets with the published dimensions.
+"""Models by name: families, and their presets with the published dimensions; or by their authors' own config.
+
+A name is that of a preset, or the path of a Hugging Face folder or `config.json` (`huggingface.config`).
 
 To add a family, write one file and name it in `_MODULES`. The file holds
 
@@ -19,11 +21,12 @@ import dataclasses
 from collections.abc import Mapping
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.models import arcface, bert, gpt, inception, llama, mixtral, mlp, resnet, vgg, vit, wide_deep
+from strategy.models import arcface, bert, decoder, gpt, inception, llama, mixtral, mlp, resnet, vgg, vit, wide_deep
 from strategy.models.base import Family, Integers, Model, Preset, RandomFeatures, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig
+from strategy.models.huggingface.config import config_name, is_config, read_config
 
-_MODULES = (gpt, llama, mixtral, bert, vit, wide_deep, arcface, mlp, resnet, vgg, inception)
+_MODULES = (gpt, llama, mixtral, decoder, bert, vit, wide_deep, arcface, mlp, resnet, vgg, inception)
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 PRESETS: Mapping[str, Preset] = {
@@ -31,31 +34,34 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
-def find_preset(name: str) -> Preset:
-    """A preset by its name.
+def find_preset(name: str, *, sequence: int | None = None) -> Preset:
+    """A model by its name, with samples per step; `sequence` shortens (or lengthens) its context.
 
     Raises:
-        InputError: no such preset.
+        InputError: no such preset or config, a config that cannot be read, or a model without a context.
     """
+    if name not in PRESETS and is_config(name):
+        return read_config(name, sequence=sequence)
     if name not in PRESETS:
         raise InputError("unknown model", got=name, hint=did_you_mean(name, PRESETS))
-    return PRESETS[name]
+    found = PRESETS[name]
+    if sequence is None:
+        return found
+    fields = {field.name for field in dataclasses.fields(type(found.model))}  # type: ignore[arg-type]
+    if "sequence" not in fields:
+        raise InputError("a model without tokens", where=name, got=f"a sequence of {sequence}")
+    changed: Model = dataclasses.replace(found.model, sequence=sequence)  # type: ignore[type-var]
+    return Preset(changed, found.global_batch)
 
 
 def find_model(name: str, *, sequence: int | None = None) -> Model:
-    """A preset's model; `sequence` shortens (or lengthens) its context.
+    """The model of that name; see `find_preset`."""
+    return find_preset(name, sequence=sequence).model
 
-    Raises:
-        InputError: no such preset, or it has no context.
-    """
-    found = find_preset(name).model
-    if sequence is None:
-        return found
-    fields = {field.name for field in dataclasses.fields(type(found))}  # type: ignore[arg-type]
-    if "sequence" not in fields:
-        raise InputError("a model without tokens", where=name, got=f"a sequence of {sequence}")
-    changed: Model = dataclasses.replace(found, sequence=sequence)  # type: ignore[type-var]
-    return changed
+
+def model_name(name: str) -> str:
+    """What plans call the model of that name: a preset as it is, a config by its folder or file."""
+    return config_name(name) if name not in PRESETS and is_config(name) else name
 
 
 def family_of(model: Model) -> Family:
@@ -78,4 +84,5 @@ __all__ = [
     "family_of",
     "find_model",
     "find_preset",
+    "model_name",
 ]

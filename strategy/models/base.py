@@ -44,7 +44,7 @@ Source = Tokens | Integers | RandomFeatures
 
 
 class Model(Protocol):
-    """The dimensions of one model: a frozen, slotted dataclass of ints, floats, bools, strings and tuples of ints."""
+    """The dimensions of one model: a frozen, slotted dataclass of numbers, bools, strings and tuples of numbers."""
 
     def __hash__(self) -> int:
         """Equal dimensions are one model."""

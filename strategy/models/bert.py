@@ -16,7 +16,7 @@ from strategy.nn.layers import Embedding, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
-from strategy.nn.transformer import FeedForward, SelfAttention
+from strategy.nn.transformer import FeedForward, SelfAttention, check_activation
 from strategy.sbp.tensor import DType, TensorSpec
 
 EPSILON = 1e-12
@@ -25,7 +25,7 @@ EPSILON = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """Dimensions of a BERT; the MLP is four times as wide as the model."""
+    """Dimensions of a BERT; the MLP is four times as wide as the model, and has this activation."""
 
     layers: int
     width: int
@@ -33,6 +33,7 @@ class BertConfig:
     sequence: int
     vocabulary: int
     segments: int = 2
+    activation: str = "gelu"
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "sequence", "vocabulary", "segments"):
@@ -40,6 +41,7 @@ class BertConfig:
                 raise InputError("not a size", where=f"BERT: {name}", got=getattr(self, name), expected="at least 1")
         if self.width % self.heads:
             raise InputError("the width is no multiple of the heads", where="BERT", got=(self.width, self.heads))
+        check_activation("BERT", self.activation)
 
     @property
     def encoder_parameters(self) -> int:
@@ -81,7 +83,7 @@ class BertLayer(Module):
     def __init__(self, config: BertConfig) -> None:
         self.attn = SelfAttention(config.width, config.heads, causal=False)
         self.norm1 = LayerNorm(config.width, epsilon=EPSILON)
-        self.mlp = FeedForward(config.width, 4 * config.width)
+        self.mlp = FeedForward(config.width, 4 * config.width, activation=config.activation)
         self.norm2 = LayerNorm(config.width, epsilon=EPSILON)
 
     def forward(self, *inputs: Tensor) -> Tensor:
@@ -114,6 +116,7 @@ class TokenHead(Module):
     """A layer before the logits, whose matrix is the embedding."""
 
     def __init__(self, config: BertConfig) -> None:
+        self.activation = config.activation
         self.fc = Linear(config.width, config.width)
         self.norm = LayerNorm(config.width, epsilon=EPSILON)
         self.bias = Parameter((config.vocabulary,))
@@ -121,7 +124,7 @@ class TokenHead(Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """[b, s, w] and the embedding [v, w] -> [b, s, v]."""
         x, token = inputs
-        hidden: Tensor = self.norm(self.fc(x).apply("gelu", "gelu"))
+        hidden: Tensor = self.norm(self.fc(x).apply("gelu", self.activation))
         return hidden.apply("logits", "matmul_nt", token).apply("bias_add", "add", self.parameter("bias", x))
 
 

@@ -16,7 +16,7 @@ from strategy.models.text import TextBatches
 from strategy.nn.layers import Embedding, Linear, RmsNorm
 from strategy.nn.losses import cross_entropy, joint_loss
 from strategy.nn.module import Layers, Module
-from strategy.nn.moe import Moe
+from strategy.nn.moe import Moe, Routing
 from strategy.nn.tracer import Tensor
 from strategy.nn.transformer import GroupedAttention
 
@@ -89,7 +89,7 @@ class MixtralLayer(Module):
             c.width,
             c.hidden,
             c.experts,
-            choices=c.choices,
+            routing=Routing(c.choices),
             capacity_factor=c.capacity_factor or None,
             gated=True,
             std_out=std,

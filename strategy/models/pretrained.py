@@ -1,4 +1,4 @@
-"""Pretrained weights: a safetensors file in Hugging Face's GPT-2 layout, read as the parameters of our GPT.
+"""Pretrained weights: safetensors files in Hugging Face's layout, read as the parameters of our GPT and our decoders.
 
     wte.weight                  token                     the embedding, and the head that is tied to it
     wpe.weight                  position
@@ -6,27 +6,26 @@
     h.3.attn.c_attn.weight      layers.3.attn.qkv.weight
     ln_f.weight                 norm.weight
 
-Files name them so, or below `transformer.`. Both sides hold matrices as [in, out]. The columns of their projection are
-ordered (query, key, value), head, dim; ours head, (query, key, value), dim: so a split of ours keeps heads whole.
+is GPT-2's; names may be below `transformer.`, and both sides hold matrices as [in, out]. The columns of their
+projection are ordered (query, key, value), head, dim; ours head, (query, key, value), dim: so a split of ours keeps
+heads whole. What decoders are made of says `huggingface.weights`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategy.base.errors import InputError, report
+from strategy.base.errors import InputError
 from strategy.models.base import Model
+from strategy.models.decoder import DecoderConfig
 from strategy.models.gpt import GptConfig
-from strategy.sbp.tensor import Shape
-
-Array = NDArray[Any]
+from strategy.models.huggingface.weights import decoder_recipes, left_out_of_decoders
+from strategy.models.tensor_files import Array, Pretrained, Recipe, StoredTensor, held_in, opened, tensor
 
 _OUTER = {"token": "wte.weight", "position": "wpe.weight", "norm.weight": "ln_f.weight", "norm.bias": "ln_f.bias"}
 _OF_A_LAYER = {
@@ -41,70 +40,64 @@ _PREFIX = "transformer."
 _HEAD = "lm_head.weight"
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")
 """Constants that older files hold beside the weights."""
-_DTYPES = ("BF16", "F16", "F32", "F64")
-
-
-@dataclass(frozen=True, slots=True)
-class Pretrained(Mapping[str, Array]):
-    """The parameters of a model by our names; each is read from the file when it is asked for.
-
-    Attributes:
-        path: the file.
-        model: whose parameters it holds.
-        names: our name -> the name in the file.
-    """
-
-    path: Path
-    model: GptConfig
-    names: Mapping[str, str]
-
-    def __getitem__(self, name: str) -> Array:
-        found = _tensor(self.path, self.names[name])
-        if name == "position":
-            return found[: self.model.sequence]
-        return by_head(found, self.model.heads) if ".qkv." in name else found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 def open_pretrained(path: Path, model: Model) -> Pretrained:
-    """The weights of a file; a model with a shorter context takes the first positions.
+    """The weights of a file, of the files of an index, or of a folder.
+
+    A GPT of a shorter context takes the first positions.
 
     Raises:
-        InputError: the file cannot be read, its tensors are not those of the model (every problem in one report), or no
+        InputError: a file cannot be read, its tensors are not those of the model (every problem in one report), or no
             such file is known for the model's family.
     """
-    if not isinstance(model, GptConfig):
+    if isinstance(model, GptConfig):
+        return _gpt(path, model)
+    if not isinstance(model, DecoderConfig):
         got = type(model).__name__
-        raise InputError("no layout of pretrained weights is known", where=str(path), got=got, expected="a GPT")
-    held = _held(path)
+        expected = "a GPT or a decoder"
+        raise InputError("no layout of pretrained weights is known", where=str(path), got=got, expected=expected)
+    held = held_in(path)
+    found = opened(path, held, decoder_recipes(model, held), partial(left_out_of_decoders, model))
+    if model.tied:
+        _check_tied(path, held, "model.embed_tokens.weight")
+    return found
+
+
+def _gpt(path: Path, model: GptConfig) -> Pretrained:
+    held = held_in(path)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in held) else ""
-    names = {ours: prefix + theirs for ours, theirs in _their_names(model).items()}
     shapes = {name: parameter.shape for name, parameter in model.module().parameters()}
-    problems = []
-    for ours, theirs in names.items():
-        shape, dtype = held.get(theirs, (None, ""))
-        where = f"{path}: {theirs}"
-        if shape is None:
-            problems.append(InputError("the tensor is missing", where=where, hint=f"it becomes {ours}"))
-        elif not _fits(ours, shape, shapes[ours]):
-            problems.append(InputError("another shape", where=where, got=shape, expected=str(shapes[ours])))
-        elif dtype not in _DTYPES:
-            problems.append(InputError("another dtype", where=where, got=dtype, expected=", ".join(_DTYPES)))
-    problems += [
-        InputError("the model has no such tensor", where=f"{path}: {theirs}")
-        for theirs in sorted(held.keys() - set(names.values()))
-        if theirs != _HEAD and not _CAUSAL_MASK.fullmatch(theirs.removeprefix(prefix))
-    ]
-    report(problems, where=str(path))
-    if _HEAD in held and not np.array_equal(_tensor(path, _HEAD), _tensor(path, names["token"])):
+    recipes = {}
+    for ours, theirs in _their_names(model).items():
+        make = partial(_by_head, heads=model.heads) if ".qkv." in ours else _as_it_is
+        if ours == "position":
+            make = partial(_first, count=model.sequence)
+        recipes[ours] = Recipe(((prefix + theirs, shapes[ours]),), make, longer=ours == "position")
+    found = opened(
+        path, held, recipes, lambda name: name == _HEAD or bool(_CAUSAL_MASK.fullmatch(name.removeprefix(prefix)))
+    )
+    _check_tied(path, held, f"{prefix}wte.weight")
+    return found
+
+
+def _check_tied(path: Path, held: Mapping[str, StoredTensor], token: str) -> None:
+    """Refuse a head that is not the embedding, where ours is."""
+    if _HEAD in held and not np.array_equal(tensor(held[_HEAD], _HEAD), tensor(held[token], token)):
         hint = "our head is tied to the embedding"
         raise InputError("the head differs from the embedding", where=f"{path}: {_HEAD}", hint=hint)
-    return Pretrained(path, model, names)
+
+
+def _as_it_is(sources: Sequence[Array]) -> Array:
+    return sources[0]
+
+
+def _first(sources: Sequence[Array], *, count: int) -> Array:
+    return sources[0][:count]
+
+
+def _by_head(sources: Sequence[Array], *, heads: int) -> Array:
+    return by_head(sources[0], heads)
 
 
 def by_head(projection: Array, heads: int) -> Array:
@@ -120,29 +113,3 @@ def _their_names(model: GptConfig) -> dict[str, str]:
             for part in ("weight", "bias"):
                 names[f"layers.{layer}.{ours}.{part}"] = f"h.{layer}.{theirs}.{part}"
     return names
-
-
-def _fits(ours: str, found: Shape, wanted: Shape) -> bool:
-    if ours == "position":
-        return len(found) == 2 and found[0] >= wanted[0] and found[1:] == wanted[1:]
-    return found == wanted
-
-
-def _held(path: Path) -> dict[str, tuple[Shape, str]]:
-    """Name -> shape and dtype of every tensor of a file."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            return {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
-    except (OSError, SafetensorError) as error:
-        raise InputError("the file cannot be read", where=str(path), got=str(error)) from error
-
-
-def _tensor(path: Path, name: str) -> Array:
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy") as file:
-        found: Array = file.get_tensor(name)
-    return found

@@ -14,15 +14,15 @@ from strategy.nn.layers import Conv2d, LayerNorm, Linear
 from strategy.nn.losses import cross_entropy
 from strategy.nn.module import Layers, Module, Parameter
 from strategy.nn.tracer import Tensor
-from strategy.nn.transformer import FeedForward, PreNorm, SelfAttention
-
-EPSILON = 1e-6
-"""Of every layer norm, as in the authors' code."""
+from strategy.nn.transformer import FeedForward, PreNorm, SelfAttention, check_activation
 
 
 @dataclass(frozen=True, slots=True)
 class VitConfig(ImageBatches):
-    """Dimensions of a ViT: square images of `side` pixels a side in square patches of `patch`."""
+    """Dimensions of a ViT: square images of `side` pixels a side in square patches of `patch`.
+
+    `activation` is that of the MLPs, `epsilon` that of every norm: 1e-6 in the authors' code.
+    """
 
     layers: int
     width: int
@@ -31,6 +31,8 @@ class VitConfig(ImageBatches):
     side: int
     patch: int
     classes: int
+    activation: str = "gelu"
+    epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "hidden", "side", "patch", "classes"):
@@ -38,6 +40,9 @@ class VitConfig(ImageBatches):
                 raise InputError("not a size", where=f"ViT: {name}", got=getattr(self, name), expected="at least 1")
         if self.width % self.heads:
             raise InputError("the width is no multiple of the heads", where="ViT", got=(self.width, self.heads))
+        check_activation("ViT", self.activation)
+        if not 0 < self.epsilon < 1:
+            raise InputError("not a small figure", where="ViT: epsilon", got=self.epsilon, expected="between 0 and 1")
         if self.side % self.patch:
             raise InputError("the image is no multiple of the patch", where="ViT", got=(self.side, self.patch))
 
@@ -85,15 +90,15 @@ class Vit(Module):
         self.patches = Patches(config)
         blocks = [
             PreNorm(
-                LayerNorm(config.width, epsilon=EPSILON),
+                LayerNorm(config.width, epsilon=config.epsilon),
                 SelfAttention(config.width, config.heads, causal=False),
-                LayerNorm(config.width, epsilon=EPSILON),
-                FeedForward(config.width, config.hidden),
+                LayerNorm(config.width, epsilon=config.epsilon),
+                FeedForward(config.width, config.hidden, activation=config.activation),
             )
             for _ in range(config.layers)
         ]
         self.layers = Layers(blocks)
-        self.norm = LayerNorm(config.width, epsilon=EPSILON)
+        self.norm = LayerNorm(config.width, epsilon=config.epsilon)
         self.head = Linear(config.width, config.classes)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 
 from strategy.base.errors import InputError
-from strategy.graph.graph import Attrs, Phase
+from strategy.graph.graph import Attr, Attrs, Phase
 from strategy.nn.module import Module, Parameter
 from strategy.nn.tracer import Tensor
 
@@ -219,14 +219,25 @@ def global_avg_pool(x: Tensor, label: str) -> Tensor:
     return x.apply(label, "reduce_mean", attrs={"axes": (2, 3), "keepdims": 0, "count": h * w})
 
 
-def rotary(x: Tensor, label: str, *, base: float = 10000.0) -> Tensor:
-    """Heads [b, s, h, d] turned by their positions, dims i and i + d/2 in pairs."""
-    return x.apply(label, "rotary", attrs={"base": base, "reverse": 0})
+def rotary(
+    x: Tensor, label: str, *, base: float = 10000.0, frequencies: tuple[float, ...] = (), scale: float = 1.0
+) -> Tensor:
+    """Heads [b, s, h, d] turned by their positions, dims i and i + d/2 in pairs; see the op of that name.
+
+    Args:
+        x: the heads.
+        label: the op's name.
+        base: of the angles.
+        frequencies: in place of those of the base.
+        scale: of what turns.
+    """
+    given = _given(frequencies=frequencies, scale=0.0 if scale == 1.0 else scale)
+    return x.apply(label, "rotary", attrs={"base": base, "reverse": 0, **given})
 
 
-def swiglu(gate: Tensor, up: Tensor, label: str) -> Tensor:
-    """silu(gate) * up (Shazeer 2020, arXiv:2002.05202)."""
-    return gate.apply(f"{label}.silu", "silu").apply(label, "mul", up)
+def gated(gate: Tensor, up: Tensor, label: str, *, activation: str = "silu") -> Tensor:
+    """activation(gate) * up (Shazeer 2020, arXiv:2002.05202): with silu, SwiGLU."""
+    return gate.apply(f"{label}.{activation}", activation).apply(label, "mul", up)
 
 
 def packed_attention(qkv: Tensor, label: str, *, causal: bool, visible: Tensor | None = None) -> Tensor:
@@ -238,14 +249,33 @@ def packed_attention(qkv: Tensor, label: str, *, causal: bool, visible: Tensor |
     return qkv.tracer.apply(label, "attention", (qkv, *mask), {"causal": int(causal)}, ("lse",))[0]
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, label: str, *, causal: bool, visible: Tensor | None = None) -> Tensor:
-    """Attention of q[b, s, h, d] over k, v[b, t, g, d], h a multiple of g: -> [b, s, h, d].
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    label: str,
+    *,
+    causal: bool,
+    visible: Tensor | None = None,
+    sinks: Tensor | None = None,
+    window: int = 0,
+    scale: float = 0.0,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Attention of q[b, s, h, d] over k[b, t, g, d], v[b, t, g, e], h a multiple of g: -> [b, s, h, e].
 
-    Over split positions, queries are split and keys and values gathered, or positions exchanged for heads; see
-    `passes.ring_attention` for keys and values that go round a ring.
+    What sinks[h], window, scale and softcap are, the op says; 0 is none. Over split positions, queries are split and
+    keys and values gathered, or positions exchanged for heads; see `passes.ring_attention` for keys and values that go
+    round a ring.
     """
-    mask = () if visible is None else (visible,)
-    return q.tracer.apply(label, "attention", (q, k, v, *mask), _heads(q, k, causal), ("lse",))[0]
+    more = tuple(operand for operand in (visible, sinks) if operand is not None)
+    given = _given(sinks=int(sinks is not None), window=window, scale=scale, softcap=softcap)
+    return q.tracer.apply(label, "attention", (q, k, v, *more), {**_heads(q, k, causal), **given}, ("lse",))[0]
+
+
+def _given(**attrs: Attr) -> Attrs:
+    """Attributes that say something."""
+    return {key: value for key, value in attrs.items() if value}
 
 
 def _heads(q: Tensor, k: Tensor, causal: bool) -> Attrs:

@@ -178,8 +178,8 @@ class Tracer:
         """So that code which looks at a poisoned shape goes on; nothing is judged by it."""
         widest = max((t.spec for t in inputs), key=lambda spec: len(spec.shape), default=TensorSpec(()))
         wanted = attrs.get("shape")
-        legal = isinstance(wanted, tuple) and all(dim >= 1 for dim in wanted)
-        return TensorSpec(wanted, widest.dtype) if isinstance(wanted, tuple) and legal else widest
+        dims = tuple(dim for dim in wanted if isinstance(dim, int) and dim >= 1) if isinstance(wanted, tuple) else ()
+        return TensorSpec(dims, widest.dtype) if dims == wanted else widest
 
 
 @final

@@ -5,9 +5,20 @@
 
 from __future__ import annotations
 
-from strategy.nn.layers import Linear, attention, packed_attention, rotary, swiglu
+from strategy.base.errors import InputError
+from strategy.nn.layers import Linear, attention, gated, packed_attention, rotary
 from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
+
+ACTIVATIONS = ("silu", "gelu", "gelu_exact", "relu")
+"""Kinds of ops that a description may name as its activation."""
+
+
+def check_activation(model: str, activation: str) -> None:
+    """Raise InputError unless an activation is known."""
+    if activation not in ACTIVATIONS:
+        where, expected = f"{model}: activation", ", ".join(ACTIVATIONS)
+        raise InputError("unknown word", where=where, got=activation, expected=expected)
 
 
 class SelfAttention(Module):
@@ -57,15 +68,16 @@ class GroupedAttention(Module):
 
 
 class FeedForward(Module):
-    """Two linear maps with a GELU between."""
+    """Two linear maps with a GELU between, or another activation."""
 
-    def __init__(self, width: int, hidden: int, *, std_out: float = 0.02) -> None:
+    def __init__(self, width: int, hidden: int, *, std_out: float = 0.02, activation: str = "gelu") -> None:
+        self.activation = activation
         self.fc1 = Linear(width, hidden)
         self.fc2 = Linear(hidden, width, std=std_out)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """[b, s, w] -> [b, s, w]."""
-        hidden: Tensor = self.fc2(self.fc1(inputs[0]).apply("gelu", "gelu"))
+        hidden: Tensor = self.fc2(self.fc1(inputs[0]).apply("gelu", self.activation))
         return hidden
 
 
@@ -80,7 +92,7 @@ class GatedMlp(Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """[b, s, w] -> [b, s, w]."""
         (x,) = inputs
-        hidden: Tensor = self.down(swiglu(self.gate(x), self.up(x), "hidden"))
+        hidden: Tensor = self.down(gated(self.gate(x), self.up(x), "hidden"))
         return hidden
 
 

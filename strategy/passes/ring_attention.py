@@ -24,7 +24,7 @@ from strategy.base.errors import InputError, report
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Attrs, Graph, Op, Role, lineage_of, of_op
 from strategy.graph.ops import op_definition
-from strategy.graph.ops.heads import is_masked, is_packed
+from strategy.graph.ops.heads import has_sinks, is_masked, is_packed
 from strategy.graph.ops.traits import Attention
 from strategy.layout.config import Context, PlanConfig
 from strategy.sbp.tensor import Shape
@@ -136,9 +136,10 @@ class _Rewriter:
 
     def _block(self, op: Op, q: str, k: str, shift: int) -> Attrs:
         rows, keys = self.builder.spec(q).shape, self.builder.spec(k).shape
-        causal, group = op.attrs["causal"], rows[2] // keys[2]
         attrs = {"rows": rows[1], "keys": keys[1], "chunks": self.ranks, "shift": shift}
-        return {"causal": causal, "group": group, **attrs}
+        scores = {key: value for key, value in op.attrs.items() if key not in ("group", "sinks")}
+        sinks = {"sinks": 1} if has_sinks(op.attrs) and shift == 0 else {}
+        return {**scores, "group": rows[2] // keys[2], **attrs, **sinks}
 
     def _next(self, op: Op, label: str, x: str, shift: int) -> str:
         attrs = {"shift": shift, "chunks": self.ranks}
@@ -146,8 +147,9 @@ class _Rewriter:
 
     def _forward(self, op: Op) -> None:
         q, k, v = self._separate(op, op.inputs)
-        mask = op.inputs[-1:] if is_masked(len(op.inputs)) else ()
-        rows: tuple[str, ...] = ()
+        mask = op.inputs[-1:] if is_masked(len(op.inputs), op.attrs) else ()
+        sinks = op.inputs[-1:] if has_sinks(op.attrs) else ()
+        rows: tuple[str, ...] = sinks
         for shift in range(self.ranks):
             k, v = self._next(op, "k", k, shift), self._next(op, "v", v, shift)
             last = shift == self.ranks - 1
@@ -158,13 +160,16 @@ class _Rewriter:
     def _backward(self, op: Op) -> None:
         *operands, out, lse, dout = op.inputs
         q, k, v = self._separate(op, operands)
-        mask = operands[-1:] if is_masked(len(operands)) else ()
+        mask = operands[-1:] if is_masked(len(operands), op.attrs) else ()
         dq, home, away = "", ("", ""), ("", "")
         for shift in range(self.ranks):
             k, v = self._next(op, "k", k, shift), self._next(op, "v", v, shift)
-            attrs, inputs = self._block(op, q, k, shift), (q, k, v, *mask, out, lse, dout)
-            name = f"block{shift}"
-            part, *travelling = self._add(op, name, "attention_block_grad", inputs, attrs, labels=("dk", "dv"))
+            sinks = operands[-1:] if has_sinks(op.attrs) and shift == 0 else ()
+            attrs, inputs = self._block(op, q, k, shift), (q, k, v, *mask, *sinks, out, lse, dout)
+            name, labels = f"block{shift}", ("dk", "dv", "dsinks")[: 2 + len(sinks)]
+            part, *travelling = self._add(op, name, "attention_block_grad", inputs, attrs, labels=labels)
+            if sinks:
+                self._same(op, 3, travelling.pop())
             if shift == 0:
                 dq, home = part, (travelling[0], travelling[1])
                 continue
@@ -194,6 +199,13 @@ class _Rewriter:
             line = replace(line, name=f"{op.name}.{label}", template=template)
         add = self.builder.add
         return add(line, "add", (total, part), outputs=(output,), phase=op.phase, layer=op.layer)[0]
+
+    def _same(self, op: Op, position: int, gradient: str) -> None:
+        """What the op writes at a position, under its own name."""
+        line, template = lineage_of(op), f"{op.template or op.name}.{op.labels[position - 1]}"
+        line = replace(line, name=f"{op.name}.{op.labels[position - 1]}", template=template)
+        outputs = (op.outputs[position],)
+        self.builder.add(line, "copy", (gradient,), outputs=outputs, phase=op.phase, layer=op.layer)
 
     def _pack(self, op: Op, packed: str, gradients: Sequence[str]) -> None:
         b, s, g, wide, d = self.builder.spec(packed).shape

@@ -265,6 +265,8 @@ class _Reader:
     def _scalar(self, value: Any, annotation: str, key: str) -> Any:
         if annotation == "tuple[int, ...]":
             return self.integers(value, key)
+        if annotation == "tuple[float, ...]":
+            return self.figures(value, key)
         kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
         wanted = kinds.get(annotation)
         boolean = isinstance(value, bool) and annotation != "bool"
@@ -284,6 +286,12 @@ class _Reader:
         if not isinstance(value, list):
             raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
         return tuple(self.integer(item, key) for item in value)
+
+    def figures(self, value: Any, key: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        if not isinstance(value, list):
+            raise PlanError("not a list of numbers", where=f"{self.path}: {key}", got=value)
+        return tuple(self._scalar(item, "float", key) for item in value)
 
     def texts(self, value: Any, key: str) -> tuple[str, ...]:
         """A list of texts."""

@@ -133,14 +133,15 @@ def mpi_case(number: int) -> PlanCase:
     return random_plan_case(number, ranks=(mpi_ranks(number),))
 
 
-def check_under_mpi(ranks: int, plans: Mapping[int, Plan]) -> dict[int, list[str]]:
+def check_under_mpi(ranks: int, plans: Mapping[int, Plan], *, steps: int = STEPS) -> dict[int, list[str]]:
     """Run numbered plans, from files, under one mpiexec; where ranks do not end, it is a problem of all."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{number}.json") for number in plans]
         for plan, file in zip(plans.values(), files, strict=True):
             write_plan(plan, file)
         try:
-            said = run_ranks(ranks, "tests.mpi.transparency", *map(str, files), timeout_s=120.0 + 60.0 * len(files))
+            arguments = (str(steps), *map(str, files))
+            said = run_ranks(ranks, "tests.mpi.transparency", *arguments, timeout_s=120.0 + 60.0 * len(files))
         except (AssertionError, subprocess.TimeoutExpired) as error:
             return {number: [f"mpiexec: {' '.join(str(error).split())}"] for number in plans}
     found: dict[int, list[str]] = {}

@@ -69,6 +69,7 @@ CONFIG = [
     "offload",
     "offload_values",
 ]
+DECODERS = Path(__file__).parents[1] / "pytorch" / "decoders"
 SMALL = ["gpt-tiny", "--seq", "16", "--global-batch", "4"]
 
 
@@ -98,6 +99,28 @@ def test_the_document_and_the_plan_agree(command: Command, tmp_path: Path, clust
     assert found["tokens_per_s"] == pytest.approx(4 * 16 / claims.step_time_s)
     assert 0 < found["mfu"] == found["hfu"] < 1
     assert str(out) in said.err
+
+
+def test_a_folder_is_planned_under_its_name_with_its_parameters(
+    command: Command, tmp_path: Path, cluster_file: Path
+) -> None:
+    out = tmp_path / "plan.json"
+    batch = ("--global-batch", "4", "--seq", "8")
+    said = command("search", DECODERS / "gemma2", *batch, "--cluster", cluster_file, "--out", out, "--json")
+    assert said.code == 0, said.err
+    plan = read_plan(out)
+    assert verify(plan) == []
+    assert plan.model_name == "gemma2"
+    assert json.loads(said.out)["parameters"] == plan.model.parameters
+
+
+def test_a_config_that_is_wrong_is_told_in_one_message(command: Command, tmp_path: Path, cluster_file: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 0, "colour": "red"}')
+    said = command("search", tmp_path, "--cluster", cluster_file)
+    assert said.code == 2
+    assert "hidden_size: not a size (got 0" in said.err
+    assert "unknown key (got 'colour')" in said.err
+    assert "Traceback" not in said.err
 
 
 def test_a_free_search_is_no_worse_than_its_runners_up(command: Command, tmp_path: Path, cluster_file: Path) -> None:
@@ -376,7 +399,7 @@ def test_a_calibration_prices_the_plan_and_says_what_it_does_not_cover(
     ("argv", "code", "message"),
     [
         (["gpt-tny"], 2, "unknown model (got 'gpt-tny'); did you mean 'gpt-tiny'?"),
-        (["config.json"], 2, "unknown model (got 'config.json'); known: arcface-1m, "),
+        (["config.json"], 2, "config.json: no such file"),
         (["package.module:build"], 2, "unknown model (got 'package.module:build'); known: "),
         (["gpt-tiny", "--time-limit", "0"], 2, "got '0', expected a number of seconds above zero"),
         (["gpt-tiny", "--time-limit", "nan"], 2, "expected a number of seconds above zero"),

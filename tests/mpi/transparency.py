@@ -1,6 +1,7 @@
-"""Under mpiexec: the plans in the files that the arguments name, one after another, then all comparisons, shared out.
+"""Under mpiexec: so many steps of the plans in the files that the arguments name, one after another, then compared.
 
-The first rank prints a line per plan, the stem of its file's name, and one per problem, the stem and the problem.
+Comparisons are shared out. The first rank prints a line per plan, the stem of its file's name, and one per problem,
+the stem and the problem.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from executor.runtime.transport.base import lanes_of
 from executor.runtime.transport.mpi import MpiTransport
 from executor.train import Trainer, program_of
 from strategy.plan.plan import read_plan
-from tests.campaigns.transparency import STEPS, compare, pieces_of, ran, text_of
+from tests.campaigns.transparency import compare, pieces_of, ran, text_of
 
 
 def main() -> None:
@@ -22,21 +23,22 @@ def main() -> None:
 
     comm = MPI.COMM_WORLD
     mine = []
-    for position, file in enumerate(map(Path, sys.argv[1:])):
+    steps = int(sys.argv[1])
+    for position, file in enumerate(map(Path, sys.argv[2:])):
         plan = read_plan(file)
         program = program_of(plan)
         transport = MpiTransport(comm, lanes_of(program))
         trainer = Trainer(plan, transport, open_kernels("numpy"), text_of(plan), program=program)
         reports = [trainer.run()]
         first = pieces_of(trainer)
-        reports += [trainer.run() for _ in range(STEPS - 1)]
+        reports += [trainer.run() for _ in range(steps - 1)]
         said = ran(trainer, [report for report in reports if report is not None], first)
         ranks = comm.gather(said, root=position % comm.size)
         transport.barrier()
         transport.close()
         if ranks is not None:
             mine.append((file.stem, plan, program, ranks))
-    found = [(stem, list(compare(plan, program, ranks))) for stem, plan, program, ranks in mine]
+    found = [(stem, list(compare(plan, program, ranks, steps=steps))) for stem, plan, program, ranks in mine]
     for stem, problems in (pair for pairs in comm.gather(found) or () for pair in pairs):
         print(stem)
         for problem in problems:

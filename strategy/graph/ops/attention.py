@@ -1,8 +1,8 @@
 """Attention over heads, packed or separate, grouped or not, causal or not; and its gradient.
 
-    attention       q[b, s, h, d], k[b, t, g, d], v[b, t, g, d]  or  qkv[b, s, g, h/g + 2, d];  (visible[b, t])
-                    -> out[b, s, h, d], lse[b, h, s]
-    attention_grad  the same, out, lse, dout -> dq, dk, dv  or  dqkv
+    attention       q[b, s, h, d], k[b, t, g, d], v[b, t, g, e]  or  qkv[b, s, g, h/g + 2, d]
+                    (visible[b, t] or sinks[h]) -> out[b, s, h, e], lse[b, h, s]
+    attention_grad  the same, out, lse, dout -> dq, dk, dv, (dsinks)  or  dqkv
 
 `heads` says what the operands are. The forward pass keeps only the log-sum-exp of every row; the backward pass
 recomputes the probabilities from it (Dao et al. 2022, arXiv:2205.14135, section 3.1), which lets it run on any piece
@@ -11,7 +11,6 @@ of the queries, keys or heads. The keys of the forward pass may not be split; `a
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from strategy.graph.graph import Attrs
@@ -23,14 +22,16 @@ from strategy.graph.ops.heads import (
     copied_keys,
     copied_queries,
     expect_heads,
+    has_sinks,
     head_splits,
+    head_widths,
     heads_of,
     is_packed,
     key_split,
     lse_of,
     masked_scores,
     packed_heads,
-    product_flop,
+    pairs_of,
     separate_examples,
     separate_heads,
     write_keys,
@@ -42,7 +43,7 @@ from strategy.sbp.tensor import DType, TensorSpec
 
 
 def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
-    """The values that every query sees, weighted: [b, n, c s, d], and the log-sum-exp of its scores, [b, n, c s]."""
+    """The values that every query sees, weighted: [b, n, c s, e], and the log-sum-exp of its scores, [b, n, c s]."""
     xp = call.xp
     q = copied_queries(call, "q", heads.q)
     k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
@@ -51,7 +52,7 @@ def mixed_values(call: Call, heads: Heads) -> tuple[Array, Array]:
     probs -= top
     xp.exp(probs, out=probs)
     total = probs.sum(axis=-1, keepdims=True)
-    mixed = call.workspace.get("mixed", q.shape, q.dtype)
+    mixed = call.workspace.get("mixed", (*q.shape[:-1], v.shape[-1]), q.dtype)
     xp.matmul(probs, v, out=mixed)
     mixed /= total
     return mixed, (xp.log(total) + top)[..., 0]
@@ -61,34 +62,55 @@ def _run(call: Call) -> None:
     out, lse = call.outputs
     heads = heads_of(call, call.inputs)
     mixed, sums = mixed_values(call, heads)
+    if has_sinks(call.attrs):
+        total = call.xp.logaddexp(sums, by_run(heads, call.inputs[3]))
+        mixed *= call.xp.exp(sums - total)[..., None]
+        sums = total
     lse.reshape(sums.shape)[...] = sums
     write_queries(out, heads, mixed)
+
+
+def by_run(heads: Heads, sinks: Array) -> Array:
+    """[h] -> [n, c s]: the sink of every row of queries."""
+    _, s, n, c, _ = heads.q.shape
+    rows: Array = sinks.reshape(n, c, 1).repeat(s, axis=2).reshape(n, c * s)
+    return rows
+
+
+def sinks_gradient(call: Call, sinks: Array, lse: Array, delta: Array) -> Array:
+    """[h]: minus the sum of exp(sink - lse) delta over samples and rows, of lse and delta [b, h, s]."""
+    total: Array = -(call.xp.exp(sinks[None, :, None] - lse) * delta).sum(axis=(0, 2))
+    return total
 
 
 def backward(call: Call, heads: Heads, normaliser: Array, dout: Array, delta: Array, targets: Heads) -> None:
     """Gradients of rows p v, where p = exp(scores - normaliser).
 
-    dv = p^T do; ds = p (do v^T - delta); dq = ds k / sqrt(d); dk = ds^T q / sqrt(d). `normaliser` and `delta` are
-    [b, n, c s], `dout` is [b, n, c s, d]; `targets` are views of the gradients.
+    dv = p^T do; ds = p (do v^T - delta), times the slope of the cap; dq = scale ds k; dk = scale ds^T q. `normaliser`
+    and `delta` are [b, n, c s], `dout` is [b, n, c s, e]; `targets` are views of the gradients.
     """
     xp = call.xp
     q = copied_queries(call, "q", heads.q)
     k, v = copied_keys(call, "k", heads, heads.k), copied_keys(call, "v", heads, heads.v)
-    probs = masked_scores(call, heads, q, k)
+    slope = call.workspace.get("slope", (*q.shape[:-1], k.shape[2]), q.dtype) if heads.scoring.softcap else None
+    probs = masked_scores(call, heads, q, k, slope)
     probs -= normaliser[..., None]
     xp.exp(probs, out=probs)
-    by_key = call.workspace.get("by_key", k.shape, k.dtype)
-    xp.matmul(probs.transpose(0, 1, 3, 2), dout, out=by_key)
-    write_keys(targets.v, heads, by_key)
+    by_value = call.workspace.get("by_value", v.shape, v.dtype)
+    xp.matmul(probs.transpose(0, 1, 3, 2), dout, out=by_value)
+    write_keys(targets.v, heads, by_value)
     ds = call.workspace.get("ds", probs.shape, probs.dtype)
     xp.matmul(dout, v.transpose(0, 1, 3, 2), out=ds)
     ds -= delta[..., None]
     ds *= probs
-    xp.matmul(ds.transpose(0, 1, 3, 2), q, out=by_key)  # q already carries 1 / sqrt(d)
+    if slope is not None:
+        ds *= slope
+    by_key = call.workspace.get("by_key", k.shape, k.dtype)
+    xp.matmul(ds.transpose(0, 1, 3, 2), q, out=by_key)  # q already carries the scale
     write_keys(targets.k, heads, by_key)
     by_query = call.workspace.get("by_query", q.shape, q.dtype)
     xp.matmul(ds, k, out=by_query)
-    by_query *= 1.0 / math.sqrt(q.shape[-1])
+    by_query *= heads.scoring.scale
     write_queries(targets.q, heads, by_query)
 
 
@@ -96,16 +118,18 @@ def gradient_heads(call: Call) -> Heads:
     """Views of the gradients that a backward op writes, like those of its operands."""
     if len(call.outputs) == 1:
         return packed_heads(call, call.outputs[0], None)
-    dq, dk, dv = call.outputs
+    dq, dk, dv = call.outputs[:3]
     return separate_heads(call, dq, dk, dv, None)
 
 
 def _run_grad(call: Call) -> None:
     *operands, out, lse, dout = call.inputs
     heads = heads_of(call, tuple(operands))
-    b, s, n, c, d = heads.q.shape
+    b, s, n, c, _ = heads.q.shape
     delta = call.xp.einsum("bshd,bshd->bhs", dout, out)
-    do = copied_queries(call, "do", dout.reshape(b, s, n, c, d))
+    do = copied_queries(call, "do", dout.reshape(b, s, n, c, -1))
+    if has_sinks(call.attrs):
+        call.outputs[3][...] = sinks_gradient(call, operands[3], lse, delta)
     rows = (b, n, c * s)
     backward(call, heads, lse.reshape(rows), do, delta.reshape(rows), gradient_heads(call))
 
@@ -121,7 +145,7 @@ def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec
     composes = out == dout == wanted and lse == lse_of(wanted)
     expected = "what attention reads and gives, and a gradient like out"
     expect(composes, "attention_grad shapes do not compose", got=shapes(inputs), expected=expected)
-    return tuple(operands[: 1 if is_packed(len(operands)) else 3])
+    return tuple(operands[: 1 if is_packed(len(operands)) else 3 + has_sinks(attrs)])
 
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
@@ -140,10 +164,10 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
         for s in head_splits(operands, attrs, parts)
     ]
     if not is_packed(len(operands)):
-        keys = key_split(len(operands))
+        keys = key_split(len(operands), attrs)
         found.append(AxisSignature((*keys.operands, B, B, B), keys.gradients))
         linear_in_v_and_out = (B, B, P, B)[: len(operands)]
-        found.append(AxisSignature((*linear_in_v_and_out, P, B, B), (P, P, B)))
+        found.append(AxisSignature((*linear_in_v_and_out, P, B, B), (P, P, B, P)[: len(outputs)]))
     return [*found, AxisSignature((*whole, B, B, P), (P,) * len(outputs))]
 
 
@@ -153,17 +177,20 @@ def _gradient(builder: GradientBuilder) -> None:
     if is_packed(len(operands)):
         builder.give(0, builder.emit("dqkv", "attention_grad", inputs, builder.op.attrs))
         return
-    gradients = builder.emit_many("grad", "attention_grad", inputs, builder.op.attrs, labels=("dq", "dk", "dv"))
+    labels = ("dq", "dk", "dv", "dsinks")[: 3 + has_sinks(builder.op.attrs)]
+    gradients = builder.emit_many("grad", "attention_grad", inputs, builder.op.attrs, labels=labels)
     for position, gradient in enumerate(gradients):
         builder.give(position, gradient)
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 2 * product_flop(inputs)
+    keys, values = head_widths(inputs)
+    return 2 * pairs_of(inputs, attrs) * (keys + values)
 
 
 def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 5 * product_flop(inputs[:-3])
+    keys, values = head_widths(inputs[:-3])
+    return 2 * pairs_of(inputs[:-3], attrs) * (3 * keys + 2 * values)
 
 
 def _examples() -> tuple[Example, ...]:
@@ -171,7 +198,7 @@ def _examples() -> tuple[Example, ...]:
     return (
         Example((TensorSpec((4, 4, 5, 3, 2)),), attrs={"causal": 1}),
         Example(masked, attrs={"causal": 0}, ranges={1: SOME_HIDDEN}),
-        Example((TensorSpec((4, 5, 7, 4, 2)),), attrs={"causal": 1}),
+        Example((TensorSpec((4, 5, 7, 4, 2)),), attrs={"causal": 1, "window": 2}),
         *separate_examples(),
     )
 

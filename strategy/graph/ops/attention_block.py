@@ -1,6 +1,6 @@
 """Attention block by block: the keys and values of one block at a time, as they come round a ring of ranks.
 
-    attention_block       q, k, v, (visible), (out, lse)      -> out[b, s, h, d], lse[b, h, s]
+    attention_block       q, k, v, (visible), (out, lse)      -> out[b, s, h, e], lse[b, h, s]
     attention_block_grad  q, k, v, (visible), out, lse, dout  -> the block's part of dq, dk, dv
 
 Queries and keys are cut into `chunks` balanced pieces. In block `shift`, the queries of chunk c see the keys of chunk
@@ -9,8 +9,9 @@ merged with them (Milakov and Gimelshein 2018, arXiv:1805.02867; Liu et al. 2023
 all the blocks, `out` and `lse` are those of `attention`; the parts of the gradients add up to its gradients.
 
 On an axis of `chunks` ranks, each has the queries of its chunk, and keys and values come as `S(1)+shift`. Causal rows
-see nothing of a later chunk; such a pair of chunks does no work. The last ranks of a ring so have most of it, and
-those of the first wait: chunks are not dealt out in pairs from both ends.
+see nothing of a later chunk, and those of a window nothing of one that lies before it; such a pair of chunks does no
+work. The last ranks of a ring so have most of it, and those of the first wait: chunks are not dealt out in pairs from
+both ends. Sinks, in place of `visible`, are what the first block begins with; their gradient is that block's.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from strategy.graph.graph import Attrs
-from strategy.graph.ops.attention import backward, mixed_values
+from strategy.graph.ops.attention import backward, mixed_values, sinks_gradient
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, expect, int_attr, shapes
 from strategy.graph.ops.heads import (
     HIDDEN,
@@ -27,7 +28,9 @@ from strategy.graph.ops.heads import (
     Heads,
     copied_queries,
     expect_heads,
+    has_sinks,
     head_splits,
+    head_widths,
     is_masked,
     key_split,
     lse_of,
@@ -41,7 +44,7 @@ from strategy.sbp.tensor import DType, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Rows of queries, [begin, end), and the keys that they see in this block; `diagonal` if of one causal chunk."""
+    """Rows of queries, [begin, end), and keys of this block; `diagonal` if the rows may not see all of these."""
 
     rows: tuple[int, int]
     keys: tuple[int, int]
@@ -51,15 +54,16 @@ class _Pair:
 def _pairs(attrs: Attrs, rows: tuple[int, int], keys: tuple[int, int]) -> Iterator[_Pair]:
     """What the queries and keys in these ranges have to do with each other."""
     chunks, shift, causal = (int_attr(attrs, key) for key in ("chunks", "shift", "causal"))
+    window = int_attr(attrs, "window") if attrs.get("window") else 0
     row_chunks = balanced_split(0, int_attr(attrs, "rows"), chunks)
     key_chunks = balanced_split(0, int_attr(attrs, "keys"), chunks)
     for chunk, held in enumerate(row_chunks):
         seen = (chunk + shift) % chunks
-        if causal and seen > chunk:
+        if (causal and seen > chunk) or (window and held[0] - key_chunks[seen][1] + 1 >= window):
             continue
         (low, high), (first, last) = _shared(held, rows), _shared(key_chunks[seen], keys)
         if low < high and first < last:
-            yield _Pair((low, high), (first, last), bool(causal) and shift == 0)
+            yield _Pair((low, high), (first, last), bool(window) or (bool(causal) and shift == 0))
 
 
 def _shared(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
@@ -91,8 +95,9 @@ def _run(call: Call) -> None:
     out, lse = call.outputs
     goes_on = _goes_on(len(call.inputs))
     operands = call.inputs[:-2] if goes_on else call.inputs
-    out[...], lse[...] = call.inputs[-2:] if goes_on else (0, HIDDEN)
-    for cut in _cuts(call, operands[-1] if is_masked(len(operands)) else None):
+    nothing = operands[3][None, :, None] if has_sinks(call.attrs) else HIDDEN
+    out[...], lse[...] = call.inputs[-2:] if goes_on else (0, nothing)
+    for cut in _cuts(call, operands[-1] if is_masked(len(operands), call.attrs) else None):
         _merge(call, cut, out[:, cut.rows], lse[:, :, cut.rows])
 
 
@@ -118,12 +123,15 @@ def _run_grad(call: Call) -> None:
     *operands, out, lse, dout = call.inputs
     for gradient in call.outputs:
         gradient[...] = 0
-    for cut in _cuts(call, operands[-1] if is_masked(len(operands)) else None):
+    if has_sinks(call.attrs):
+        delta = call.xp.einsum("bshd,bshd->bhs", dout, out)
+        call.outputs[3][...] = sinks_gradient(call, operands[3], lse, delta)
+    for cut in _cuts(call, operands[-1] if is_masked(len(operands), call.attrs) else None):
         b, s, n, c, d = cut.heads.q.shape
         rows, by_head = dout[:, cut.rows], (b, n, c * s)
         delta = call.xp.einsum("bshd,bshd->bhs", rows, out[:, cut.rows])
-        do = copied_queries(call, "do", rows.reshape(b, s, n, c, d))
-        dq, dk, dv = call.outputs
+        do = copied_queries(call, "do", rows.reshape(b, s, n, c, -1))
+        dq, dk, dv = call.outputs[:3]
         targets = replace(cut.heads, q=dq[:, cut.rows].reshape(b, s, n, c, d), k=dk[:, cut.keys], v=dv[:, cut.keys])
         backward(call, cut.heads, lse[:, :, cut.rows].reshape(by_head), do, delta.reshape(by_head), targets)
 
@@ -139,7 +147,8 @@ def _operands(inputs: Specs) -> Specs:
 
 
 def _expect_block(operands: Specs, attrs: Attrs) -> TensorSpec:
-    expect(len(operands) in (3, 4), "attention_block operands", got=shapes(operands), expected="q, k, v, maybe visible")
+    expected = "q, k, v, maybe visible or sinks"
+    expect(len(operands) in (3, 4), "attention_block operands", got=shapes(operands), expected=expected)
     out = expect_heads(operands, attrs)
     rows, keys, chunks, shift = (int_attr(attrs, key) for key in ("rows", "keys", "chunks", "shift"))
     fits = (rows, keys) == (operands[0].shape[1], operands[1].shape[1]) and 0 <= shift < chunks <= min(rows, keys)
@@ -167,7 +176,7 @@ def _infer_grad(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec
     composes = out == dout == wanted and lse == lse_of(wanted)
     expected = "what attention reads and gives, and a gradient like out"
     expect(composes, "attention_block_grad shapes do not compose", got=shapes(inputs), expected=expected)
-    return tuple(operands[:3])
+    return tuple(operands[: 3 + has_sinks(attrs)])
 
 
 def _ring(operands: Specs, attrs: Attrs, parts: int) -> tuple[Sbp, ...]:
@@ -179,7 +188,7 @@ def _ring(operands: Specs, attrs: Attrs, parts: int) -> tuple[Sbp, ...]:
     if found != (int_attr(attrs, "chunks"), int_attr(attrs, "rows"), int_attr(attrs, "keys")):
         return ()
     coming = Split(1, int_attr(attrs, "shift"))
-    return (Split(1), coming, coming, coming)[: len(operands)]
+    return (Split(1), coming, coming, B if has_sinks(attrs) else coming)[: len(operands)]
 
 
 def _signatures(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
@@ -201,34 +210,36 @@ def _signatures_grad(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) ->
         AxisSignature((*s.operands, s.rows, s.statistics, s.rows), s.gradients)
         for s in head_splits(operands, attrs, parts)
     ]
-    keys, ring = key_split(len(operands)), _ring(operands, attrs, parts)
+    keys, ring = key_split(len(operands), attrs), _ring(operands, attrs, parts)
     found.append(AxisSignature((*keys.operands, B, B, B), keys.gradients))
     if ring:
-        found.append(AxisSignature((*ring, Split(1), Split(2), Split(1)), ring[:3]))
-    found.append(AxisSignature((*(B, B, P, B)[: len(operands)], P, B, B), (P, P, B)))
-    return [*found, AxisSignature((*(B,) * len(operands), B, B, P), (P, P, P))]
+        found.append(AxisSignature((*ring, Split(1), Split(2), Split(1)), (*ring[:3], P)[: len(outputs)]))
+    found.append(AxisSignature((*(B, B, P, B)[: len(operands)], P, B, B), (P, P, B, P)[: len(outputs)]))
+    return [*found, AxisSignature((*(B,) * len(operands), B, B, P), (P,) * len(outputs))]
 
 
-def _product_flop(operands: Specs, attrs: Attrs) -> int:
-    """FLOPs of one product of queries and keys; pairs of chunks that see nothing of each other do none.
+def _pairs_of(operands: Specs, attrs: Attrs) -> int:
+    """Pairs of queries and keys over all samples and heads; chunks that see nothing of each other have none.
 
     Of pieces, where all depends on the rank, those of the busiest.
     """
-    (b, s, h, d), t = operands[0].shape, operands[1].shape[1]
+    (b, s, h, _), t = operands[0].shape, operands[1].shape[1]
     rows, keys, chunks = (int_attr(attrs, key) for key in ("rows", "keys", "chunks"))
     if (s, t) == (rows, keys):
         pairs = sum((p.rows[1] - p.rows[0]) * (p.keys[1] - p.keys[0]) for p in _pairs(attrs, (0, s), (0, t)))
     else:
         pairs = min(s * -(-keys // chunks), t * -(-rows // chunks))
-    return 2 * b * h * d * pairs
+    return b * h * pairs
 
 
 def _flop(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 2 * _product_flop(_operands(inputs), attrs)
+    keys, values = head_widths(inputs)
+    return 2 * _pairs_of(_operands(inputs), attrs) * (keys + values)
 
 
 def _flop_grad(inputs: Specs, outputs: Specs, attrs: Attrs) -> int:
-    return 5 * _product_flop(inputs[:-3], attrs)
+    keys, values = head_widths(inputs)
+    return 2 * _pairs_of(inputs[:-3], attrs) * (3 * keys + 2 * values)
 
 
 def _examples() -> tuple[Example, ...]:
@@ -245,6 +256,8 @@ def _examples() -> tuple[Example, ...]:
             attrs={"causal": 0, "group": 2, "rows": 5, "keys": 7, "chunks": 3, "shift": 2},
             ranges={3: SOME_HIDDEN},
         ),
+        Example((uneven, uneven, TensorSpec((4, 7, 4, 3))), attrs={**one, "causal": 1, "shift": 2, "window": 3}),
+        Example((uneven, uneven, uneven, TensorSpec((4,))), attrs={**one, "causal": 1, "shift": 0, "sinks": 1}),
     )
 
 
@@ -252,7 +265,9 @@ def _examples_forward() -> tuple[Example, ...]:
     found = []
     for example in _examples():
         out = expect_heads(example.inputs, example.attrs)
-        found += [example, replace(example, inputs=(*example.inputs, out, lse_of(out)))]
+        found.append(example)
+        if not has_sinks(example.attrs):
+            found.append(replace(example, inputs=(*example.inputs, out, lse_of(out))))
     return tuple(found)
 
 

@@ -267,11 +267,20 @@ def float_attr(attrs: Attrs, key: str) -> float:
 
 
 def ints_attr(attrs: Attrs, key: str) -> tuple[int, ...]:
+    """The attribute `key`; raises InputError if it is no tuple of whole numbers."""
+    found = attrs.get(key)
+    whole = tuple(part for part in found if isinstance(part, int)) if isinstance(found, tuple) else ()
+    if not isinstance(found, tuple) or len(whole) < len(found):
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a tuple of whole numbers")
+    return whole
+
+
+def floats_attr(attrs: Attrs, key: str) -> tuple[float, ...]:
     """The attribute `key`; raises InputError if it is no tuple."""
     found = attrs.get(key)
     if not isinstance(found, tuple):
-        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a tuple of whole numbers")
-    return found
+        raise InputError(f"a wrong attribute {key!r}", got=found, expected="a tuple of numbers")
+    return tuple(map(float, found))
 
 
 def expect(condition: bool, problem: str, *, got: object, expected: str) -> None:

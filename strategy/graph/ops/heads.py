@@ -1,10 +1,18 @@
 """Heads: the operands of attention, whichever way they come, and how they may be split.
 
-Separate, they are q[b, s, h, d], k[b, t, g, d] and v[b, t, g, d]; query head i reads key head i // group, h = g group
-(Ainslie et al. 2023, arXiv:2305.13245). Packed, they are one qkv[b, s, g, group + 2, d]: the queries of one group and
-their key and value lie together, so that splitting the groups splits the projection's columns. After either there may
-be integers visible[b, t]: a key is hidden where it is zero, and, if `causal`, from the queries before it. Every query
-is to see some key.
+Separate, they are q[b, s, h, d], k[b, t, g, d] and v[b, t, g, e]; query head i reads key head i // group, h = g group
+(Ainslie et al. 2023, arXiv:2305.13245); values may be of another width than keys. Packed, they are one
+qkv[b, s, g, group + 2, d]: the queries of one group and their key and value lie together, so that splitting the groups
+splits the projection's columns. After either there may be integers visible[b, t]: a key is hidden where it is zero,
+and, if `causal`, from the queries before it. Every query is to see some key.
+
+Behind separate operands there may be sinks[h], a score per head that takes its share of every soft-max and brings no
+value (Xiao et al. 2023, arXiv:2309.17453, as learned by gpt-oss). Attributes, each absent where it says nothing:
+
+    window   a query sees itself and the window - 1 keys before it alone (Beltagy et al. 2020, arXiv:2004.05150)
+    scale    of products, in place of 1 / sqrt(d)
+    softcap  scores are cap tanh(score / cap) (Gemma 2, arXiv:2408.00118, section 2)
+    sinks    1 where the last operand is sinks
 
 Queries may be split while keys and values are whole: a rank finds its positions and key heads by its boxes.
 """
@@ -15,7 +23,7 @@ import math
 from dataclasses import dataclass
 
 from strategy.graph.graph import Attrs
-from strategy.graph.ops.base import Array, Call, Example, Specs, expect, int_attr, shapes
+from strategy.graph.ops.base import Array, Call, Example, Specs, expect, float_attr, int_attr, shapes
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import DType, TensorSpec
 
@@ -28,6 +36,37 @@ SOME_HIDDEN = (0, 5)
 
 
 @dataclass(frozen=True, slots=True)
+class Scoring:
+    """How scores follow from products of queries and keys."""
+
+    scale: float
+    softcap: float
+    """0: none."""
+    window: int
+    """0: every position."""
+
+
+def scoring_of(attrs: Attrs, width: int) -> Scoring:
+    """What the attributes say of scores, for heads of this width.
+
+    Raises:
+        InputError: a figure is not possible.
+    """
+    scale = float_attr(attrs, "scale") if "scale" in attrs else 1.0 / math.sqrt(width)
+    softcap = float_attr(attrs, "softcap") if "softcap" in attrs else 0.0
+    window = int_attr(attrs, "window") if "window" in attrs else 0
+    legal = scale > 0 and softcap >= 0 and window >= 0 and (not window or int_attr(attrs, "causal") == 1)
+    expected = "scale > 0, softcap >= 0, window >= 0, and a window of causal attention alone"
+    expect(legal, "attention has no such scores", got=dict(attrs), expected=expected)
+    return Scoring(scale, softcap, window)
+
+
+def has_sinks(attrs: Attrs) -> bool:
+    """Whether the last operand is sinks."""
+    return bool(attrs.get("sinks"))
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """Views of the operands. The n runs of c query heads read one key head each; n c = h."""
 
@@ -36,7 +75,7 @@ class Heads:
     k: Array
     """[b, t, g, d]"""
     v: Array
-    """[b, t, g, d]"""
+    """[b, t, g, e]"""
     key_heads: tuple[int, ...]
     """Which of the g key heads each run reads."""
     first_query: int
@@ -44,6 +83,7 @@ class Heads:
     causal: bool
     visible: Array | None
     """[b, t]"""
+    scoring: Scoring
 
     @property
     def one_to_one(self) -> bool:
@@ -56,16 +96,17 @@ def is_packed(operands: int) -> bool:
     return operands < 3
 
 
-def is_masked(operands: int) -> bool:
+def is_masked(operands: int, attrs: Attrs) -> bool:
     """Whether the last of so many operands is `visible`."""
-    return operands in (2, 4)
+    return operands in (2, 4) and not has_sinks(attrs)
 
 
 def packed_heads(call: Call, qkv: Array, visible: Array | None) -> Heads:
     """Query, key and value of a packed projection [b, s, g, r + 2, d], or of its gradient."""
     r = qkv.shape[3] - 2
     q, k, v = qkv[:, :, :, :r], qkv[:, :, :, r], qkv[:, :, :, r + 1]
-    return Heads(q, k, v, tuple(range(qkv.shape[2])), 0, 0, bool(int_attr(call.attrs, "causal")), visible)
+    scoring = scoring_of(call.attrs, qkv.shape[4])
+    return Heads(q, k, v, tuple(range(qkv.shape[2])), 0, 0, bool(int_attr(call.attrs, "causal")), visible, scoring)
 
 
 def separate_heads(call: Call, q: Array, k: Array, v: Array, visible: Array | None) -> Heads:
@@ -84,12 +125,13 @@ def separate_heads(call: Call, q: Array, k: Array, v: Array, visible: Array | No
         key_box[1][0],
         bool(int_attr(call.attrs, "causal")),
         visible,
+        scoring_of(call.attrs, d),
     )
 
 
 def heads_of(call: Call, operands: tuple[Array, ...]) -> Heads:
     """The operands' views."""
-    visible = operands[-1] if is_masked(len(operands)) else None
+    visible = operands[-1] if is_masked(len(operands), call.attrs) else None
     if is_packed(len(operands)):
         return packed_heads(call, operands[0], visible)
     q, k, v = operands[:3]
@@ -113,30 +155,44 @@ def copied_keys(call: Call, name: str, heads: Heads, x: Array) -> Array:
     return out
 
 
-def masked_scores(call: Call, heads: Heads, q: Array, k: Array) -> Array:
-    """q k^T / sqrt(d) with hidden keys far below: [b, n, c s, t]. Scales q in place."""
+def masked_scores(call: Call, heads: Heads, q: Array, k: Array, slope: Array | None = None) -> Array:
+    """q k^T by the scale, below the cap, with hidden keys far below: [b, n, c s, t]. Scales q in place.
+
+    `slope`, if given, is filled with that of the cap.
+    """
     xp = call.xp
-    b, n, rows, d = q.shape
+    b, n, rows, _ = q.shape
     t = k.shape[2]
     scores = call.workspace.get("scores", (b, n, rows, t), q.dtype)
-    q *= 1.0 / math.sqrt(d)
+    q *= heads.scoring.scale
     xp.matmul(q, k.transpose(0, 1, 3, 2), out=scores)
+    if heads.scoring.softcap:
+        scores *= 1.0 / heads.scoring.softcap
+        xp.tanh(scores, out=scores)
+        if slope is not None:
+            xp.multiply(scores, scores, out=slope)
+            xp.subtract(1.0, slope, out=slope)
+        scores *= heads.scoring.softcap
     if heads.causal:
         s = heads.q.shape[1]
         by_query = scores.reshape(b, n, rows // s, s, t)
-        name = f"future {heads.first_query - heads.first_key}"
-        by_query += call.workspace.constant(name, (s, t), q.dtype, lambda: _future(call, heads, s, t))
+        name = f"unseen {heads.first_query - heads.first_key} {s} {t}"
+        by_query += call.workspace.constant(name, (s, t), q.dtype, lambda: _unseen(call, heads, s, t))
     if heads.visible is not None:
         scores += xp.where(heads.visible == 0, HIDDEN, 0.0).astype(q.dtype)[:, None, None, :]
     return scores
 
 
-def _future(call: Call, heads: Heads, s: int, t: int) -> Array:
-    """[s, t]: far below zero where the key comes after the query, zero elsewhere."""
+def _unseen(call: Call, heads: Heads, s: int, t: int) -> Array:
+    """[s, t]: far below zero where the key comes after the query, or before its window; zero elsewhere."""
     xp = call.xp
     queries = xp.arange(heads.first_query, heads.first_query + s)
     keys = xp.arange(heads.first_key, heads.first_key + t)
-    return xp.where(keys[None, :] > queries[:, None], HIDDEN, 0.0).astype(heads.q.dtype)
+    distance = queries[:, None] - keys[None, :]
+    hidden = distance < 0
+    if heads.scoring.window:
+        hidden |= distance >= heads.scoring.window
+    return xp.where(hidden, HIDDEN, 0.0).astype(heads.q.dtype)
 
 
 def write_queries(target: Array, heads: Heads, rows: Array) -> None:
@@ -169,16 +225,22 @@ def expect_heads(inputs: Specs, attrs: Attrs) -> TensorSpec:
         expect(composes, "attention needs packed heads", got=shapes(inputs), expected="qkv[b, s, g, queries + 2, d]")
         b, s, g, wide, d = qkv.shape
         h, t = g * (wide - 2), s
+        expect(not has_sinks(attrs), "packed heads have no sinks", got=dict(attrs), expected="q, k, v, sinks")
     else:
         q, k, v = inputs[:3]
-        expected = "q[b, s, h, d], k and v[b, t, g, d] of one dtype, h = g * group; s = t if causal"
-        composes = len(q.shape) == len(k.shape) == 4 and k == v and q.dtype == k.dtype
-        composes = composes and (q.shape[0], q.shape[3]) == (k.shape[0], k.shape[3])
+        expected = "q[b, s, h, d], k[b, t, g, d], v[b, t, g, e] of one dtype, h = g * group; s = t if causal"
+        composes = len(q.shape) == len(k.shape) == len(v.shape) == 4 and q.dtype == k.dtype == v.dtype
+        composes = composes and k.shape[:3] == v.shape[:3] and (q.shape[0], q.shape[3]) == (k.shape[0], k.shape[3])
         expect(composes, "attention shapes do not compose", got=shapes(inputs), expected=expected)
-        (b, s, h, d), (_, t, g, _) = q.shape, k.shape
+        (b, s, h, _), (_, t, g, d) = q.shape, v.shape
         fits = h == g * int_attr(attrs, "group") and (s == t or not int_attr(attrs, "causal"))
         expect(fits, "attention shapes do not compose", got=(shapes(inputs), dict(attrs)), expected=expected)
-    if is_masked(len(inputs)):
+    if has_sinks(attrs):
+        wanted = TensorSpec((h,), inputs[0].dtype)
+        fits = len(inputs) == 4 and inputs[3] == wanted
+        expect(fits, "attention has other sinks", got=shapes(inputs), expected=f"q, k, v, sinks{(h,)}")
+    scoring_of(attrs, d)
+    if is_masked(len(inputs), attrs):
         visible = inputs[-1]
         fits = visible.shape == (b, t) and not visible.dtype.is_float
         expect(fits, "attention hides keys by an integer per key", got=shapes(inputs), expected=f"visible{(b, t)}")
@@ -203,7 +265,9 @@ class HeadSplit:
 
 def head_splits(operands: Specs, attrs: Attrs, parts: int) -> list[HeadSplit]:
     """Batch, heads (with their key heads, or with all of these), queries. Each key head is to stay with its queries."""
-    mask: tuple[Sbp, ...] = (B,) if is_masked(len(operands)) else ()
+    if has_sinks(attrs):
+        return _with_sinks(head_splits(operands[:3], {**attrs, "sinks": 0}, parts))
+    mask: tuple[Sbp, ...] = (B,) if is_masked(len(operands), attrs) else ()
     batch, head, query = Split(0), Split(2), Split(1)
     if is_packed(len(operands)):
         g, r = operands[0].shape[2], operands[0].shape[3] - 2
@@ -220,19 +284,46 @@ def head_splits(operands: Specs, attrs: Attrs, parts: int) -> list[HeadSplit]:
     return found
 
 
-def key_split(operands: int) -> HeadSplit:
+def _with_sinks(splits: list[HeadSplit]) -> list[HeadSplit]:
+    """The same splits where there are sinks: split by head, else whole; their gradient is a sum over rows."""
+    by_head = Split(2)
+    found = []
+    for split in splits:
+        sinks, gradient = (Split(0), Split(0)) if split.rows == by_head else (B, P)
+        found.append(HeadSplit((*split.operands, sinks), split.rows, split.statistics, (*split.gradients, gradient)))
+    return found
+
+
+def key_split(operands: int, attrs: Attrs) -> HeadSplit:
     """Keys and values split over their positions: what is summed over them is partial."""
     key = Split(1)
+    if has_sinks(attrs):
+        return HeadSplit((B, key, key, B), P, B, (P, key, key, B))
     return HeadSplit((B, key, key, key)[:operands], P, B, (P, key, key))
 
 
-def product_flop(operands: Specs) -> int:
-    """FLOPs of one product of queries and keys, hidden ones counted too."""
+def seen_keys(attrs: Attrs, keys: int) -> int:
+    """Of so many keys, as many as stand for what a query sees; what a causal mask hides is counted too.
+
+    Twice what causal attention sees on average where no row is longer than the window: 2 w - w^2 / t of t keys.
+    """
+    window = min(int_attr(attrs, "window"), keys) if attrs.get("window") else keys
+    return 2 * window - window * window // keys if keys else 0
+
+
+def pairs_of(operands: Specs, attrs: Attrs) -> int:
+    """Pairs of queries and keys over all samples and heads; those that a causal mask hides are counted too."""
     if is_packed(len(operands)):
-        b, s, g, wide, d = operands[0].shape
-        return 2 * b * g * (wide - 2) * s * s * d
-    b, s, h, d = operands[0].shape
-    return 2 * b * h * s * operands[1].shape[1] * d
+        b, s, g, wide, _ = operands[0].shape
+        return b * g * (wide - 2) * s * seen_keys(attrs, s)
+    b, s, h, _ = operands[0].shape
+    return b * h * s * seen_keys(attrs, operands[1].shape[1])
+
+
+def head_widths(operands: Specs) -> tuple[int, int]:
+    """Elements of a key, and of a value, of one head."""
+    width = operands[0].shape[-1]
+    return (width, width) if is_packed(len(operands)) else (width, operands[2].shape[-1])
 
 
 def separate_examples() -> tuple[Example, ...]:
@@ -246,4 +337,10 @@ def separate_examples() -> tuple[Example, ...]:
         Example((uneven, uneven, uneven), attrs={"causal": 1, "group": 1}),
         Example((queries, grouped, grouped, visible), attrs={"causal": 0, "group": 2}, ranges={3: SOME_HIDDEN}),
         Example((odd, two, two), attrs={"causal": 1, "group": 3}),
+        Example((uneven, uneven, TensorSpec((5, 7, 5, 3))), attrs={"causal": 1, "group": 1, "window": 3, "scale": 0.4}),
+        Example((even, even, even), attrs={"causal": 1, "group": 1, "softcap": 1.5}),
+        Example(
+            (queries, grouped, grouped, TensorSpec((8,))), attrs={"causal": 0, "group": 2, "sinks": 1, "softcap": 3.0}
+        ),
+        Example((odd, two, two, TensorSpec((6,))), attrs={"causal": 1, "group": 3, "sinks": 1, "window": 2}),
     )

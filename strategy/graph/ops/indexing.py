@@ -1,4 +1,4 @@
-"""`one_hot`, `top_k` and `argmax`, all over the last dim.
+"""`one_hot`, `top_k`, `pick` and `argmax`, all over the last dim.
 
 `top_k` and `argmax` do not split the dim that they search: winners of the pieces are no terms of any reduction, so
 it would take a second round of choosing among them. Where that is wanted, gather the dim.
@@ -19,6 +19,7 @@ from strategy.graph.ops.base import (
     expect,
     int_attr,
     linear_in,
+    picks_from,
     shapes,
 )
 from strategy.graph.ops.gradient import GradientBuilder
@@ -106,6 +107,36 @@ def _run_top_k_grad(call: Call) -> None:
     dx.reshape(-1, dx.shape[-1])[rows, columns[rows, slots]] = grad.reshape(columns.shape)[rows, slots]
 
 
+def _infer_pick(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
+    x, indices = inputs
+    composes = len(x.shape) > 0 and x.shape[:-1] == indices.shape[:-1] and not indices.dtype.is_float
+    expect(composes, "pick shapes do not compose", got=shapes(inputs), expected="x[..., n], integers[..., k]")
+    return (TensorSpec(indices.shape, x.dtype),)
+
+
+def _signatures_pick(inputs: Specs, outputs: Specs, attrs: Attrs, parts: int) -> list[AxisSignature]:
+    """Every slot copies one cell; slots may be split, and of split cells each rank has those that it holds."""
+    slots = Split(len(inputs[0].shape) - 1)
+    cells = AxisSignature((slots, B), linear_in([0], 2).outputs)
+    found = [*_leading(len(inputs[0].shape) - 1, 2, 1), AxisSignature((B, slots), (slots,)), cells]
+    return [*found, *picks_from((0,), 2)]
+
+
+def _run_pick(call: Call) -> None:
+    """The cells at the indices, zero for those that another rank holds."""
+    xp, (x, indices), out = call.xp, call.inputs, call.outputs[0]
+    begin, end = call.input_boxes[0][-1]
+    held = (indices >= begin) & (indices < end)
+    out[...] = xp.where(held, xp.take_along_axis(x, xp.where(held, indices - begin, 0), axis=-1), 0)
+
+
+def _gradient_pick(builder: GradientBuilder) -> None:
+    if builder.wants(0):
+        (x,) = builder.specs(builder.op.inputs[:1])
+        operands = (builder.op.inputs[1], builder.output_gradient())
+        builder.give(0, builder.emit("dx", "top_k_grad", operands, {"size": x.shape[-1]}))
+
+
 def _infer_argmax(inputs: Specs, updates: Specs, attrs: Attrs) -> tuple[TensorSpec, ...]:
     expect(len(inputs[0].shape) > 0, "argmax of a scalar", got=shapes(inputs), expected="x[..., n]")
     return (TensorSpec(inputs[0].shape[:-1], DType.INT32),)
@@ -167,6 +198,21 @@ OPS = (
                 attrs={"size": 40},
                 ranges={0: (0, 40)},
                 derive={0: lambda drawn: (drawn[0][..., :1] + 9 * np.arange(4)) % 40},  # no row chooses a cell twice
+            ),
+        ),
+    ),
+    OpDef(
+        "pick",
+        _infer_pick,
+        _flop_none,
+        _signatures_pick,
+        _run_pick,
+        _gradient_pick,
+        examples=(
+            Example(
+                (TensorSpec((7, 40)), _CHOSEN),
+                ranges={1: (0, 40)},
+                derive={1: lambda drawn: (drawn[1][..., :1] + 9 * np.arange(4)) % 40},  # as of `top_k_grad`
             ),
         ),
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 from strategy.graph.graph import Attrs
 from strategy.graph.ops.base import Array, AxisSignature, Call, Example, OpDef, Specs, elementwise_signatures, linear_in
@@ -93,6 +94,34 @@ def _gelu_slope(call: Call) -> None:
     out += tanh
     out += 1.0
     out *= 0.5
+    out *= grad
+
+
+def _erf(call: Call, x: Array) -> Array:
+    """The error function, which the array modules leave to their SciPy."""
+    special = import_module("cupyx.scipy.special" if call.xp.__name__ == "cupy" else "scipy.special")
+    found: Array = special.erf(x)
+    return found
+
+
+def _gelu_exact(call: Call) -> None:
+    """0.5 x (1 + erf(x / sqrt(2))), of which `gelu` is the usual approximation."""
+    x, y = call.inputs[0], call.outputs[0]
+    y[...] = _erf(call, x * math.sqrt(0.5))
+    y += 1.0
+    y *= x
+    y *= 0.5
+
+
+def _gelu_exact_slope(call: Call) -> None:
+    """(1 + erf(x / sqrt(2))) / 2 + x e^(-x^2 / 2) / sqrt(2 pi)."""
+    xp, (grad, x), out = call.xp, call.inputs, call.outputs[0]
+    xp.multiply(x, x, out=out)
+    out *= -0.5
+    xp.exp(out, out=out)
+    out *= x
+    out *= 1.0 / math.sqrt(2.0 * math.pi)
+    out += 0.5 + 0.5 * _erf(call, x * math.sqrt(0.5))
     out *= grad
 
 
@@ -196,6 +225,7 @@ def _abs_slope(call: Call) -> None:
 _UNARY = (
     _Unary("relu", _relu, 1, _relu_slope, 1, increasing=True, ragged=True, slope_in_place=(0, 1)),
     _Unary("gelu", _gelu, 8, _gelu_slope, 16, keeps="input", ragged=True, in_place=False),
+    _Unary("gelu_exact", _gelu_exact, 8, _gelu_exact_slope, 16, keeps="input", ragged=True, in_place=False),
     _Unary("tanh", _tanh, 4, _tanh_slope, 3, increasing=True, slope_in_place=(1,)),
     _Unary("sigmoid", _sigmoid, 6, _sigmoid_slope, 3, increasing=True),
     _Unary("silu", _silu, 7, _silu_slope, 11, keeps="input", ragged=True, in_place=False),

@@ -156,7 +156,7 @@ def test_gradients_of_attention_with_grouped_rotary_heads() -> None:
             for name, part, count in (("q", q, 4), ("k", k, 2))
         ]
         mixed = layers.attention(*heads, v(x).reshape("v.heads", (2, 5, 2, 4)), "attention", causal=True)
-        return layers.swiglu(mixed.reshape("merge", (2, 5, 16)), up(x), "gated")
+        return layers.gated(mixed.reshape("merge", (2, 5, 16)), up(x), "gated")
 
     x, weights = drawn((2, 5, 6), (2, 5, 16))
     model = Applied(forward, q=q, k=k, v=v, up=up, norm=norm)

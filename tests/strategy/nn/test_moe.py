@@ -14,7 +14,7 @@ from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Graph, Role
 from strategy.graph.signature import op_signatures
 from strategy.nn.module import Module, Parameter
-from strategy.nn.moe import Moe
+from strategy.nn.moe import Moe, Routing
 from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.autodiff import differentiate
 from strategy.sbp.sbp import B, P, Split
@@ -29,7 +29,7 @@ class Scalar(Module):
     """The layer, and a loss that looks at every element of its output and at the balance."""
 
     def __init__(self, capacity_factor: float | None) -> None:
-        self.moe = Moe(D, H, E, choices=K, capacity_factor=capacity_factor, std=0.5)
+        self.moe = Moe(D, H, E, routing=Routing(K), capacity_factor=capacity_factor, std=0.5)
         self.look = Parameter((D,), "normal(1.0)")
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def test_expert_parallelism_is_a_layout() -> None:
     assert {(Split(1), Split(0)), (Split(0), P)} <= layouts["combine"]
 
 
-@pytest.mark.parametrize("settings", [{"choices": 0}, {"choices": 5}, {"capacity_factor": 0.0}])
+@pytest.mark.parametrize("settings", [{"routing": Routing(0)}, {"routing": Routing(5)}, {"capacity_factor": 0.0}])
 def test_layers_that_cannot_route_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="MoE"):
         Moe(D, H, E, **settings)

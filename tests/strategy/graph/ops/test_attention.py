@@ -55,6 +55,86 @@ def test_attention_against_its_definition(group: int, causal: int) -> None:
     np.testing.assert_allclose(lse, wanted[1], rtol=1e-12)
 
 
+def scored(q: Array, k: Array, v: Array, *, window: int, scale: float, cap: float, sinks: Array | None) -> Array:
+    """Causal attention by windows, bounded scores and sinks, row by row; values may be of another width."""
+    (b, s, h, _), g = q.shape, k.shape[2]
+    out = np.zeros((b, s, h, v.shape[3]))
+    for i, row, head in itertools.product(range(b), range(s), range(h)):
+        seen = range(max(0, row - window + 1) if window else 0, row + 1)
+        products = [scale * float(q[i, row, head] @ k[i, j, head // (h // g)]) for j in seen]
+        weights = [math.exp(cap * math.tanh(one / cap) if cap else one) for one in products]
+        total = sum(weights) + (math.exp(float(sinks[head])) if sinks is not None else 0.0)
+        for weight, j in zip(weights, seen, strict=True):
+            out[i, row, head] += weight / total * v[i, j, head // (h // g)]
+    return out
+
+
+SINKS = np.array([0.3, -1.0, 2.0, 0.5])
+SCORED: list[tuple[Attrs, Array | None]] = [
+    ({"window": 3}, None),
+    ({"window": 1}, None),
+    ({"window": 9}, None),
+    ({"scale": 0.7}, None),
+    ({"softcap": 1.5}, None),
+    ({"sinks": 1}, SINKS),
+    ({"window": 2, "scale": 0.3, "softcap": 2.0, "sinks": 1}, SINKS),
+]
+
+
+@pytest.mark.parametrize(("attrs", "sinks"), SCORED)
+def test_windows_bounds_and_sinks_against_their_definition(attrs: Attrs, sinks: Array | None) -> None:
+    q, k, _ = operands(group=2, s=5, t=5)
+    v = np.random.default_rng(3).standard_normal((2, 5, 2, 3))
+    more = [] if sinks is None else [sinks]
+    out, _ = whole("attention", [q, k, v, *more], {"causal": 1, "group": 2, **attrs})
+    figures = {"window": int(attrs.get("window", 0)), "cap": float(attrs.get("softcap", 0))}  # type: ignore[arg-type]
+    wanted = scored(q, k, v, scale=float(attrs.get("scale", 0.5)), sinks=sinks, **figures)  # type: ignore[arg-type]
+    np.testing.assert_allclose(out, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 5])
+@pytest.mark.parametrize(("attrs", "sinks"), SCORED)
+def test_blocks_make_up_attention_of_windows_and_sinks(chunks: int, attrs: Attrs, sinks: Array | None) -> None:
+    q, k, v = operands(group=2, s=7, t=7)
+    more = [] if sinks is None else [sinks]
+    wanted = whole("attention", [q, k, v, *more], {"causal": 1, "group": 2, **attrs})
+    dout = np.random.default_rng(1).standard_normal(q.shape)
+    gradients = whole("attention_grad", [q, k, v, *more, *wanted, dout], {"causal": 1, "group": 2, **attrs})
+    found: list[Array] = []
+    totals = [np.zeros_like(gradient) for gradient in gradients]
+    for shift in range(chunks):
+        block = {"rows": 7, "keys": 7, "chunks": chunks, "shift": shift, "causal": 1, "group": 2}
+        block |= {key: value for key, value in attrs.items() if key != "sinks" or shift == 0}
+        first = more if shift == 0 else []
+        found = whole("attention_block", [q, k, v, *first, *found], block)
+        parts = whole("attention_block_grad", [q, k, v, *first, *wanted, dout], block)
+        for total, part in zip(totals, parts, strict=False):
+            total += part
+    for one, other in zip([*found, *totals], [*wanted, *gradients], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_blocks_before_a_window_are_no_work() -> None:
+    spec = TensorSpec((1, 12, 1, 4))
+    attrs = {"rows": 12, "keys": 12, "chunks": 4, "causal": 1, "group": 1, "window": 4}
+    flop = [op_definition("attention_block").flop([spec] * 3, (), {**attrs, "shift": shift}) for shift in range(4)]
+    assert flop[0] == 4 * 3 * 3 * 4 * 4, "every chunk sees itself"
+    assert flop[3] == 3 * 3 * 3 * 4 * 4, "three chunks see the one before them"
+    assert flop[1] == flop[2] == 0, "what is further away lies before the window"
+
+
+def test_a_window_costs_what_it_sees() -> None:
+    spec = TensorSpec((1, 64, 1, 4))
+
+    def flop(window: int) -> int:
+        attrs = {"causal": 1, "group": 1, **({"window": window} if window else {})}
+        return op_definition("attention").flop([spec] * 3, (), attrs)
+
+    assert flop(64) == flop(0) == flop(100)
+    assert flop(16) == flop(0) * (2 * 16 - 16 * 16 // 64) // 64
+    assert flop(1) < flop(16) < flop(64)
+
+
 def test_hidden_keys_do_not_matter() -> None:
     q, k, v = operands(group=2, s=4, t=6)
     visible = np.array([[1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 0, 1]], np.int32)

@@ -50,6 +50,7 @@ MEANINGS: dict[str, tuple[list[Array], Attrs, Callable[[], Any]]] = {
     "softmax": ([X], {}, lambda: np.exp(X) / np.exp(X).sum(-1, keepdims=True)),
     "log_softmax": ([X], {}, lambda: X - np.log(np.exp(X).sum(-1, keepdims=True))),
     "gather": ([X, INDICES], {"axis": 0}, lambda: X[INDICES]),
+    "pick": ([np.arange(12.0).reshape(3, 4), np.array([[3], [0], [2]])], {}, lambda: np.array([[3.0], [4.0], [10.0]])),
     "one_hot": ([INDICES], {"depth": 4}, lambda: np.eye(4)[INDICES]),
     "argmax": ([X], {}, lambda: X.argmax(-1)),
     "concat": ([X, Y, X], {"axis": 1}, lambda: np.concatenate([X, Y, X], 1)),

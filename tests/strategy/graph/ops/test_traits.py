@@ -105,7 +105,7 @@ OTHERS: Mapping[str, Mapping[str, object]] = {
     "clips": {"clip_scale": True},
     "rearranges": {"copy": True},
     "piecewise": {"repeat": True, "slice": True},
-    "expert_weights": {"grouped_matmul": 1, "batch_matmul": 1},
+    "expert_weights": {"grouped_matmul": 1, "batch_matmul": 1, "add_by_expert": 1},
 }
 
 

@@ -1,0 +1,75 @@
+"""Reading a config: which table it is for, and the model that this makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from strategy.base.errors import InputError, did_you_mean
+from strategy.base.files import read_json
+from strategy.models.base import Preset
+from strategy.models.huggingface import encoders, gemma, gpt, llama, mixtures
+from strategy.models.huggingface.decoders import Make
+from strategy.models.huggingface.keys import IGNORED, Keys
+
+FILE = "config.json"
+MOST_BYTES = 2**20
+"""Of a config; those that are published are a thousandth of it."""
+BATCH_TOKENS = 4 * 2**20
+"""Of a step, unless samples per step are given: as Llama 2 (Touvron et al. 2023, arXiv:2307.09288, section 2.2)."""
+MOST_SAMPLES = 4096
+"""Of a step, likewise: as ViT (Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.1)."""
+
+TABLES: Mapping[str, Callable[[Keys, int | None], Make]] = {
+    **llama.TABLES,
+    **mixtures.TABLES,
+    **gemma.TABLES,
+    **gpt.TABLES,
+    **encoders.TABLES,
+}
+"""`model_type` -> what reads its keys."""
+
+
+def is_config(text: str) -> bool:
+    """Whether a text names a folder or a JSON file rather than a model of ours."""
+    return text.endswith(".json") or Path(text).is_dir()
+
+
+def config_name(text: str) -> str:
+    """What a model is called that a folder or file describes."""
+    path = Path(text).resolve()
+    return path.parent.name if path.name == FILE else path.stem if path.suffix == ".json" else path.name
+
+
+def read_config(text: str, *, sequence: int | None = None) -> Preset:
+    """The model of a folder with a `config.json`, or of such a file.
+
+    Args:
+        text: the path.
+        sequence: tokens per sample; those of the context unless given.
+
+    Raises:
+        InputError: it cannot be read, is of no known `model_type`, or has keys that are unknown, wrong or contradict
+            one another; all of them in one message.
+    """
+    path = Path(text) / FILE if Path(text).is_dir() else Path(text)
+    if path.is_file() and path.stat().st_size > MOST_BYTES:
+        raise InputError("too large", where=str(path), got=path.stat().st_size, expected=f"at most {MOST_BYTES} bytes")
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError("not a config", where=str(path), got=type(content).__name__, expected="a JSON object")
+    family = content.get("model_type")
+    if not isinstance(family, str) or family not in TABLES:
+        near = did_you_mean(family, TABLES) if isinstance(family, str) else ""
+        hint, expected = near if near.startswith("did you mean") else "", ", ".join(sorted(TABLES))
+        where = f"{path}: model_type"
+        raise InputError("no such family of models is known", where=where, got=family, expected=expected, hint=hint)
+    keys = Keys(content, str(path))
+    make = TABLES[family](keys, sequence)
+    keys.close(ignored=IGNORED)
+    keys.report()
+    try:
+        model = make()
+    except InputError as error:
+        raise InputError(str(error), where=str(path)) from error
+    return Preset(model, min(MOST_SAMPLES, max(1, BATCH_TOKENS // model.tokens_per_sample)))

@@ -1,0 +1,1 @@
+"""Tests of Hugging Face's configs."""
