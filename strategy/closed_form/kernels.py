@@ -25,13 +25,13 @@ _RATES: tuple[tuple[Generation | Maker, str], ...] = (
     (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"), (Maker.AMD, "half"),
     (Maker.GOOGLE, "half"), (Maker.GOOGLE, "eight"),
 )  # fmt: skip
-_LONGER = {"single": 1.0, "half": 1.2, "eight": 1.1, "mx8": 1.1, "four": 1.1}
+_LONGER = {"single": 1.0, "half": 1.15, "eight": 1.2, "mx8": 1.2, "four": 1.3}
 _FLASH = {generation: generation for generation in Generation} | {Generation.VOLTA: Generation.AMPERE}
 """Whose fused attention a generation's is like: no run on Volta has any."""
 _OTHERS = {Maker.AMD: Maker.AMD, Maker.GOOGLE: Maker.GOOGLE, Maker.INTEL: Maker.AMD}
 """Whose rates the devices of other makers than NVIDIA take: of Intel's there are no runs, of AMD's none in half."""
 CONSTANTS = (
-    *(Constant(f"products.{generation}.{precision}", _LONGER[precision], 0.3,
+    *(Constant(f"products.{generation}.{precision}", _LONGER[precision], 0.2,
                f"time of products in steps over that of kernels by themselves, {generation}, {precision}")
       for generation, precision in _RATES),
     Constant("products.row8", 1.4, 0.3, "time of row-wise scaled 8-bit products over tensor-wise ones"),
@@ -79,7 +79,8 @@ class KernelRates:
         self.jobs = jobs
         self._capped = jobs.power_cap_w > 0
         self._by_row = jobs.where(precision="row8")
-        self._products = Lookup([_longer_name(name, job.precision) for name, job in zip(families, jobs.jobs, strict=True)])
+        own = [_longer_name(name, job.precision) for name, job in zip(families, jobs.jobs, strict=True)]
+        self._products = Lookup(own)
         widths = ["single" if job.bits == 32 else "half" for job in jobs.jobs]
         self._half = Lookup([_longer_name(name, width) for name, width in zip(families, widths, strict=True)])
         self._flash = Lookup([f"flash.{_flash_like(name)}" for name in families])

@@ -121,11 +121,10 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     weights = [(m, n, k, one, layers) for m, n, k, layers in _products(jobs, tokens)]
     of_experts = _expert_products(jobs, tokens)
     wide, trained = Multipliers.of(jobs, [job.precision for job in jobs.jobs]), 1 - j.frozen
-    forward, backward = _sum(
-        [(training(wide, m, n, k, count, trained), layers) for m, n, k, count, layers in weights]
-    )
+    forward, backward = _sum([(training(wide, m, n, k, count, trained), layers) for m, n, k, count, layers in weights])
+    in_experts = _of_experts(jobs)
     grouped, grouped_back = _sum(
-        [(grouped_training(_of_experts(jobs), m, n, k, count, trained), layers) for m, n, k, count, layers in of_experts]
+        [(grouped_training(in_experts, m, n, k, count, trained), layers) for m, n, k, count, layers in of_experts]
     )
     # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
     casts = j.bits < 16
@@ -152,7 +151,8 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
     return (
         Pass(
-            forward, grouped, batched, fused, 0 * one, 0 * one, scores, moved, scanned, cast, sent, conv, images, kernels,
+            forward, grouped, batched, fused, 0 * one, 0 * one, scores,
+            moved, scanned, cast, sent, conv, images, kernels,
         ),
         Pass(
             backward, grouped_back, batched_back, 0 * one, fused * ~ordered, fused * ordered, 2 * scores,

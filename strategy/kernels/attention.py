@@ -4,8 +4,8 @@ A tile of 128 x 128 scores takes its two products at a share of the tensor cores
 the two overlap but not perfectly (FlashAttention-3, arXiv:2407.08608), which the root of the sum of squares says. A
 sequence of one head has a row of tiles per 128 queries; of causal ones half is hidden, but for the diagonal. A part of
 a sequence sees as many keys as are left of the mask, as parts do that are dealt out evenly. Multiprocessors share all
-rows evenly, but none is done before its longest row is. An inference engine also writes keys and values into its cache of
-pages, token by token, by a kernel whose time grows with the root of a token's width.
+rows evenly, but none is done before its longest row is. An inference engine also writes keys and values into its cache
+of pages, token by token, by a kernel whose time grows with the root of a token's width.
 """
 
 from __future__ import annotations

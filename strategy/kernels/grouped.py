@@ -114,8 +114,6 @@ def product_seconds(
     return np.where(there, found, 0.0)
 
 
-def least_seconds(
-    sheet: DeviceSheet, precision: KernelPrecision, constants: GroupedConstants
-) -> tuple[float, float]:
+def least_seconds(sheet: DeviceSheet, precision: KernelPrecision, constants: GroupedConstants) -> tuple[float, float]:
     """(fixed, per FLOP) seconds that no product takes less than, whatever its shape."""
     return constants.launch_s / _LAUNCHES, 1 / (sheet.peak(precision.multiplied_bits) * constants.rate)

@@ -105,9 +105,7 @@ def seconds(
     return np.where((m > 0) & (n > 0) & (k > 0) & (count > 0), found, 0.0)
 
 
-def least_seconds(
-    sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants
-) -> tuple[float, float]:
+def least_seconds(sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants) -> tuple[float, float]:
     """(fixed, per FLOP) seconds that no product without a cast takes less than, whatever its shape.
 
     Tiles cover the product, waves the tiles and steps the depth, and one wave at least fills and drains.
