@@ -41,14 +41,14 @@ class ProductSeconds:
 
 
 @dataclass(frozen=True, slots=True)
-class Multipliers:
+class MultiplyingDevices:
     """Which jobs multiply on which device in which precision: each with the places of its jobs, of `count` in all."""
 
     of_jobs: tuple[tuple[npt.NDArray[np.intp], DeviceSheet, KernelPrecision], ...]
     count: int
 
     @classmethod
-    def of(cls, jobs: Jobs, widths: Sequence[str]) -> Multipliers:
+    def of(cls, jobs: Jobs, widths: Sequence[str]) -> MultiplyingDevices:
         """Jobs whose operands have these widths."""
         places: dict[tuple[DeviceSheet, KernelPrecision], list[int]] = {}
         for place, (job, width) in enumerate(zip(jobs.jobs, widths, strict=True)):
@@ -56,7 +56,7 @@ class Multipliers:
         return cls(tuple((np.array(mine), *what) for what, mine in places.items()), len(jobs))
 
 
-def product(by: Multipliers, m: Floats, n: Floats, k: Floats, count: Floats) -> ProductSeconds:
+def product(by: MultiplyingDevices, m: Floats, n: Floats, k: Floats, count: Floats) -> ProductSeconds:
     """`count` products of (m, k) by (k, n) in one launch. A product with an empty dim costs nothing."""
     found = np.empty(by.count)
     for mine, sheet, precision in by.of_jobs:
@@ -64,7 +64,7 @@ def product(by: Multipliers, m: Floats, n: Floats, k: Floats, count: Floats) -> 
     return _noted(found, m, n, k)
 
 
-def grouped(by: Multipliers, rows: Floats, columns: Floats, depth: Floats, experts: Floats) -> ProductSeconds:
+def grouped(by: MultiplyingDevices, rows: Floats, columns: Floats, depth: Floats, experts: Floats) -> ProductSeconds:
     """Products of experts, each of so many `rows`."""
     found = np.empty(by.count)
     for mine, sheet, precision in by.of_jobs:
@@ -84,7 +84,7 @@ def _noted(seconds: Floats, m: Floats, n: Floats, k: Floats) -> ProductSeconds:
 
 
 def training(
-    by: Multipliers, m: Floats, n: Floats, k: Floats, count: Floats, trained: Floats | float = 1.0
+    by: MultiplyingDevices, m: Floats, n: Floats, k: Floats, count: Floats, trained: Floats | float = 1.0
 ) -> tuple[ProductSeconds, ProductSeconds]:
     """The forward product of a weight (k, n) with m rows, and the two of its backward pass.
 
@@ -95,7 +95,7 @@ def training(
 
 
 def grouped_training(
-    by: Multipliers, rows: Floats, columns: Floats, depth: Floats, experts: Floats, trained: Floats | float = 1.0
+    by: MultiplyingDevices, rows: Floats, columns: Floats, depth: Floats, experts: Floats, trained: Floats | float = 1.0
 ) -> tuple[ProductSeconds, ProductSeconds]:
     """As `training`, of experts' products."""
     of_inputs = grouped(by, rows, depth, columns, experts)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from strategy.closed_form.frameworks import PROFILES
 from strategy.closed_form.job import Jobs
-from strategy.closed_form.products import Floats, Multipliers, ProductSeconds, grouped_training, training
+from strategy.closed_form.products import Floats, MultiplyingDevices, ProductSeconds, grouped_training, training
 from strategy.hardware.devices import Maker
 from strategy.kernels.on_device import at_width, attention_seconds
 
@@ -120,7 +120,7 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     one = np.ones(len(jobs))
     weights = [(m, n, k, one, layers) for m, n, k, layers in _products(jobs, tokens)]
     of_experts = _expert_products(jobs, tokens)
-    wide, trained = Multipliers.of(jobs, [job.precision for job in jobs.jobs]), 1 - j.frozen
+    wide, trained = MultiplyingDevices.of(jobs, [job.precision for job in jobs.jobs]), 1 - j.frozen
     forward, backward = _sum([(training(wide, m, n, k, count, trained), layers) for m, n, k, count, layers in weights])
     in_experts = _of_experts(jobs)
     grouped, grouped_back = _sum(
@@ -166,15 +166,15 @@ def _element_nbytes(jobs: Jobs) -> Floats:
     return np.where(jobs.bits == 32, 4.0, 2.0)
 
 
-def _in_half(jobs: Jobs) -> Multipliers:
+def _in_half(jobs: Jobs) -> MultiplyingDevices:
     """Jobs as products multiply that are not narrower than halves: attention and the head."""
-    return Multipliers.of(jobs, _half_widths(jobs))
+    return MultiplyingDevices.of(jobs, _half_widths(jobs))
 
 
-def _of_experts(jobs: Jobs) -> Multipliers:
+def _of_experts(jobs: Jobs) -> MultiplyingDevices:
     """Jobs as experts multiply: whatever the recipe, MaxText's gain next to nothing from narrow operands."""
     widths = ["half" if job.device.maker is Maker.GOOGLE else job.precision for job in jobs.jobs]
-    return Multipliers.of(jobs, widths)
+    return MultiplyingDevices.of(jobs, widths)
 
 
 def _half_widths(jobs: Jobs) -> list[str]:

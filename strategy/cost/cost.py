@@ -309,7 +309,7 @@ class _Act:
         attention = attention_of(inputs) if isinstance(cost, Attention) and flop else None
         every_pair = (isinstance(cost, Attention) and cost.block) or not self.attrs.get("causal", 1)
         return Features(
-            self.kind, flop, nbytes, half=half, product=product, attention=attention, every_pair=every_pair,
+            self.kind, flop, nbytes, half=half, product=product, attention_shape=attention, every_pair=every_pair,
             space=self.space,
         )  # fmt: skip
 

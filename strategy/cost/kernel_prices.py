@@ -30,13 +30,15 @@ from strategy.sbp.tensor import DType
 Floats = npt.NDArray[np.float64]
 _PAIR_FLOP = {False: 4, True: 10}
 """FLOPs per score and element of a head, of the forward pass and of the gradient."""
+_WIDEST = 256
+"""Elements of a head whose exponentials count least beside its products; of attention whose shape is not known."""
 
 
 def has_kernel(features: Features) -> bool:
     """Whether an act is priced here: a product, or attention of a known shape."""
     cost = cost_class(features.kind)
     return (isinstance(cost, Product) and features.product is not None) or (
-        isinstance(cost, Attention) and features.attention is not None
+        isinstance(cost, Attention) and features.attention_shape is not None
     )
 
 
@@ -47,7 +49,7 @@ def kernel_seconds(device: Device, acts: Sequence[Features]) -> list[float]:
         alike.setdefault(Features(one.kind, 0, 0, half=one.half, every_pair=one.every_pair), []).append(i)
     found = [0.0] * len(acts)
     for like, mine in alike.items():
-        shapes = tuple((acts[i].product or acts[i].attention or (), acts[i].flop) for i in mine)
+        shapes = tuple((acts[i].product or acts[i].attention_shape or (), acts[i].flop) for i in mine)
         for i, seconds in zip(mine, _alike_seconds(device, like, shapes), strict=True):
             found[i] = seconds
     return found
@@ -67,7 +69,7 @@ def product_seconds(device: Device, kind: str, half: str, sizes: npt.NDArray[np.
     cost = cost_class(kind)
     sheet, precision, longer = _multiplying(device, half)
     m, n, k, count = np.asarray(sizes, dtype=float).T
-    if _is_grouped(cost):
+    if isinstance(cost, Product) and cost.gemm is Gemm.GROUPED:
         rows, columns, depth = (k, n, m) if cost.operands is Operands.TN else (m, n, k)
         seconds = on_device.grouped_seconds(sheet, precision, rows, columns, depth, count)
     else:
@@ -97,23 +99,16 @@ def least_seconds(device: Device, features: Features) -> tuple[float, float]:
     cost = cost_class(features.kind)
     sheet, precision, longer = _multiplying(device, features.half)
     if isinstance(cost, Attention):
-        head_dim = features.attention[-1] if features.attention else _WIDEST
+        head_dim = features.attention_shape[-1] if features.attention_shape else _WIDEST
         fixed_s, per_pair_s = on_device.least_attention_seconds(sheet, head_dim)
         times = longer.attention_backward if cost.gradient else longer.attention
         left = 1.0 if features.every_pair else 0.5
         return times * fixed_s, times * left * per_pair_s / (_PAIR_FLOP[cost.gradient] * head_dim)
-    least = on_device.least_grouped_seconds if _is_grouped(cost) else on_device.least_product_seconds
+    in_groups = isinstance(cost, Product) and cost.gemm is Gemm.GROUPED
+    least = on_device.least_grouped_seconds if in_groups else on_device.least_product_seconds
     fixed_s, per_flop_s = least(sheet, precision)
     times = _longer(cost, longer)
     return times * fixed_s, times * per_flop_s
-
-
-_WIDEST = 256
-"""Elements of a head whose exponentials count least beside its products; of attention whose shape is not known."""
-
-
-def _is_grouped(cost: CostClass) -> bool:
-    return isinstance(cost, Product) and cost.gemm is Gemm.GROUPED
 
 
 def _longer(cost: CostClass, longer: InSteps) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from strategy.closed_form.job import Job, Jobs, Shape
-from strategy.closed_form.products import Multipliers, ProductSeconds, grouped_training, product, training
+from strategy.closed_form.products import MultiplyingDevices, ProductSeconds, grouped_training, product, training
 from strategy.hardware.devices import DEVICES
 from strategy.kernels.on_device import grouped_seconds, product_seconds
 from strategy.kernels.precision import KernelPrecision
@@ -18,7 +18,7 @@ JOB = Job(
     8, 1,
 )  # fmt: skip
 JOBS = Jobs.of([JOB, replace(JOB, device=DEVICES["A100-80"]), replace(JOB, precision="eight")])
-BY = Multipliers.of(JOBS, [job.precision for job in JOBS.jobs])
+BY = MultiplyingDevices.of(JOBS, [job.precision for job in JOBS.jobs])
 
 
 def sizes(*dims: float) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:

@@ -71,7 +71,8 @@ def test_a_causal_mask_halves_fused_attention() -> None:
     found = find_cluster("dgx-a100")
     flop, shape = 4 * 16 * 128 * 2**32, (1, 2**16, 16, 16, 128)
     masked, full = (
-        Features("attention", flop, 0, half="bfloat16", attention=shape, every_pair=every) for every in (False, True)
+        Features("attention", flop, 0, half="bfloat16", attention_shape=shape, every_pair=every)
+        for every in (False, True)
     )
     assert share(found, masked) == pytest.approx(2 * share(found, full), rel=0.02)
     cost = CostModel(found, {})

@@ -71,7 +71,7 @@ def test_no_part_of_attention_costs_less_than_the_least(
         kind = "attention_grad" if gradient else "attention"
         flop = (10 if gradient else 4) * sequences * queries * heads * head_dim * keys
         own = (sequences, queries, heads, kv_heads, head_dim)
-        return Features(kind, flop, 0, half=half, attention=own, every_pair=every)
+        return Features(kind, flop, 0, half=half, attention_shape=own, every_pair=every)
 
     whole = attention(*shape)
     sequences, queries, heads, kv_heads, head_dim = shape
@@ -100,7 +100,7 @@ def test_a_layer_costs_the_same_in_both_depths(where: str, device: str) -> None:
         for one in ((2048, 3072, 4096, 1), (2048, 4096, 1024, 1), (2048, 4096, 4096, 1), (2048, 4096, 4096, 1))
     ]
     flop = 4 * 8 * 128 * 2048**2
-    fused = Features("attention", flop, 0, half="bfloat16", attention=(1, 2048, 8, 8, 128))
+    fused = Features("attention", flop, 0, half="bfloat16", attention_shape=(1, 2048, 8, 8, 128))
     assert sum(map(cost.seconds, acts)) == pytest.approx(float(products_s[0]), rel=1e-9)
     assert cost.seconds(fused) == pytest.approx(float(attention_s[0]), rel=1e-9)
 
@@ -119,7 +119,8 @@ def test_acts_at_once_cost_what_each_costs() -> None:
     device = find_cluster("dgx-h100").device
     acts = [product(kind, half, (300, 512, 77, 3)) for kind in PRODUCTS for half in HALVES]
     acts += [
-        Features("attention", 4 * 512 * 512 * 64, 0, attention=(1, 512, 1, 1, 64), every_pair=e) for e in (True, False)
+        Features("attention", 4 * 512 * 512 * 64, 0, attention_shape=(1, 512, 1, 1, 64), every_pair=e)
+        for e in (True, False)
     ]
     assert all(map(has_kernel, acts))
     assert kernel_seconds(device, acts) == [one for act in acts for one in kernel_seconds(device, [act])]
