@@ -120,7 +120,7 @@ def _products(sheet: DeviceSheet, precision: KernelPrecision, rows: Rows) -> Ker
     sizes = _columns(rows, "m", "n", "k")
 
     def model(constants: products.ProductConstants) -> Floats:
-        return products.seconds(sheet, precision, constants, **sizes)
+        return products.seconds(sheet, precision, constants, sizes["m"], sizes["n"], sizes["k"])
 
     judged = np.array([float(row["time_us"]) * 1e-6 >= _LEAST_PRODUCT_S for row in rows])
     return _set(KernelKind.PRODUCTS, sheet, precision, rows, sizes, model, judged)

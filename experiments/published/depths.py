@@ -1,9 +1,10 @@
 """Depths: a job priced by its closed form and by the simulated acts of its program, and the difference by cause.
 
-Both read the same sheets, fitted shares and NCCL figures. The closed form knows a job (`strategy.closed_form`); the
-program is the job's graph, lowered and run act by act. Replicas hold whole parameters, as Megatron's did; over the
-tensor axis the graph is laid out as a search would. Seconds are those of the rank that computes longest, and each cause
-is measured for itself:
+Both read the same sheets, kernels, fitted figures and NCCL figures. The closed form knows a job
+(`strategy.closed_form`); the program is the job's graph, lowered and run act by act, laid out by Megatron's rules.
+A job is priced by the closed form twice: with the software that it was trained with, and with that of the acts, whose
+attention is fused and whose memory-bound kernels move what they read and write. The difference of the acts is that from
+the latter. Seconds are those of the rank that computes longest, and each cause is measured for itself:
 
     compute                 some act computes, slowed down beside communication or not
     exposed communication   some act communicates and none computes
@@ -22,6 +23,7 @@ import numpy as np
 
 from simulator.acts import Acts
 from simulator.simulate import simulate
+from strategy.base.budget import UNLIMITED
 from strategy.base.errors import present
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.job import Job, Jobs
@@ -37,10 +39,12 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Program, time_alone_ns
-from strategy.search.candidate.candidate_solve import solve_candidate
+from strategy.search.candidate.candidate_solve import examine
 from strategy.space.candidates import Request
 
-_RULES = ("data", "samples shared")
+_RULES = ("data", "tensor")
+_NEAR_ENOUGH = 0.5
+"""Megatron's rules leave next to nothing to choose: what is found at once is as good as proved."""
 CAUSES = ("compute", "exposed_communication", "bubble", "other")
 
 
@@ -55,9 +59,13 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Depths:
-    """A job priced both ways; `busiest_stage` is that of the acts, counted from 0."""
+    """A job priced both ways; `busiest_stage` is that of the acts, counted from 0.
+
+    `closed_form` is of the acts' software, `as_trained` of that which the job was trained with.
+    """
 
     job: str
+    as_trained: Depth
     closed_form: Depth
     acts: Depth
     busiest_stage: int
@@ -73,7 +81,8 @@ def depths(name: str, job: Job, fitted: FittedConstants) -> Depths:
     program = program_of(job)
     acts = simulate(program, steps=1).run.acts
     stage, found = _of_acts(program, acts)
-    return Depths(name, closed_form(job, fitted), found, stage)
+    same = replace(job, framework="acts", flash=True)
+    return Depths(name, closed_form(job, fitted), closed_form(same, fitted), found, stage)
 
 
 def closed_form(job: Job, fitted: FittedConstants) -> Depth:
@@ -106,8 +115,9 @@ def program_of(job: Job) -> Program:
     )
     node = replace(PRESETS["dgx-a100"], devices_per_node=min(job.gpus, job.gpus_per_node))
     cost = CostModel(replace(node, nodes=job.gpus // node.devices_per_node), {})
-    request = Request("gpt", model, training, cost, memory_limit_bytes=2**60)
-    solved = present(solve_candidate(request, config, rules=_RULES), "a layout without a memory limit")
+    request = Request("gpt", model, training, cost, memory_limit_bytes=2**50)
+    found = examine(request, config, _RULES, UNLIMITED, None, gap=_NEAR_ENOUGH)
+    solved = present(found.solved, "a layout without a memory limit")
     graph = planned_graph(model, request.training_with(config), config)
     priced = Priced(graph, solved.layout, request.pipeline_of(config), cost)
     return lower_priced(priced, tokens_per_step=job.global_batch * job.seq, folds=True, folded_from=1)
@@ -162,7 +172,7 @@ def document(found: Depths) -> dict[str, object]:
 def header() -> str:
     """The head of a table of `line`s."""
     causes = "".join(f"{cause.replace('_', ' '):>23}" for cause in CAUSES)
-    return f"{'job':<8}{'closed form':>12}{'acts':>10}{'difference':>12}{causes}"
+    return f"{'job':<8}{'as trained':>12}{'closed form':>13}{'acts':>10}{'difference':>12}{causes}"
 
 
 def line(found: Depths) -> str:
@@ -170,4 +180,5 @@ def line(found: Depths) -> str:
     whole = found.closed_form.step_s
     shares = "".join(f"{100 * found.difference[cause] / whole:>+21.1f} %" for cause in CAUSES)
     total = 100 * (found.acts.step_s / whole - 1)
-    return f"{found.job:<8}{whole:>10.2f} s{found.acts.step_s:>8.2f} s{total:>+10.1f} %{shares}"
+    trained = f"{found.as_trained.step_s:>10.2f} s"
+    return f"{found.job:<8}{trained}{whole:>11.2f} s{found.acts.step_s:>8.2f} s{total:>+10.1f} %{shares}"

@@ -25,9 +25,9 @@ from strategy.closed_form.calibration import TIME
 from strategy.closed_form.collectives import Group
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.fit import Fit, fit
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs
 from strategy.closed_form.price import Pricing
+from strategy.closed_form.products import Floats
 from strategy.hardware.devices import DEVICES, GIB, DeviceSheet
 
 Mask = npt.NDArray[np.bool_]

@@ -17,9 +17,9 @@ from simulator.pipelines import pipeline
 from simulator.simulate import step_time_ns
 from strategy.base.units import to_ns
 from strategy.closed_form.calibration import FittedConstants
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.price import Pricing
+from strategy.closed_form.products import Floats
 from strategy.layout.schedule import Schedule
 from strategy.program.program import ActKind, Actor, Program, Stream, Work
 

@@ -11,7 +11,7 @@ from experiments.outputs import csv_text
 from experiments.published.rows import Row, defaults
 from strategy.closed_form.calibration import FittedConstants
 from strategy.closed_form.estimate import estimate
-from strategy.closed_form.gemm import Floats
+from strategy.closed_form.products import Floats
 from strategy.hardware.devices import GIB
 
 COLUMNS = (

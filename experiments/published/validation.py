@@ -32,8 +32,8 @@ from strategy.closed_form import collectives
 from strategy.closed_form.calibration import TIME, FittedConstants
 from strategy.closed_form.constants import Constants, nominal, without_source
 from strategy.closed_form.fit import Fit
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.interval import Residual, Stratum, strata
+from strategy.closed_form.products import Floats
 
 FOLDS = 5
 _FEWEST_GROUPS = 3

@@ -293,7 +293,7 @@ class LeastWork:
 
     def _evenly(self, whole: Features) -> _Even:
         """An op whose even parts lose nothing by their shape."""
-        found = self.cost.coefficients_of(replace(whole, product=None))
+        found = self.cost.least_of(whole)
         shared_s = found.s_per_flop * whole.flop + found.s_per_byte * whole.nbytes
         return _Even(whole, found.fixed_s + self.cost.act_overhead_s, shared_s)
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.closed_form.calibration import FittedConstants
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.interval import extrapolated, half_width
 from strategy.closed_form.job import Job, Jobs
 from strategy.closed_form.memory import Footprint, fitting, footprint, overflows
 from strategy.closed_form.price import Pricing
+from strategy.closed_form.products import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from strategy.closed_form import collectives
 from strategy.closed_form.collectives import Group
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs
+from strategy.closed_form.products import Floats
 from strategy.closed_form.work import JobWork
 from strategy.hardware.devices import FABRICS
 
@@ -26,7 +26,7 @@ CONSTANTS = (
       for name, prior, spread in zip(FABRICS, (0.9, 0.4, 0.6), (0.05, 0.15, 0.15), strict=True)),
     Constant("pp.exposed", 1.0, 0.4, "share of messages to the next stage, or of keys and values, that is not hidden"),
     Constant("ep.exposed", 0.8, 0.4, "share of the exchange between experts that is not hidden"),
-    Constant("ep.exposed.far", 0.8, 0.4, "the same where experts are on other nodes"),
+    Constant("ep.exposed.far", 0.5, 0.5, "the same where experts are on other nodes"),
     Constant("dp.exposed.experts", 0.5, 0.4, "share of the exchange of experts' gradients that is not hidden"),
     Constant("ep.skew", 1.1, 0.1, "tokens of the busiest expert's GPU over the mean"),
 )  # fmt: skip

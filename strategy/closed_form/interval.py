@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Job
+from strategy.closed_form.products import Floats
 
 COVERAGE = 0.9
 _OWN = 10

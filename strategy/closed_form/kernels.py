@@ -1,20 +1,23 @@
-"""Kernels: device seconds of a pass from its products, attention and bytes, with the fitted rates.
+"""Kernels: device seconds of a pass from its products, attention and bytes.
 
-Products run at a share of the tensor cores' peak that depends on generation and precision, less what their shape loses
-(`gemm`); everything else at a share of the memory's bandwidth, by the times that it moves its data.
+Products and fused attention take what microbenchmarks of their shapes say (`strategy.kernels`), times what they take
+longer in steps than by themselves: there clocks sink under the power of hours of work, and caches are cold. Everything
+else runs at a share of the memory's bandwidth, by the times that it moves its data.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.gemm import EffectiveFlops, Floats
 from strategy.closed_form.job import Jobs
+from strategy.closed_form.products import Floats, ProductSeconds
 from strategy.closed_form.work import JobWork, Pass
-from strategy.hardware.devices import Generation, Maker
+from strategy.hardware.devices import DeviceSheet, Generation, Maker
 
 _RATES: tuple[tuple[Generation | Maker, str], ...] = (
     (Generation.VOLTA, "single"), (Generation.VOLTA, "half"), (Generation.AMPERE, "half"), (Generation.HOPPER, "half"),
@@ -22,28 +25,27 @@ _RATES: tuple[tuple[Generation | Maker, str], ...] = (
     (Generation.BLACKWELL, "mx8"), (Generation.BLACKWELL, "four"), (Maker.AMD, "half"),
     (Maker.GOOGLE, "half"), (Maker.GOOGLE, "eight"),
 )  # fmt: skip
-_RATE_PRIORS = {"single": 0.9, "half": 0.75, "eight": 0.6, "mx8": 0.6, "four": 0.45}
-FLASH = {generation: generation for generation in Generation} | {Generation.VOLTA: Generation.AMPERE}
+_LONGER = {"single": 1.0, "half": 1.15, "eight": 1.2, "mx8": 1.2, "four": 1.3}
+_FLASH = {generation: generation for generation in Generation} | {Generation.VOLTA: Generation.AMPERE}
 """Whose fused attention a generation's is like: no run on Volta has any."""
 _OTHERS = {Maker.AMD: Maker.AMD, Maker.GOOGLE: Maker.GOOGLE, Maker.INTEL: Maker.AMD}
 """Whose rates the devices of other makers than NVIDIA take: of Intel's there are no runs, of AMD's none in half."""
 CONSTANTS = (
-    *(Constant(f"rate.{generation}.{precision}", _RATE_PRIORS[precision], 0.2,
-               f"share of the dense peak that large products reach, {generation}, {precision}")
+    *(Constant(f"products.{generation}.{precision}", _LONGER[precision], 0.2,
+               f"time of products in steps over that of kernels by themselves, {generation}, {precision}")
       for generation, precision in _RATES),
-    Constant("rate.row8", 0.7, 0.3, "rate of row-wise scaled 8-bit products over tensor-wise ones"),
+    Constant("products.row8", 1.4, 0.3, "time of row-wise scaled 8-bit products over tensor-wise ones"),
     Constant("rate.capped", 0.85, 0.15, "clock of an H100 held to 500 W over one of 700 W"),
-    Constant("gemm.quantisation", 0.7, 0.3, "share of idle tiles and waves that is really lost"),
-    Constant("gemm.shallow", 100.0, 0.7, "depth of a product whose prologue doubles its time"),
     Constant("gemm.odd", 0.2, 1.0, "more time of a product with a dim that is no multiple of 64"),
     Constant("gemm.ragged", 4.0, 0.7, "more time of a product with a dim that is odd"),
-    Constant("gemm.batched", 0.6, 0.3, "rate of unfused attention's products over that of weights"),
-    Constant("gemm.grouped", 0.75, 0.1, "rate of experts' products over that of weights"),
-    Constant("gemm.grouped.google", 0.5, 0.4, "the same on Google's devices, over that of halves"),
-    *(Constant(f"flash.{generation}", 0.4, 0.3, f"share of the dense half peak in fused attention, {generation}")
+    Constant("gemm.batched", 1.3, 0.3, "time of unfused attention's products over that of weights"),
+    Constant("gemm.grouped", 1.15, 0.15, "time of experts' products in steps over that of weights, both over kernels"),
+    Constant("gemm.grouped.google", 2.0, 0.4, "the same on Google's devices, over that of halves"),
+    *(Constant(f"flash.{generation}", 1.6, 0.4, f"time of fused attention in steps over that by itself, {generation}")
       for generation in ("ampere", "hopper", "blackwell", "amd", "google")),
-    Constant("flash.ordered", 1.5, 0.3, "time of fused attention's backward pass in deterministic runs over others"),
-    Constant("bytes.rate", 0.75, 0.15, "share of the memory bandwidth that memory-bound kernels reach"),
+    Constant("flash.backward", 3.0, 0.15, "time of fused attention's backward pass over its forward pass"),
+    Constant("flash.ordered", 4.5, 0.3, "the same in deterministic runs"),
+    Constant("bytes.rate", 0.85, 0.15, "share of the memory bandwidth that memory-bound kernels reach"),
     Constant("bytes.scores", 4.0, 0.4, "times that unfused attention moves its scores, forward"),
     Constant("bytes.cast", 6.0, 0.5, "bytes moved per element that is cast to 8 or 4 bits for a product"),
     Constant("bytes.scanned", 100.0, 0.5, "times that a state-space scan moves its input, forward"),
@@ -72,17 +74,17 @@ class KernelRates:
     """The devices of jobs, ready to price passes again and again as a fit moves its constants."""
 
     def __init__(self, jobs: Jobs) -> None:
-        families = [_OTHERS.get(job.device.maker, job.device.generation) for job in jobs.jobs]
+        families = [_family(job.device) for job in jobs.jobs]
         profiles = [PROFILES[job.framework] for job in jobs.jobs]
         self.jobs = jobs
         self._capped = jobs.power_cap_w > 0
         self._by_row = jobs.where(precision="row8")
-        self._rate = Lookup([_rate_name(name, job.precision) for name, job in zip(families, jobs.jobs, strict=True)])
+        own = [_longer_name(name, job.precision) for name, job in zip(families, jobs.jobs, strict=True)]
+        self._products = Lookup(own)
         widths = ["single" if job.bits == 32 else "half" for job in jobs.jobs]
-        self._half = Lookup([_rate_name(name, width) for name, width in zip(families, widths, strict=True)])
+        self._half = Lookup([_longer_name(name, width) for name, width in zip(families, widths, strict=True)])
         self._flash = Lookup([f"flash.{_flash_like(name)}" for name in families])
         self._grouped = Lookup(["gemm.grouped.google" if name is Maker.GOOGLE else "gemm.grouped" for name in families])
-        # Whatever the recipe, MaxText's grouped products gain next to nothing from narrow operands.
         self._wide_experts = np.array([name is Maker.GOOGLE for name in families])
         self._moved = Lookup([profile.moved for profile in profiles])
         casting = np.array([profile.casting for profile in profiles])
@@ -95,13 +97,14 @@ class KernelRates:
     def _clock(self, c: Constants) -> Floats:
         return np.where(self._capped, c["rate.capped"], 1.0)
 
-    def _half_rate(self, c: Constants) -> Floats:
-        return self._half.of(c) * self.jobs.peak_half * self._clock(c)
+    def _half_longer(self, c: Constants) -> Floats:
+        return self._half.of(c) / self._clock(c)
 
     def seconds(self, part: Pass, c: Constants) -> Floats:
         """Seconds of a pass's kernels, without what launching them takes."""
         j = self.jobs
-        rate = self._rate.of(c) * j.peak * self._clock(c) * np.where(self._by_row, c["rate.row8"], 1.0)
+        half = self._half_longer(c)
+        longer = self._products.of(c) / self._clock(c) * np.where(self._by_row, c["products.row8"], 1.0)
         convolving = np.where(j.bits == 32, c["conv.single"], c["conv.half"]) * j.peak_half
         moved = (
             self._moved.of(c) * self._wider * part.moved
@@ -112,13 +115,13 @@ class KernelRates:
             + c["conv.moved"] * part.images
         )
         return np.asarray(
-            full_rate_flop(part.products, c) / rate
-            + c["ep.skew"]
-            * full_rate_flop(part.grouped, c)
-            / (np.where(self._wide_experts, self._half_rate(c), rate) * self._grouped.of(c))
-            + full_rate_flop(part.batched, c) / (self._half_rate(c) * c["gemm.batched"])
-            + (part.fused_flop + c["flash.ordered"] * part.ordered_flop)
-            / (self._flash.of(c) * j.peak_half * self._clock(c))
+            longer * in_steps(part.products, c)
+            + np.where(self._wide_experts, half, longer)
+            * (c["ep.skew"] * self._grouped.of(c) * in_steps(part.grouped, c))
+            + half * c["gemm.batched"] * in_steps(part.batched, c)
+            + self._flash.of(c)
+            / self._clock(c)
+            * (part.fused + c["flash.backward"] * part.backward + c["flash.ordered"] * part.ordered)
             + part.convolved / convolving
             + moved / self.bandwidth(c),
             dtype=float,
@@ -127,22 +130,64 @@ class KernelRates:
     def head(self, work: JobWork, c: Constants) -> Floats:
         """Seconds of the logits and the loss, forward and backward."""
         moved = c["bytes.logits"] * work.logits_bytes
-        return full_rate_flop(work.logits, c) / self._half_rate(c) + moved / self.bandwidth(c)
+        return self._half_longer(c) * in_steps(work.logits, c) + moved / self.bandwidth(c)
 
 
-def full_rate_flop(product: EffectiveFlops, c: Constants) -> Floats:
-    """FLOPs of a product at the full rate, with what its shape loses."""
-    quantised = product.ideal + c["gemm.quantisation"] * (product.quantised - product.ideal)
-    lost = c["gemm.shallow"] * product.shallow + c["gemm.odd"] * product.odd + c["gemm.ragged"] * product.ragged
-    return quantised + lost
+def in_steps(product: ProductSeconds, c: Constants) -> Floats:
+    """Seconds of products with what their shapes lose; not yet with what products take longer in steps."""
+    return product.all + c["gemm.odd"] * product.odd + c["gemm.ragged"] * product.ragged
 
 
-def _rate_name(family: Generation | Maker, precision: str) -> str:
+@dataclass(frozen=True, slots=True)
+class InSteps:
+    """What kernels of a device take longer in steps than by themselves.
+
+    Attributes:
+        products: of operands of some width.
+        batched: of many of unfused attention at once.
+        grouped: of experts.
+        attention: fused, its forward pass.
+        attention_backward: its backward pass, over the forward pass by itself.
+        odd: what products with columns or depth that are no multiple of 64 take more, as a part.
+        ragged: those with an odd dim.
+    """
+
+    products: float
+    batched: float
+    grouped: float
+    attention: float
+    attention_backward: float
+    odd: float
+    ragged: float
+
+
+def in_steps_on(sheet: DeviceSheet, width: str, c: Constants) -> InSteps:
+    """What kernels take longer on one device, with operands of a width."""
+    family = _family(sheet)
+    clock = c["rate.capped"] if sheet.power_cap_w else 1.0
+    products = c[_longer_name(family, width)] / clock
+    attention = c[f"flash.{_flash_like(family)}"] / clock
+    return InSteps(
+        products,
+        products * c["gemm.batched"],
+        products * c["gemm.grouped"],
+        attention,
+        attention * c["flash.backward"],
+        c["gemm.odd"],
+        c["gemm.ragged"],
+    )
+
+
+def _family(sheet: DeviceSheet) -> Generation | Maker:
+    return _OTHERS.get(sheet.maker, sheet.generation)
+
+
+def _longer_name(family: Generation | Maker, precision: str) -> str:
     """The constant of a precision on a generation; what the generation lacks runs as its half."""
     blocks = "mx8" if family is Generation.BLACKWELL else "eight"
     wanted = {"row8": "eight", "mx8": blocks}.get(precision, precision)
-    return f"rate.{family}.{wanted}" if (family, wanted) in _RATES else f"rate.{family}.half"
+    return f"products.{family}.{wanted}" if (family, wanted) in _RATES else f"products.{family}.half"
 
 
 def _flash_like(family: Generation | Maker) -> Generation | Maker:
-    return family if isinstance(family, Maker) else FLASH[family]
+    return family if isinstance(family, Maker) else _FLASH[family]

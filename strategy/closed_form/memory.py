@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from strategy.closed_form.constants import Constant, Constants
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import MODULES, Jobs, gradient_bytes
+from strategy.closed_form.products import Floats
 from strategy.closed_form.recompute import computed_again
 from strategy.closed_form.work import JobWork
 from strategy.hardware.devices import GIB, Generation

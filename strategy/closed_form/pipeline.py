@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from strategy.closed_form.gemm import Floats
+from strategy.closed_form.products import Floats
 
 
 @dataclass(frozen=True, slots=True)

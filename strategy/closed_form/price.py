@@ -17,11 +17,11 @@ from strategy.closed_form import memory
 from strategy.closed_form.constants import Constant, Constants, nominal
 from strategy.closed_form.exchange import Mask, exchanges
 from strategy.closed_form.frameworks import PROFILES, USUAL_SHARPNESS
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Job, Jobs, gradient_bytes
 from strategy.closed_form.kernels import KernelRates, Lookup
 from strategy.closed_form.memory import footprint, lacking
 from strategy.closed_form.pipeline import StageSeconds, step_seconds
+from strategy.closed_form.products import Floats
 from strategy.closed_form.work import measure
 from strategy.hardware.devices import DeviceSheet, Generation, Maker
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from strategy.closed_form.gemm import Floats
 from strategy.closed_form.job import Jobs
+from strategy.closed_form.products import Floats
 
 _HALF = 0.5
 """Of the products, what is computed again by op."""

@@ -12,26 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from strategy.closed_form.frameworks import PROFILES
-from strategy.closed_form.gemm import EffectiveFlops, Floats, training
 from strategy.closed_form.job import Jobs
+from strategy.closed_form.products import Floats, MultiplyingDevices, ProductSeconds, grouped_training, training
 from strategy.closed_form.recompute import share_again
+from strategy.hardware.devices import Maker
+from strategy.kernels.on_device import at_width, attention_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One pass over something: products, batched products of unfused attention, fused attention, bytes, kernels.
 
-    `ordered_flop` are those of fused attention whose sums keep their order, backward in deterministic runs; `scores`
-    are bytes of attention scores, `moved` bytes of other memory-bound kernels, `scanned` those of state-space scans,
-    `cast` elements that are cast to narrow operands, `routed` bytes of permuting tokens to experts, `convolved` FLOPs
-    and `images` bytes of convolution nets.
+    Products take seconds as kernels do by themselves, and so does fused attention: `fused` are
+    those of its forward pass, `backward` and `ordered` those whose gradients are computed, `ordered` by sums that keep
+    their order, as in deterministic runs. `scores` are bytes of attention scores, `moved` bytes of other memory-bound
+    kernels, `scanned` those of state-space scans, `cast` elements that are cast to narrow operands, `routed` bytes of
+    permuting tokens to experts, `convolved` FLOPs and `images` bytes of convolution nets.
     """
 
-    products: EffectiveFlops
-    grouped: EffectiveFlops
-    batched: EffectiveFlops
-    fused_flop: Floats
-    ordered_flop: Floats
+    products: ProductSeconds
+    grouped: ProductSeconds
+    batched: ProductSeconds
+    fused: Floats
+    backward: Floats
+    ordered: Floats
     scores: Floats
     moved: Floats
     scanned: Floats
@@ -56,7 +60,7 @@ class JobWork:
 
     forward: Pass
     backward: Pass
-    logits: EffectiveFlops
+    logits: ProductSeconds
     logits_bytes: Floats
     activation: Floats
     dispatched: Floats
@@ -86,7 +90,7 @@ def measure(jobs: Jobs) -> JobWork:
     vocab = np.where(j.tp > 1, np.ceil(j.vocab / (128 * j.tp)) * 128, j.vocab)
     one = np.ones(len(jobs))
     positions = tokens * j.logit_share * (1 + j.mtp_layers)
-    logits, logits_back = _sum([(positions, vocab, j.hidden, one, one)], _half_sheet(jobs), 1 - j.frozen)
+    logits, logits_back = training(_in_half(jobs), positions, vocab, j.hidden, one, 1 - j.frozen)
     dense, expert = _parameters(jobs)
     attention, dense_layers = _at_full_length(jobs)
     return JobWork(
@@ -115,8 +119,12 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     one = np.ones(len(jobs))
     weights = [(m, n, k, one, layers) for m, n, k, layers in _products(jobs, tokens)]
     of_experts = _expert_products(jobs, tokens)
-    forward, backward = _sum(weights, _wide_sheet(jobs), 1 - j.frozen)
-    grouped, grouped_back = _sum(of_experts, _wide_sheet(jobs), 1 - j.frozen)
+    wide, trained = MultiplyingDevices.of(jobs, [job.precision for job in jobs.jobs]), 1 - j.frozen
+    forward, backward = _sum([(training(wide, m, n, k, count, trained), layers) for m, n, k, count, layers in weights])
+    in_experts = _of_experts(jobs)
+    grouped, grouped_back = _sum(
+        [(grouped_training(in_experts, m, n, k, count, trained), layers) for m, n, k, count, layers in of_experts]
+    )
     # Narrow operands are cast where they are made: inputs once, gradients by rows and by columns.
     casts = j.bits < 16
     cast = sum((m * k * count * layers for m, _, k, count, layers in (*weights, *of_experts)), 0.0 * one) * casts
@@ -125,8 +133,11 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     )
     unfused = np.array([not job.flash for job in jobs.jobs]) & (j.heads > 0)
     heads = j.micro_batch * j.heads / j.tp * unfused
-    batched, batched_back = _sum(_attention_products(jobs, heads), _half_sheet(jobs))
-    fused_flop = _fused_attention_flop(jobs, unfused)
+    in_half = _in_half(jobs)
+    batched, batched_back = _sum(
+        [(training(in_half, m, n, k, count), layers) for m, n, k, count, layers in _attention_products(jobs, heads)]
+    )
+    fused = _fused_attention(jobs, unfused)
     ordered = np.array([PROFILES[job.framework].deterministic for job in jobs.jobs])
     nbytes = _element_nbytes(jobs)
     scores = nbytes * heads * (j.seq / j.cp) * j.seq * _at_full_length(jobs)[0]
@@ -139,10 +150,11 @@ def _passes(jobs: Jobs, tokens: Floats) -> tuple[Pass, Pass]:
     # A scan's and a norm's backward pass reads the inputs, the outputs and the gradients, and writes two.
     return (
         Pass(
-            forward, grouped, batched, fused_flop, 0 * one, scores, moved, scanned, cast, sent, conv, images, kernels,
+            forward, grouped, batched, fused, 0 * one, 0 * one, scores,
+            moved, scanned, cast, sent, conv, images, kernels,
         ),
         Pass(
-            backward, grouped_back, batched_back, 2.5 * fused_flop * ~ordered, 2.5 * fused_flop * ordered, 2 * scores,
+            backward, grouped_back, batched_back, 0 * one, fused * ~ordered, fused * ordered, 2 * scores,
             1.6 * moved, 2 * scanned, cast_back, sent, 2 * conv, 2 * images, 1.9 * kernels,
         ),
     )  # fmt: skip
@@ -153,16 +165,19 @@ def _element_nbytes(jobs: Jobs) -> Floats:
     return np.where(jobs.bits == 32, 4.0, 2.0)
 
 
-def _wide_sheet(jobs: Jobs) -> dict[str, Floats]:
-    """The device as products with weights see it, at the job's precision."""
-    sheet = {"multiprocessors": jobs.multiprocessors, "bandwidth": jobs.memory_bytes_per_s}
-    return {**sheet, "peak": jobs.peak, "nbytes": np.minimum(jobs.bits / 8, 4.0)}
+def _in_half(jobs: Jobs) -> MultiplyingDevices:
+    """Jobs as products multiply that are not narrower than halves: attention and the head."""
+    return MultiplyingDevices.of(jobs, _half_widths(jobs))
 
 
-def _half_sheet(jobs: Jobs) -> dict[str, Floats]:
-    """The device as products see it that are not narrower than halves: attention and the head."""
-    sheet = {"multiprocessors": jobs.multiprocessors, "bandwidth": jobs.memory_bytes_per_s}
-    return {**sheet, "peak": jobs.peak_half, "nbytes": _element_nbytes(jobs)}
+def _of_experts(jobs: Jobs) -> MultiplyingDevices:
+    """Jobs as experts multiply: whatever the recipe, MaxText's gain next to nothing from narrow operands."""
+    widths = ["half" if job.device.maker is Maker.GOOGLE else job.precision for job in jobs.jobs]
+    return MultiplyingDevices.of(jobs, widths)
+
+
+def _half_widths(jobs: Jobs) -> list[str]:
+    return ["single" if job.bits == 32 else "half" for job in jobs.jobs]
 
 
 def _routed_width(jobs: Jobs) -> Floats:
@@ -193,12 +208,19 @@ def _attention_products(jobs: Jobs, heads: Floats) -> list[tuple[Floats, Floats,
     return [(span, j.seq, j.head_qk, heads, layers), (span, j.head_v, j.seq, heads, layers)]
 
 
-def _fused_attention_flop(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
-    """FLOPs of fused attention: both products, of the share of positions that is attended to."""
+def _fused_attention(jobs: Jobs, unfused: npt.NDArray[np.bool_]) -> Floats:
+    """Seconds of fused attention forward, of the share of positions that is attended to."""
     j = jobs
-    span = j.seq / j.cp
-    flop = 2 * j.micro_batch * j.heads / j.tp * span * j.seq * j.attended * (j.head_qk + j.head_v) / 2
-    return np.where(unfused, 0.0, flop) * _at_full_length(jobs)[0]
+    sequences, heads, kv_heads = j.micro_batch * j.attended, j.heads / j.tp, np.maximum(j.kv_heads / j.tp, 1)
+    head_dim, found = (j.head_qk + j.head_v) / 2, np.zeros(len(jobs))
+    for place, (job, width) in enumerate(zip(jobs.jobs, _half_widths(jobs), strict=True)):
+        if job.flash and not unfused[place]:
+            at = slice(place, place + 1)
+            found[at] = attention_seconds(
+                at_width(job.device, width), sequences[at], (j.seq / j.cp)[at], j.seq[at], heads[at], kv_heads[at],
+                head_dim[at], causal=True,
+            )  # fmt: skip
+    return found * _at_full_length(jobs)[0]
 
 
 def _at_full_length(jobs: Jobs) -> tuple[Floats, Floats]:
@@ -312,14 +334,11 @@ def _feeds(jobs: Jobs) -> Floats:
 
 
 def _sum(
-    parts: list[tuple[Floats, Floats, Floats, Floats, Floats]], sheet: dict[str, Floats], trained: Floats | float = 1.0
-) -> tuple[EffectiveFlops, EffectiveFlops]:
-    """Forward and backward of products (rows, columns, depth, how many at once), each times its layers."""
-    totals = [
-        tuple(flops * layers for flops in training(m, n, k, count, **sheet, trained=trained))
-        for m, n, k, count, layers in parts
-    ]
-    forward, backward = totals[0]
-    for ahead, back in totals[1:]:
-        forward, backward = forward + ahead, backward + back
+    parts: list[tuple[tuple[ProductSeconds, ProductSeconds], Floats]],
+) -> tuple[ProductSeconds, ProductSeconds]:
+    """Forward and backward of products, each times its layers."""
+    ((forward, backward), layers), *others = parts
+    forward, backward = forward * layers, backward * layers
+    for (ahead, back), times in others:
+        forward, backward = forward + ahead * times, backward + back * times
     return forward, backward

@@ -234,10 +234,11 @@ def _terms(features: Features) -> tuple[float, float, float]:
 
 
 def _features_document(features: Features) -> dict[str, Any]:
-    """Features as a file has them; groups only in a cluster that has some."""
+    """Features as a file has them; groups only in a cluster that has some, a shape only of what has one."""
     found = dataclasses.asdict(features)
-    if not features.groups:
-        del found["groups"]
+    for name in ("groups", "attention_shape"):
+        if not getattr(features, name):
+            del found[name]
     return found
 
 
@@ -262,6 +263,11 @@ def _features(content: Mapping[str, Any]) -> Features:
         raise ValueError(f"level is {found.level!r}, which is neither intra nor inter")
     if not isinstance(found.every_pair, bool):
         raise TypeError(f"every_pair is {found.every_pair!r}, which is neither true nor false")
+    if found.attention_shape is not None:
+        batch, queries, heads, kv_heads, head_dim = (
+            _whole(size, "attention_shape", 1) for size in found.attention_shape
+        )
+        found = dataclasses.replace(found, attention_shape=(batch, queries, heads, kv_heads, head_dim))
     if found.product is None:
         return found
     rows, columns, depth, count = (_whole(size, "product", 1) for size in found.product)

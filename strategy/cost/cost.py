@@ -37,12 +37,13 @@ from strategy.comm.busiest_rank import (
 )
 from strategy.comm.hierarchical import PARTS, box_size, span_of
 from strategy.comm.rank_parts import transfer_task
-from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, product_seconds
+from strategy.cost.data_sheet import Coefficients, data_sheet, data_sheets, least_of_sheet
+from strategy.cost.kernel_prices import product_seconds
 from strategy.cost.measurement import CostKey, Features
 from strategy.graph.graph import Attr, Graph, Op
 from strategy.graph.ops import cost_class, op_definition
 from strategy.graph.ops.copy import TO_DEVICE, TO_HOST
-from strategy.graph.ops.traits import Attention, Movement, Product
+from strategy.graph.ops.traits import Attention, Gemm, Movement, Product
 from strategy.graph.signature import Signature, piece_specs
 from strategy.hardware.cluster import Cluster
 from strategy.program.program import ActKind, TransferTask, Work, time_alone_ns
@@ -94,6 +95,10 @@ class CostModel:
             if max(one.s_per_byte for one in within) > min(one.s_per_byte for one in between):
                 return False
         return True
+
+    def least_of(self, features: Features) -> Coefficients:
+        """Constants by which no part of an act is priced lower, whatever its shape: measured ones, else the least."""
+        return self.coefficients.get(features.key) or least_of_sheet(self.cluster, features)
 
     def work(self, features: Features, rank: int, sent_nbytes: Sequence[int], *, passes_inside: bool = False) -> Work:
         """The price of an act as latency, and bytes through the ports of a `rank` that sends so many in its parts.
@@ -152,7 +157,7 @@ class CostModel:
         return [[seconds[Identity(one)] for one in each] for each in features]
 
     def all_seconds(self, features: Sequence[Features]) -> list[float]:
-        """`seconds` of acts on one level; what the shapes of products lose is found of all at once."""
+        """`seconds` of acts on one level; what products and attention take by their shapes is found of all at once."""
         measured = [self.coefficients.get(one.key) for one in features]
         sheets = data_sheets(self.cluster, [one for one, known in zip(features, measured, strict=True) if not known])
         rest = iter(sheets)
@@ -161,14 +166,14 @@ class CostModel:
 
     def product_seconds(self, like: Features, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Seconds of products like one, but of other sizes: (products, 4), rows, columns, depth, how many."""
-        found = self.coefficients_of(like)
-        fixed = found.fixed_s + self.act_overhead_s
         if self.cluster.device.backend != "numpy" and like.key not in self.coefficients:
             types = self.cluster.types
             among = [types[group] for group in like.groups] or types
             each = np.array([product_seconds(one.device, like.kind, like.half, sizes) for one in among])
-            seconds: npt.NDArray[np.float64] = fixed + (each.max(axis=0) if like.groups else each.min(axis=0))
-            return seconds
+            slowest: npt.NDArray[np.float64] = each.max(axis=0) if like.groups else each.min(axis=0)
+            return slowest + self.act_overhead_s
+        found = self.coefficients_of(like)
+        fixed = found.fixed_s + self.act_overhead_s
         flop: npt.NDArray[np.float64] = 2.0 * sizes.astype(float).prod(axis=1)
         return fixed + found.s_per_flop * flop
 
@@ -212,6 +217,9 @@ def _seconds(features: Features, constants: Coefficients) -> float:
 PORTS = ("intra", "inter", *MOVES)
 """What bytes of a rank pass through: the links of a level, to its host, and from it."""
 
+
+_PACKED_DIMS = 5
+"""Of one operand that holds queries, keys and values."""
 
 DEVICE = "device"
 """What computes, as a resource: of a byte per nanosecond, so that its bytes are nanoseconds."""
@@ -314,8 +322,14 @@ class _Act:
         flop = definition.flop(inputs, outputs, self.attrs)
         cost = definition.cost
         product = product_of(cost, outputs[0].shape, flop) if isinstance(cost, Product) else None
+        if isinstance(cost, Product) and cost.gemm is Gemm.GROUPED and not cost.batch_dims:
+            product = _in_groups(product, inputs[1].shape[0])
+        attention = attention_of(inputs) if isinstance(cost, Attention) and flop else None
         every_pair = (isinstance(cost, Attention) and cost.block) or not self.attrs.get("causal", 1)
-        return Features(self.kind, flop, nbytes, half=half, product=product, every_pair=every_pair, space=self.space)
+        return Features(
+            self.kind, flop, nbytes, half=half, product=product, attention_shape=attention, every_pair=every_pair,
+            space=self.space,
+        )  # fmt: skip
 
 
 def product_of(cost: Product, shape: Shape, flop: int) -> tuple[int, int, int, int] | None:
@@ -324,7 +338,25 @@ def product_of(cost: Product, shape: Shape, flop: int) -> tuple[int, int, int, i
     count, rows = math.prod(shape[:many]), math.prod(shape[many:-1])
     columns = shape[-1]
     size = 2 * count * rows * columns
-    return (rows, columns, max(1, flop // size), count) if size and flop else None
+    return (rows, columns, -(-flop // size), count) if size and flop else None
+
+
+def _in_groups(product: tuple[int, int, int, int] | None, groups: int) -> tuple[int, int, int, int] | None:
+    """A product whose rows are those of all groups, with those of each."""
+    if product is None:
+        return None
+    rows, columns, depth, _ = product
+    return -(-rows // groups), columns, depth, groups
+
+
+def attention_of(operands: Sequence[TensorSpec]) -> tuple[int, int, int, int, int]:
+    """(sequences, queries, heads, key heads, head dim) of what attention reads: qkv[b, s, g, r + 2, d], or q and k."""
+    first = operands[0].shape
+    if len(first) == _PACKED_DIMS:
+        sequences, queries, kv_heads, columns, head_dim = first
+        return sequences, queries, kv_heads * (columns - 2), kv_heads, head_dim
+    sequences, queries, heads, head_dim = first
+    return sequences, queries, heads, operands[1].shape[2], head_dim
 
 
 def expected(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

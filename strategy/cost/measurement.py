@@ -39,7 +39,9 @@ class Features:
     group of a communication (0 for computation); `level` is `intra` or `inter`, the slowest link that it crosses.
     A collective on two levels is its `parts`, one after another: bytes and hops are then theirs together. `half` is the
     dtype of an op on 16-bit floats; its price is a matter of its own. `product` is the shape of one that multiplies
-    matrices: rows, columns, depth, how many at once. `every_pair` is of attention without a causal mask. `space` is
+    matrices: rows, columns, depth, how many at once; of grouped ones rows (or depth) of each group. `attention_shape`
+    is that of fused attention: sequences, queries, heads, key heads, head dim; keys follow from the FLOPs. `every_pair`
+    is of attention without a causal mask. `space` is
     where it is computed: on the device or on its host. `groups` are those of the nodes that take part, in a cluster of
     several types: the slowest of them counts; where nobody says who takes part, the fastest of all.
     """
@@ -52,6 +54,7 @@ class Features:
     parts: tuple[Features, ...] = ()
     half: str = ""
     product: tuple[int, int, int, int] | None = None
+    attention_shape: tuple[int, int, int, int, int] | None = None
     every_pair: bool = False
     space: Space = Space.DEVICE
     groups: tuple[int, ...] = ()

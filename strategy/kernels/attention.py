@@ -2,9 +2,10 @@
 
 A tile of 128 x 128 scores takes its two products at a share of the tensor cores' peak, and one exponential per score;
 the two overlap but not perfectly (FlashAttention-3, arXiv:2407.08608), which the root of the sum of squares says. A
-sequence of one head has a row of tiles per 128 queries, causal ones half of the square; multiprocessors share all rows
-evenly, but none is done before its longest row is. An inference engine also writes keys and values into its cache of
-pages, token by token, by a kernel whose time grows with the root of a token's width.
+sequence of one head has a row of tiles per 128 queries; of causal ones half is hidden, but for the diagonal. A part of
+a sequence sees as many keys as are left of the mask, as parts do that are dealt out evenly. Multiprocessors share all
+rows evenly, but none is done before its longest row is. An inference engine also writes keys and values into its cache
+of pages, token by token, by a kernel whose time grows with the root of a token's width.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from strategy.hardware.devices import DeviceSheet
 from strategy.kernels.precision import Floats
@@ -51,20 +53,36 @@ def seconds(
     kv_heads: Floats,
     head_dim: Floats,
     *,
-    causal: bool = True,
+    keys: Floats | None = None,
+    causal: bool | npt.NDArray[np.bool_] = True,
     cached: bool = False,
 ) -> Floats:
-    """Seconds of the forward pass in 16 bits; `cached` where keys and values are written into pages too."""
-    batch, seq, heads, kv_heads, head_dim = (
-        np.asarray(dim, dtype=float) for dim in np.broadcast_arrays(batch, seq, heads, kv_heads, head_dim)
+    """Seconds of the forward pass in 16 bits.
+
+    `seq` queries see as many `keys`, or as many as are given; `cached` where keys and values are written into pages.
+    """
+    keys = seq if keys is None else keys
+    batch, seq, heads, kv_heads, head_dim, keys = (
+        np.asarray(dim, dtype=float) for dim in np.broadcast_arrays(batch, seq, heads, kv_heads, head_dim, keys)
     )
     count = sheet.multiprocessors
-    products = 4 * head_dim / (sheet.half * constants.rate) * np.where(head_dim > _WIDE, constants.wide, 1.0)
-    tile_s = np.hypot(products, 1 / (constants.exponentials_per_s * count)) * _TILE**2
-    rows = np.ceil(seq / _TILE)
-    tiles = rows * (rows + 1) / 2 if causal else rows**2
-    computing = np.maximum(batch * heads * tiles * tile_s, rows * tile_s * count)
-    moved = 4 * batch * seq * head_dim * (heads + kv_heads) / (sheet.memory_bytes_per_s * constants.memory)
+    pair_s = pair_seconds(sheet, constants, head_dim)
+    rows, columns = np.ceil(seq / _TILE), np.ceil(keys / _TILE)
+    tiles = np.where(causal, rows * (columns + 1) / 2, rows * columns)
+    computing = _TILE**2 * np.maximum(batch * heads * tiles, columns * count) * pair_s
+    nbytes = 4 * batch * head_dim * (seq * heads + keys * kv_heads)
+    moved = nbytes / (sheet.memory_bytes_per_s * constants.memory)
     caching = constants.cached_token_s * batch * seq * np.sqrt(kv_heads * head_dim / 128) if cached else 0.0
     found = constants.launch_s + computing + moved + caching
-    return np.where((batch > 0) & (seq > 0) & (heads > 0), found, 0.0)
+    return np.where((batch > 0) & (seq > 0) & (keys > 0) & (heads > 0), found, 0.0)
+
+
+def least_seconds(sheet: DeviceSheet, constants: AttentionConstants, head_dim: float) -> tuple[float, float]:
+    """(fixed, per score that the mask leaves) seconds that no attention takes less than, whatever its shape."""
+    return constants.launch_s, float(pair_seconds(sheet, constants, np.asarray(head_dim, dtype=float)))
+
+
+def pair_seconds(sheet: DeviceSheet, constants: AttentionConstants, head_dim: Floats) -> Floats:
+    """Seconds of one score on all multiprocessors together."""
+    products = 4 * head_dim / (sheet.half * constants.rate) * np.where(head_dim > _WIDE, constants.wide, 1.0)
+    return np.hypot(products, 1 / (constants.exponentials_per_s * sheet.multiprocessors))

@@ -2,7 +2,10 @@
 
 A device with points of a kind and precision has constants of its own. Another takes the geometric mean over the
 devices of its generation, or of the nearest generation that has any, which is the later of two equally near: shares of
-its own sheet, and seconds as they are.
+its own sheet, seconds as they are, and as many bytes from the cache per FLOP: a processor loads what it can multiply.
+Single precision, which nobody measured, has the shares of bf16. Of devices of
+other makers than NVIDIA nothing was measured: how their processors load, fill and slow down is not taken to be like
+NVIDIA's, so that they have its shares alone, and its launches.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -19,7 +22,7 @@ from types import MappingProxyType
 
 from strategy.base.errors import InputError
 from strategy.base.files import read_json, write_atomic
-from strategy.hardware.devices import DEVICES, DeviceSheet, Generation
+from strategy.hardware.devices import DEVICES, DeviceSheet, Generation, Maker
 from strategy.kernels.attention import AttentionConstants
 from strategy.kernels.grouped import GroupedConstants
 from strategy.kernels.links import DirectConstants, RingConstants
@@ -92,6 +95,8 @@ class KernelCalibration:
         Raises:
             InputError: nothing is fitted of this kind and precision.
         """
+        if precision is KernelPrecision.SINGLE:
+            precision = KernelPrecision.BF16
         alike = [one for one in self.fitted if one.kind is kind and one.precision is precision]
         if not alike:
             raise InputError(f"no constants of {kind} in {precision}", expected="points of some device")
@@ -107,11 +112,29 @@ class KernelCalibration:
     def constants(self, kind: KernelKind, precision: KernelPrecision, sheet: DeviceSheet) -> KernelConstants:
         """Constants of a kind and precision on a device; `nearest` says where they are from."""
         found = self.nearest(kind, precision, sheet)
-        if len(found) == 1:
-            return found[0].constants
         names = found[0].values
         means = {name: math.exp(sum(math.log(one.values[name]) for one in found) / len(found)) for name in names}
-        return CLASSES[kind](**means)
+        constants = found[0].constants if len(found) == 1 else CLASSES[kind](**means)
+        if found[0].device != sheet.name and isinstance(constants, ProductConstants):
+            each = [_peak_of_one(DEVICES[one.device], precision) for one in found]
+            more = _peak_of_one(sheet, precision) / math.exp(sum(map(math.log, each)) / len(each))
+            constants = replace(constants, cache_bytes_per_s=constants.cache_bytes_per_s * more)
+        return constants if sheet.maker is Maker.NVIDIA else _of_another_maker(constants)
+
+
+def _peak_of_one(sheet: DeviceSheet, precision: KernelPrecision) -> float:
+    """FLOP/s of one multiprocessor."""
+    return sheet.peak(precision.multiplied_bits) / sheet.multiprocessors
+
+
+def _of_another_maker(constants: KernelConstants) -> KernelConstants:
+    """Shares and launches alone: its processors are other than those that were measured."""
+    if isinstance(constants, ProductConstants):
+        launch_s = constants.launch_s + constants.fill_s
+        return replace(constants, launch_s=launch_s, fill_s=0.0, cache_bytes_per_s=math.inf, slowdown=0.0)
+    if isinstance(constants, AttentionConstants):
+        return replace(constants, exponentials_per_s=math.inf)
+    return constants
 
 
 @cache

@@ -6,6 +6,9 @@
 Every expert that has a row loads its weights and has half a tile of rows that count for nothing; activations are
 gathered, cast, written between the products and added up again; every choice of every token is sorted, whichever rank
 it is for. The root is what filling the multiprocessors takes: little work keeps few of them busy.
+
+A product by itself, forward or backward, takes its part of that: multiply-adds, the bytes of its operands and result,
+the filling, and one of the launches.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ _ALIGNED_BYTES = 128
 """To which the width of an expert's part is filled up: 64 elements of 16 bits, 128 of fewer."""
 _HALF_TILE = 64.0
 """Rows by which an expert's last tile of 128 is filled up on average."""
+_LAUNCHES = 6
+"""Kernels of a layer of experts: sorting, gathering, two products, what is between them, adding up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +84,36 @@ def seconds(
     moving = load.rows * per_row / (bandwidth * constants.activations)
     work = multiplying + moving + choices * constants.choice_s
     return np.asarray(constants.launch_s + work + np.sqrt(constants.fill_s * work), dtype=float)
+
+
+def product_seconds(
+    sheet: DeviceSheet,
+    precision: KernelPrecision,
+    constants: GroupedConstants,
+    rows: Floats,
+    columns: Floats,
+    depth: Floats,
+    experts: Floats,
+) -> Floats:
+    """Seconds of one product of `experts`, each (rows, depth) by (depth, columns); 0 where a dim is 0.
+
+    `rows` are of an expert's tokens. The gradient of its weights has them as the depth: give (tokens, depth, columns).
+    """
+    rows, columns, depth, experts = (
+        np.asarray(dim, dtype=float) for dim in np.broadcast_arrays(rows, columns, depth, experts)
+    )
+    there = (rows > 0) & (columns > 0) & (depth > 0) & (experts > 0)
+    flop = 2 * experts * (rows + _HALF_TILE) * columns * depth
+    tokens_nbytes = rows * (depth * precision.operand_bytes + columns * precision.given_bytes)
+    nbytes = experts * (columns * depth * precision.weight_bytes + tokens_nbytes)
+    bandwidth = sheet.memory_bytes_per_s
+    work = np.hypot(
+        flop / (sheet.peak(precision.multiplied_bits) * constants.rate), nbytes / (bandwidth * constants.weights)
+    )
+    found = constants.launch_s / _LAUNCHES + work + np.sqrt(constants.fill_s * work)
+    return np.where(there, found, 0.0)
+
+
+def least_seconds(sheet: DeviceSheet, precision: KernelPrecision, constants: GroupedConstants) -> tuple[float, float]:
+    """(fixed, per FLOP) seconds that no product takes less than, whatever its shape."""
+    return constants.launch_s / _LAUNCHES, 1 / (sheet.peak(precision.multiplied_bits) * constants.rate)

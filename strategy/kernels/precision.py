@@ -11,8 +11,10 @@ Floats = npt.NDArray[np.float64]
 
 
 class KernelPrecision(StrEnum):
-    """A recipe of operands: activations and weights. All but bf16 are given activations of 16 bits, and cast them."""
+    """A recipe of operands: activations and weights. All narrower than 16 bits are given 16, and cast them."""
 
+    SINGLE = "single"
+    """32 bits, as CUDA's own cores or TF32 multiply them; nobody measured it, and it has the shares of bf16."""
     BF16 = "bf16"
     FP8 = "fp8"
     """8 bits, one scale per tensor."""
@@ -26,19 +28,24 @@ class KernelPrecision(StrEnum):
     @property
     def multiplied_bits(self) -> int:
         """Width at which the tensor cores multiply: that of the wider operand."""
-        return {"bf16": 16, "nvfp4": 4}.get(self.value, 8)
+        return {"single": 32, "bf16": 16, "nvfp4": 4}.get(self.value, 8)
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of a weight; scales are left out."""
-        return {"bf16": 2.0, "nvfp4": 0.5, "w4a8_mxfp4_mxfp8": 0.5}.get(self.value, 1.0)
+        return {"single": 4.0, "bf16": 2.0, "nvfp4": 0.5, "w4a8_mxfp4_mxfp8": 0.5}.get(self.value, 1.0)
 
     @property
     def operand_bytes(self) -> float:
         """Bytes of an activation as it is multiplied."""
-        return {"bf16": 2.0, "nvfp4": 0.5}.get(self.value, 1.0)
+        return {"single": 4.0, "bf16": 2.0, "nvfp4": 0.5}.get(self.value, 1.0)
+
+    @property
+    def given_bytes(self) -> float:
+        """Bytes of an activation as it is given, and of a result."""
+        return 4.0 if self is KernelPrecision.SINGLE else 2.0
 
     @property
     def casts(self) -> bool:
         """Whether activations are cast by kernels of their own before they are multiplied."""
-        return self is not KernelPrecision.BF16
+        return self.multiplied_bits < 16

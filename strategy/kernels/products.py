@@ -66,6 +66,7 @@ _CUBLAS = TileChoice(_grid((64, 128, 192, 256), (32, 64, 96, 128, 160, 192, 224,
 _DEEPGEMM = TileChoice(_grid((128,), (32, 64, 96, 128, 160, 192, 256)), (1,))
 _CUTLASS = TileChoice(_grid((128,), (64, 128, 192, 256)), (1,))
 _CHOICES: Mapping[KernelPrecision, TileChoice] = {
+    KernelPrecision.SINGLE: _CUBLAS,
     KernelPrecision.BF16: _CUBLAS,
     KernelPrecision.FP8: _CUBLAS,
     KernelPrecision.FP8_BLOCK: _DEEPGEMM,
@@ -75,35 +76,67 @@ _CHOICES: Mapping[KernelPrecision, TileChoice] = {
 
 
 def seconds(
-    sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants, m: Floats, n: Floats, k: Floats
+    sheet: DeviceSheet,
+    precision: KernelPrecision,
+    constants: ProductConstants,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    count: Floats | float = 1.0,
+    *,
+    cast: bool = True,
 ) -> Floats:
-    """Seconds of products with 16-bit activations (m, k), weights (k, n) and results; 0 where a dim is 0."""
-    m, n, k = (np.asarray(dim, dtype=float) for dim in np.broadcast_arrays(m, n, k))
+    """Seconds of `count` products with 16-bit activations (m, k), weights (k, n) and results; 0 where a dim is 0.
+
+    Single precision has activations and results of 32 bits. Several products of one shape are one launch, whose tiles
+    share the waves. Without `cast` activations come as narrow as they are multiplied.
+    """
+    m, n, k, count = (np.asarray(dim, dtype=float) for dim in np.broadcast_arrays(m, n, k, count))
     bandwidth = sheet.memory_bytes_per_s
-    tiles = _tiles_s(sheet, precision, constants, m, n, k)
+    tiles = _tiles_s(sheet, precision, constants, m, n, k, count)
     tiles = tiles * (1 + constants.slowdown * tiles / (tiles + _LONG_S))
-    nbytes = m * k * precision.operand_bytes + n * k * precision.weight_bytes + 2 * m * n
-    found = constants.launch_s + np.hypot(tiles, nbytes / (bandwidth * constants.memory))
-    if precision.casts:
-        found = found + m * k * (2 + precision.operand_bytes) / (bandwidth * constants.casting)
-    return np.where((m > 0) & (n > 0) & (k > 0), found, 0.0)
+    given = precision.given_bytes
+    nbytes = count * (m * k * precision.operand_bytes + n * k * precision.weight_bytes + given * m * n)
+    found = np.hypot(tiles, nbytes / (bandwidth * constants.memory))
+    if cast or not precision.casts:
+        found = found + constants.launch_s
+    if cast and precision.casts:
+        found = found + count * m * k * (given + precision.operand_bytes) / (bandwidth * constants.casting)
+    return np.where((m > 0) & (n > 0) & (k > 0) & (count > 0), found, 0.0)
+
+
+def least_seconds(sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants) -> tuple[float, float]:
+    """(fixed, per FLOP) seconds that no product without a cast takes less than, whatever its shape.
+
+    Tiles cover the product, waves the tiles and steps the depth, and one wave at least fills and drains.
+    """
+    launch_s = 0.0 if precision.casts else constants.launch_s
+    return launch_s + constants.fill_s, 1 / (sheet.peak(precision.multiplied_bits) * constants.rate)
 
 
 def _tiles_s(
-    sheet: DeviceSheet, precision: KernelPrecision, constants: ProductConstants, m: Floats, n: Floats, k: Floats
+    sheet: DeviceSheet,
+    precision: KernelPrecision,
+    constants: ProductConstants,
+    m: Floats,
+    n: Floats,
+    k: Floats,
+    count: Floats,
 ) -> Floats:
     """Seconds of the fastest tile and split, were the memory infinitely fast."""
-    count = sheet.multiprocessors
-    flop_per_s = sheet.peak(precision.multiplied_bits) / count * constants.rate
+    processors = sheet.multiprocessors
+    flop_per_s = sheet.peak(precision.multiplied_bits) / processors * constants.rate
     choice = _CHOICES[precision]
     depths = [np.ceil(k / split / _STEP) * _STEP for split in choice.splits]
     best = np.full(np.shape(m), np.inf)
+    of_rows = {rows: np.ceil(m / rows) * count for rows, _ in choice.tiles}
+    of_columns = {columns: np.ceil(n / columns) for _, columns in choice.tiles}
     for rows, columns in choice.tiles:
         loaded = (rows * precision.operand_bytes + columns * precision.weight_bytes) / constants.cache_bytes_per_s
         step_s = max(2 * rows * columns / flop_per_s, loaded)
-        tiles = np.ceil(m / rows) * np.ceil(n / columns)
+        tiles = of_rows[rows] * of_columns[columns]
         for split, depth in zip(choice.splits, depths, strict=True):
-            waves = np.ceil(tiles * split / count)
+            waves = np.ceil(tiles * split / processors)
             added = constants.fill_s if split > 1 else 0.0
             best = np.minimum(best, waves * (depth * step_s + constants.fill_s) + added)
     return best

@@ -54,7 +54,7 @@ def test_horovod_scales_better_over_faster_links_and_worse_over_more_nodes() -> 
     found = values(exchange_figures.horovod_at_scale(usual))
     faster = values(exchange_figures.horovod_at_scale(rdma_pcie(128, 50, gpus_per_node=4)))
     wider = values(exchange_figures.horovod_at_scale(replace(usual, nodes=512)))
-    assert all(more > own > less for more, own, less in zip(faster, found, wider, strict=True))
+    assert all(more > 0.999 * own > less for more, own, less in zip(faster, found, wider, strict=True))
     assert faster[2] - found[2] > 0.1, "VGG-16 is bound by its links"
 
 

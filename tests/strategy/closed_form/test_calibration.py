@@ -47,8 +47,8 @@ def test_a_constant_that_a_file_lacks_keeps_its_prior(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"format": 9}, "not fitted constants"),
-        ({"constants": {"gemm.shalow": {"value": 1}}}, "did you mean 'gemm.shallow'"),
-        ({"constants": {"gemm.shallow": {"value": -1}}}, "not a possible constant"),
+        ({"constants": {"gemm.raged": {"value": 1}}}, "did you mean 'gemm.ragged'"),
+        ({"constants": {"gemm.ragged": {"value": -1}}}, "not a possible constant"),
         ({"constants": 3}, "no constants"),
         ({"strata": {}}, "no strata"),
         ({"strata": {"": {"half_width": "wide", "runs": 1, "ranges": {}}}}, "not a stratum"),

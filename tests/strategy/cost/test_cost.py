@@ -214,7 +214,7 @@ def test_ragged_tensors_are_priced_by_the_rows_expected_and_held_for_the_worst_c
     signature = next(s for s in op_signatures(graph, up, (ranks,)) if s.inputs[0] == by_experts)
     expected = int(8 * imbalance)
     nbytes = 4 * (expected * (64 + 32) + 2 * 64 * 32)
-    wanted = Features("grouped_matmul", 2 * expected * 64 * 32, nbytes, product=(expected, 32, 64, 1))
+    wanted = Features("grouped_matmul", 2 * expected * 64 * 32, nbytes, product=(expected // 2, 32, 64, 2))
     assert op_features(graph, up, signature, (ranks,)) == wanted
     step = step_between(by_tokens, by_experts)
     assert step is not None
@@ -230,8 +230,7 @@ def test_products_in_halves_have_a_price_of_their_own() -> None:
     single, half = Features("matmul", 10**12, 10**6), Features("matmul", 10**12, 10**6, half="bfloat16")
     assert half.key == CostKey("matmul", "bfloat16") != single.key
     cost = CostModel(find_cluster("dgx-a100"), {})
-    launch_s = cost.cluster.device.launch_s
-    assert cost.seconds(half) - launch_s == pytest.approx((cost.seconds(single) - launch_s) / 2)
+    assert cost.seconds(half) == pytest.approx(cost.seconds(single) / 2, rel=0.01)
     fitted = CostModel(cost.cluster, {CostKey("matmul"): Coefficients(1.0, 0.0, 0.0)})
     assert (fitted.seconds(single), fitted.seconds(half)) == (1.0, cost.seconds(half))
 

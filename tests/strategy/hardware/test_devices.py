@@ -24,11 +24,12 @@ def test_a_sheet_is_found_by_our_name_and_by_nvidias() -> None:
 
 
 def test_a_power_cap_slows_products_whatever_the_generation_is_called() -> None:
+    """The board that is held back has no measured kernels: it takes those of its generation, which differ a little."""
     free = find_cluster("dgx-h100")
     held = replace(free, device=replace(free.device, name="H100-96"))
     product = Features("matmul", 2 * 4096**3, 0, half="bfloat16", product=(4096, 4096, 4096, 1))
     times = [CostModel(one, {}).coefficients_of(product).s_per_flop for one in (free, held)]
-    assert times[0] / times[1] == pytest.approx(shipped().constants["rate.capped"])
+    assert times[0] / times[1] == pytest.approx(shipped().constants["rate.capped"], rel=0.03)
     assert DEVICES["H100-96"].generation is Generation.HOPPER
     assert [sheet.name for sheet in DEVICES.values() if sheet.power_cap_w] == ["H100-96"]
 

@@ -35,7 +35,7 @@ def test_no_product_is_faster_for_being_larger(name: str, precision: KernelPreci
 def test_one_wave_of_tiles_costs_what_its_steps_and_its_filling_take() -> None:
     """132 tiles of 256 x 256 on 132 multiprocessors: 64 steps of 64, and one filling."""
     m, n, k = 256.0 * 132, 256.0, 4096.0
-    found = products._tiles_s(H100, KernelPrecision.BF16, PLAIN, *map(np.array, (m, n, k)))
+    found = products._tiles_s(H100, KernelPrecision.BF16, PLAIN, *map(np.array, (m, n, k, 1.0)))
     assert float(found) == pytest.approx(2 * m * n * k / (H100.half * 0.5) + 1e-6)
 
 
@@ -70,3 +70,25 @@ def test_a_precision_that_nobody_measured_is_refused() -> None:
 
 def test_a_product_without_elements_takes_no_time() -> None:
     assert (seconds("H100", KernelPrecision.BF16, np.array([0.0, 5.0]), 5.0, np.array([5.0, 0.0])) == 0).all()
+
+
+def test_many_products_share_the_waves_and_the_launch() -> None:
+    """Tiles of 64 x 32 fill the device seven times as well; 264 tiles of 256 x 256 are two waves of 132."""
+    one, seven, many = (
+        float(products.seconds(H100, KernelPrecision.BF16, PLAIN, *map(np.array, (256.0, 256.0, 4096.0)), count))
+        for count in (1.0, 7.0, 264.0)
+    )
+    assert one < seven < 5 * one
+    two_waves_s = 264 * 2 * 256 * 256 * 4096 / (H100.half * 0.5) + 2e-6
+    bytes_s = 264 * 2 * (2 * 256 * 4096 + 256 * 256) / H100.memory_bytes_per_s
+    assert many == pytest.approx(np.hypot(two_waves_s, bytes_s), rel=0.01)
+
+
+def test_operands_that_come_narrow_need_no_cast() -> None:
+    sheet, eight = DEVICES["B200"], KernelPrecision.FP8
+    constants = shipped().constants(KernelKind.PRODUCTS, eight, sheet)
+    assert isinstance(constants, ProductConstants)
+    dims = [np.array(4096.0)] * 3
+    with_cast, without = (products.seconds(sheet, eight, constants, *dims, cast=cast) for cast in (True, False))
+    cast_s = 4096 * 4096 * 3 / (sheet.memory_bytes_per_s * constants.casting)
+    assert with_cast - without == pytest.approx(cast_s + constants.launch_s)
