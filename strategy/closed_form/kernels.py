@@ -36,6 +36,7 @@ CONSTANTS = (
       for generation, precision in _RATES),
     Constant("products.row8", 1.4, 0.3, "time of row-wise scaled 8-bit products over tensor-wise ones"),
     Constant("rate.capped", 0.85, 0.15, "clock of an H100 held to 500 W over one of 700 W"),
+    Constant("gemm.shape", 1.0, 0.5, "time that a product loses in steps by its shape over what it loses by itself"),
     Constant("gemm.odd", 0.2, 1.0, "more time of a product with a dim that is no multiple of 64"),
     Constant("gemm.ragged", 4.0, 0.7, "more time of a product with a dim that is odd"),
     Constant("gemm.batched", 1.3, 0.3, "time of unfused attention's products over that of weights"),
@@ -135,7 +136,8 @@ class KernelRates:
 
 def in_steps(product: ProductSeconds, c: Constants) -> Floats:
     """Seconds of products with what their shapes lose; not yet with what products take longer in steps."""
-    return product.all + c["gemm.odd"] * product.odd + c["gemm.ragged"] * product.ragged
+    lost = product.all - product.flat
+    return product.flat + c["gemm.shape"] * lost + c["gemm.odd"] * product.odd + c["gemm.ragged"] * product.ragged
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,7 @@ class InSteps:
         grouped: of experts.
         attention: fused, its forward pass.
         attention_backward: its backward pass, over the forward pass by itself.
+        shape: what products lose by their shapes, over what they lose by themselves.
         odd: what products with columns or depth that are no multiple of 64 take more, as a part.
         ragged: those with an odd dim.
     """
@@ -157,6 +160,7 @@ class InSteps:
     grouped: float
     attention: float
     attention_backward: float
+    shape: float
     odd: float
     ragged: float
 
@@ -173,6 +177,7 @@ def in_steps_on(sheet: DeviceSheet, width: str, c: Constants) -> InSteps:
         products * c["gemm.grouped"],
         attention,
         attention * c["flash.backward"],
+        c["gemm.shape"],
         c["gemm.odd"],
         c["gemm.ragged"],
     )

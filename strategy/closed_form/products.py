@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from strategy.closed_form.job import Jobs
 from strategy.hardware.devices import DeviceSheet
-from strategy.kernels.on_device import grouped_seconds, precision_of, product_seconds
+from strategy.kernels.on_device import (
+    grouped_seconds,
+    least_grouped_seconds,
+    least_product_seconds,
+    precision_of,
+    product_seconds,
+)
 from strategy.kernels.precision import KernelPrecision
 
 Floats = npt.NDArray[np.float64]
@@ -26,18 +32,22 @@ _FITS = 64
 class ProductSeconds:
     """Seconds of products; each array has one entry per job.
 
-    `odd` and `ragged` are those of `all` with columns or depth that are no multiple of 64, or a dim that is odd.
+    `flat` are those of as many FLOPs in the best shape; `odd` and `ragged` those of `all` with columns or depth that
+    are no multiple of 64, or a dim that is odd.
     """
 
     all: Floats
+    flat: Floats
     odd: Floats
     ragged: Floats
 
     def __add__(self, other: ProductSeconds) -> ProductSeconds:
-        return ProductSeconds(self.all + other.all, self.odd + other.odd, self.ragged + other.ragged)
+        return ProductSeconds(
+            self.all + other.all, self.flat + other.flat, self.odd + other.odd, self.ragged + other.ragged
+        )
 
     def __mul__(self, times: Floats | float) -> ProductSeconds:
-        return ProductSeconds(self.all * times, self.odd * times, self.ragged * times)
+        return ProductSeconds(self.all * times, self.flat * times, self.odd * times, self.ragged * times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +68,20 @@ class MultiplyingDevices:
 
 def product(by: MultiplyingDevices, m: Floats, n: Floats, k: Floats, count: Floats) -> ProductSeconds:
     """`count` products of (m, k) by (k, n) in one launch. A product with an empty dim costs nothing."""
-    found = np.empty(by.count)
+    found, per_flop = np.empty(by.count), np.empty(by.count)
     for mine, sheet, precision in by.of_jobs:
         found[mine] = product_seconds(sheet, precision, m[mine], n[mine], k[mine], count[mine])
-    return _noted(found, m, n, k)
+        _, per_flop[mine] = least_product_seconds(sheet, precision)
+    return _noted(found, 2 * m * n * k * count * per_flop, m, n, k)
 
 
 def grouped(by: MultiplyingDevices, rows: Floats, columns: Floats, depth: Floats, experts: Floats) -> ProductSeconds:
     """Products of experts, each of so many `rows`."""
-    found = np.empty(by.count)
+    found, per_flop = np.empty(by.count), np.empty(by.count)
     for mine, sheet, precision in by.of_jobs:
         found[mine] = grouped_seconds(sheet, precision, rows[mine], columns[mine], depth[mine], experts[mine])
-    return _noted(found, rows, columns, depth)
+        _, per_flop[mine] = least_grouped_seconds(sheet, precision)
+    return _noted(found, 2 * rows * columns * depth * experts * per_flop, rows, columns, depth)
 
 
 def misfits(m: Floats, n: Floats, k: Floats) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -78,9 +90,9 @@ def misfits(m: Floats, n: Floats, k: Floats) -> tuple[npt.NDArray[np.bool_], npt
     return odd, (np.mod(m, 2) != 0) | (np.mod(n, 2) != 0) | (np.mod(k, 2) != 0)
 
 
-def _noted(seconds: Floats, m: Floats, n: Floats, k: Floats) -> ProductSeconds:
+def _noted(seconds: Floats, flat: Floats, m: Floats, n: Floats, k: Floats) -> ProductSeconds:
     odd, ragged = misfits(m, n, k)
-    return ProductSeconds(seconds, seconds * odd, seconds * ragged)
+    return ProductSeconds(seconds, np.minimum(flat, seconds), seconds * odd, seconds * ragged)
 
 
 def training(

@@ -72,10 +72,14 @@ def product_seconds(device: Device, kind: str, half: str, sizes: npt.NDArray[np.
     if isinstance(cost, Product) and cost.gemm is Gemm.GROUPED:
         rows, columns, depth = (k, n, m) if cost.operands is Operands.TN else (m, n, k)
         seconds = on_device.grouped_seconds(sheet, precision, rows, columns, depth, count)
+        _, per_flop_s = on_device.least_grouped_seconds(sheet, precision)
     else:
         seconds = on_device.product_seconds(sheet, precision, m, n, k, count)
+        _, per_flop_s = on_device.least_product_seconds(sheet, precision)
+    flat = np.minimum(2 * m * n * k * count * per_flop_s, seconds)
     odd, ragged = misfits(m, n, k)
-    return np.asarray(seconds * _longer(cost, longer) * (1 + longer.odd * odd + longer.ragged * ragged))
+    lost = longer.shape * (seconds - flat) + (longer.odd * odd + longer.ragged * ragged) * seconds
+    return np.asarray(_longer(cost, longer) * (flat + lost))
 
 
 def _attention_seconds(device: Device, like: Features, sizes: Floats, flop: Floats) -> Floats:
@@ -94,7 +98,8 @@ def _attention_seconds(device: Device, like: Features, sizes: Floats, flop: Floa
 def least_seconds(device: Device, features: Features) -> tuple[float, float]:
     """(fixed, per FLOP) seconds that no part of an act that computes takes less than, however it is cut.
 
-    Kernels are no faster than their best tiles (`strategy.kernels`), and misfits only slow them down.
+    Kernels are no faster than their best tiles (`strategy.kernels`), what starts them is lost like what their shapes
+    lose, and misfits only slow them down.
     """
     cost = cost_class(features.kind)
     sheet, precision, longer = _multiplying(device, features.half)
@@ -108,7 +113,7 @@ def least_seconds(device: Device, features: Features) -> tuple[float, float]:
     least = on_device.least_grouped_seconds if in_groups else on_device.least_product_seconds
     fixed_s, per_flop_s = least(sheet, precision)
     times = _longer(cost, longer)
-    return times * fixed_s, times * per_flop_s
+    return times * longer.shape * fixed_s, times * per_flop_s
 
 
 def _longer(cost: CostClass, longer: InSteps) -> float:

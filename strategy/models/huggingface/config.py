@@ -16,7 +16,8 @@ FILE = "config.json"
 MOST_BYTES = 2**20
 """Of a config; those that are published are a thousandth of it."""
 BATCH_TOKENS = 4 * 2**20
-"""Of a step, unless samples per step are given: as Llama 2 (Touvron et al. 2023, arXiv:2307.09288, section 2.2)."""
+"""Of a step at most, unless samples per step are given, whose number is a power of two, so that many ranks can share
+them: as Llama 2 (Touvron et al. 2023, arXiv:2307.09288, section 2.2)."""
 MOST_SAMPLES = 4096
 """Of a step, likewise: as ViT (Dosovitskiy et al. 2021, arXiv:2010.11929, section 4.1)."""
 
@@ -72,4 +73,5 @@ def read_config(text: str, *, sequence: int | None = None) -> Preset:
         model = make()
     except InputError as error:
         raise InputError(str(error), where=str(path)) from error
-    return Preset(model, min(MOST_SAMPLES, max(1, BATCH_TOKENS // model.tokens_per_sample)))
+    samples = min(MOST_SAMPLES, max(1, BATCH_TOKENS // model.tokens_per_sample))
+    return Preset(model, 1 << samples.bit_length() - 1)

@@ -67,6 +67,7 @@ def test_experts_take_their_own_kernels_and_both_gradients() -> None:
 
 
 def test_seconds_add_up_and_scale() -> None:
-    one = ProductSeconds(np.array([1.0]), np.array([0.5]), np.array([0.0]))
+    one = ProductSeconds(np.array([1.0]), np.array([0.9]), np.array([0.5]), np.array([0.0]))
     both = one + one * 2.0
+    assert both.flat[0] == pytest.approx(2.7)
     assert (both.all[0], both.odd[0], both.ragged[0]) == (3.0, 1.5, 0.0)
