@@ -364,7 +364,7 @@ def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[Pla
         contexts: the context-parallel degrees where none is pinned.
     """
     pins, devices, batch = request.pins, request.devices, request.training.global_batch
-    context, contexts = pins.context or Context.RING, contexts if pins.cp is None else (pins.cp,)
+    contexts = contexts if pins.cp is None else (pins.cp,)
     for pp, cp in itertools.product(divisors(devices), contexts):
         if pins.pp not in (None, pp) or devices // pp % cp or not _are_of_one_type(request, pp):
             continue
@@ -375,7 +375,16 @@ def degrees_of(request: Request, contexts: Sequence[int] = (1,)) -> Iterator[Pla
             for micro in divisors(batch // dp):
                 count = batch // dp // micro
                 if pins.micro_batch in (None, micro) and pins.num_micro_batches in (None, count):
-                    yield PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B, cp=cp, context=context)
+                    plain = PlanConfig(dp, tp, pp, micro, count, Schedule.ONE_F_ONE_B, cp=cp)
+                    yield from (replace(plain, context=way) for way in _ways_of_attention(request, plain))
+
+
+def _ways_of_attention(request: Request, config: PlanConfig) -> tuple[Context, ...]:
+    """How attention may work where positions are split: heads can take their place where there are enough."""
+    if request.pins.context is not None or config.cp == 1:
+        return (request.pins.context or Context.RING,)
+    heads = _heads(request)
+    return tuple(Context) if heads and heads % (config.cp * config.tp) == 0 else (Context.RING,)
 
 
 def _are_of_one_type(request: Request, pp: int) -> bool:

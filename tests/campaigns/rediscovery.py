@@ -23,7 +23,11 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from strategy.graph.graph import Role
+from experiments.exit_codes import EXIT_LIMIT
+from strategy.base.errors import InfeasibleError
+from strategy.graph.graph import Phase, Role
+from strategy.graph.ops import op_definition
+from strategy.graph.ops.traits import Product
 from strategy.layout.config import Offload, PlanConfig, Recompute
 from strategy.layout.layout import home_of
 from strategy.plan.plan import Plan, read_plan
@@ -93,9 +97,9 @@ def found(folder: Path, *arguments: str) -> Plan | None:
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "experiments", "search", *arguments, "--no-incumbents", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
-    if done.returncode == 3:
+    if done.returncode == InfeasibleError.exit_code:
         return None
-    if done.returncode:
+    if done.returncode not in (0, EXIT_LIMIT):
         raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-300:]}")
     return read_plan(out)
 
@@ -115,7 +119,7 @@ def degrees(config: PlanConfig) -> str:
 
 def data_parallel(folder: Path) -> Iterator[str]:
     """On one node; every rank has all of every layer."""
-    for model, batch in (("gpt2-small", "256"), ("bert-base", "256"), ("resnet50", "1024")):
+    for model, batch in (("gpt2-small", "256"), ("bert-base", "256"), ("vit-b16", "1024")):
         config = plan_of(folder, model, "--cluster", "dgx-h100:1", "--global-batch", batch).config
         if (config.tp, config.cp, config.pp) != (1, 1, 1):
             yield f"{model}: {degrees(config)}, expected dp 8 alone"
@@ -132,11 +136,19 @@ def megatron(folder: Path) -> Iterator[str]:
         ("fc1", "weight"): 1,
         ("fc2", "weight"): 0,
     }
-    for name, layout in parameter_layouts(plan).items():
-        dim = wanted.get(plan.graph.values[name].path[-2:])
-        if dim is not None and layout[-1] != Split(dim):
-            yield f"{name} is {layout[-1]} along the tensor axis, expected S({dim})"
-            return
+    graph, seen = plan.graph, 0
+    for op in graph.ops:
+        if op.phase is not Phase.FORWARD or not isinstance(op_definition(op.kind).cost, Product):
+            continue
+        for name, nd in zip(op.inputs, plan.layout.signatures[op.name].inputs, strict=True):
+            value = graph.values.get(graph.parameter_of(name))
+            dim = None if value is None else wanted.get(value.path[-2:])
+            seen += dim is not None
+            if dim is not None and nd[-1] != Split(dim):
+                yield f"{op.name} reads {name} as {nd[-1]} along the tensor axis, expected S({dim})"
+                return
+    if not seen:
+        yield "no product of a weight was found"
 
 
 def parameter_layouts(plan: Plan) -> Mapping[str, NdSbp]:
