@@ -99,7 +99,7 @@ def found(folder: Path, *arguments: str) -> Plan | None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, check=False)
     if done.returncode == InfeasibleError.exit_code:
         return None
-    if done.returncode not in (0, EXIT_LIMIT):
+    if done.returncode not in (0, EXIT_LIMIT) or not out.exists():
         raise RuntimeError(f"{' '.join(arguments)} ended with {done.returncode}: {done.stderr[-300:]}")
     return read_plan(out)
 
