@@ -119,7 +119,7 @@ def degrees(config: PlanConfig) -> str:
 
 def data_parallel(folder: Path) -> Iterator[str]:
     """On one node; every rank has all of every layer."""
-    for model, batch in (("gpt2-small", "256"), ("bert-base", "256"), ("vit-b16", "1024")):
+    for model, batch in (("gpt2-small", "256"), ("bert-base", "256"), ("vit-b16", "1024"), ("resnet50", "1024")):
         config = plan_of(folder, model, "--cluster", "dgx-h100:1", "--global-batch", batch).config
         if (config.tp, config.cp, config.pp) != (1, 1, 1):
             yield f"{model}: {degrees(config)}, expected dp 8 alone"
