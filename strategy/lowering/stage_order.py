@@ -18,7 +18,8 @@ are held in exchange, at any time, and the gradients of one layer, or two. A for
 of the chunk before have all of it to come in, and are taken at its end. In a chunk of one layer after one of the same
 passes, or after that and forward passes, what an exchange gave is taken right before it is given again; parameters are
 not gathered for it earlier, for the one before may still read them. What is exchanged once per step comes as soon as it
-is whole (`exchanges_at_once`). So the order is one in which a stage could do one action after another, and no stream
+is whole (`exchanges_at_once`), what is made of parameters that are gathered once per step as late as it may
+(`made_in_time`). So the order is one in which a stage could do one action after another, and no stream
 waits for what comes behind.
 """
 
@@ -34,6 +35,7 @@ from strategy.layout.gradient_exchange import takers
 from strategy.layout.parameter_gathers import gathers
 from strategy.layout.schedule import chunk_order
 from strategy.lowering.exchanges_at_once import at_once
+from strategy.lowering.made_in_time import made_in_time
 from strategy.sbp.tensor import Rate
 
 PROLOGUE, EPILOGUE = "prologue", "epilogue"
@@ -62,6 +64,8 @@ def stage_order(
     for stage, parts in enumerate(staged):
         runs = {part: _layer_runs(arrangement, each, layers, advanced, postponed) for part, each in parts.items()}
         lists, order = _interleaved([part for part in _parts_in_order(pipeline, stages, stage) if part in parts], runs)
+        if pipeline.overlaps and PROLOGUE in parts:
+            lists, order = made_in_time(arrangement, lists, order, layers)
         if pipeline.overlaps and EPILOGUE in parts:
             lists, order = at_once(arrangement, lists, order)
         yield lists, order
