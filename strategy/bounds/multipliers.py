@@ -17,7 +17,8 @@ import numpy as np
 
 from strategy.bounds.inequality import Inequality
 from strategy.bounds.linear_step import longest_path, memory_rows
-from strategy.bounds.point import BYTES, PARTS, SIZE, TIMES, FloatArray
+from strategy.bounds.pipeline_parts import parts_at
+from strategy.bounds.point import BYTES, MICRO, MICRO_OVERLAPPED, PARTS, SIZE, TIMES, FloatArray
 from strategy.layout.config import PlanConfig
 from strategy.layout.step_times import TICKS, Overlap
 
@@ -99,7 +100,7 @@ def proved_ns(
         for at, weight in enumerate(weights):
             rates[at] -= units * weight
     lowest = [int(one) for one in np.floor(least)]
-    most = np.full(SIZE, MOST_NS)
+    most = np.full(SIZE, float(MOST_NS))
     most[TIMES] = _most_ns(config, layers, bound_ns)
     # Where the memory limit is kept, nothing holds more than that, as often as a row counts it.
     most[BYTES] = np.minimum(limit_bytes // np.maximum(rows.max(0)[BYTES], 1) + 1, MOST_BYTES)
@@ -109,14 +110,22 @@ def proved_ns(
     return total * one // max(shares, one) >> (PRICE_BITS + ROW_BITS)
 
 
-def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> int:
-    """What no pass has more of in a step that takes less than a bound.
+def _most_ns(config: PlanConfig, layers: int, bound_ns: int) -> FloatArray:
+    """(TIMES,): what no pass has more of in a step that takes less than a bound.
 
     All parts are on some stage, and a step takes no less than each of their passes, than what goes on beside it or,
-    of what is done once beside it, than a share of that.
+    of what is done once beside it, than a share of that. Passes of a micro-batch it takes for each of these, and for
+    every part of that kind on the stage.
     """
     share = TICKS // config.virtual_stages
-    return MOST_NS if layers < PARTS or not share else min(MOST_NS, TICKS * (bound_ns + 1) // share)
+    if layers < PARTS or not share:
+        return np.full(TIMES.stop, float(MOST_NS))
+    found = np.full(TIMES.stop, float(min(MOST_NS, TICKS * (bound_ns + 1) // share)))
+    often = config.num_micro_batches * parts_at(config, layers).sum(1).max(0)
+    for passes in (MICRO, MICRO_OVERLAPPED):
+        at = found[passes].reshape(-1, PARTS)
+        found[passes] = np.minimum(at, (bound_ns + 1) // np.maximum(often, 1) + 1).ravel()
+    return found
 
 
 def _units(price: float) -> int:

@@ -89,7 +89,10 @@ class Box:
             if self.is_solved:
                 return
             config = self.config
-            bound = self.prices[config] = within.bound(config, exact=self.level >= 3)
+            bound = within.bound(config, exact=self.level >= 3)
             self.solved[config] = len(within.cuts), self.level >= 3
             i = self.configs.index(config)
+            gave_up = bound.step_ns is not None and bound.prices is None  # now and then the solver does
+            if not gave_up or config not in self.prices:
+                self.prices[config] = bound
             self.bounds_ns[i] = math.inf if bound.step_ns is None else max(self.bounds_ns[i], float(bound.step_ns))
