@@ -106,7 +106,8 @@ def _mesh(layers: LayerRun) -> tuple[int, int, bool]:
 
 def held_bytes(part: LayerPart, in_flight: int) -> int:
     """What a layer holds of a rank with so many micro-batches in flight, but for what is held in passing."""
-    return part.static_bytes + part.step_bytes + part.sum_bytes + in_flight * (part.saved_bytes + part.waiting_bytes)
+    of_step = part.step_bytes + part.behind_bytes + part.ahead_bytes + part.sum_bytes
+    return part.static_bytes + of_step + in_flight * (part.saved_bytes + part.waiting_bytes)
 
 
 def busy_ns(part: LayerPart) -> int:

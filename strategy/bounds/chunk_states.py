@@ -2,7 +2,8 @@
 
     chunks of a stage      F0   F1   B0   F2   B1   B2
     saved                0    1    2    1    2    1    0        by a forward pass, for the backward pass
-    sums                 0    0    0    1    1    1    1        whether gradients are there
+    sums                 0    0    0    1    1    1    0        whether gradients are being added up
+    summed               0    0    0    0    0    0    1        whether all are
     behind               1    1    1    1    1    1    0        whether backward passes follow
 
 All that one state counts is there at once; what different states count need not be.
@@ -32,8 +33,9 @@ class ChunkState:
         saved: done by the forward pass, not by the backward pass.
         waiting: done by the forward pass, not by what makes the gradients of weights.
         deferred: done by the backward pass, not by the gradients of weights, where these are a pass of their own.
-        sums: whether gradients were added up.
+        sums: whether gradients are being added up: some are, and some follow.
         behind, ahead: whether backward passes follow, and forward passes.
+        summed: whether all gradients are added up, so that what they are exchanged for may be there instead.
     """
 
     saved: tuple[int, ...]
@@ -42,6 +44,7 @@ class ChunkState:
     sums: tuple[int, ...]
     behind: tuple[int, ...]
     ahead: tuple[int, ...]
+    summed: tuple[int, ...]
 
     @property
     def held(self) -> tuple[int, int, int, int]:
@@ -58,8 +61,8 @@ def fullest_states(
     if schedule is Schedule.GPIPE and stages > 1:
         # All forward passes come first, however many there are.
         m = num_micro_batches
-        known = [ChunkState((m,), (m,), (0,), (0,), (1,), (0,))]
-        known += [ChunkState((m - 1,), (m - 1,), (0,), (1,), (1,), (0,))] if m > 1 else []
+        known = [ChunkState((m,), (m,), (0,), (0,), (1,), (0,), (0,))]
+        known += [ChunkState((m - 1,), (m - 1,), (0,), (1,), (1,), (0,), (0,))] if m > 1 else []
         return tuple(known)
     moments = states(schedule, stages, stage, few, laps)
     fullest = max(moments, key=lambda state: state.held)
@@ -80,7 +83,8 @@ def states(schedule: Schedule, stages: int, stage: int, m: int, laps: int) -> li
     last = done[Phase.WEIGHT] if splits else backward
     for chunk in chunk_order(schedule, stages, stage, m, laps):
         saved, waiting, deferred = forward - backward, forward - last, backward - last
-        numbers = (saved, waiting, deferred, np.minimum(last, 1), backward < m, forward < m)
+        adding = (last > 0) & (last < m)
+        numbers = (saved, waiting, deferred, adding, backward < m, forward < m, last == m)
         found.append(ChunkState(*(tuple(np.asarray(each, np.int64).tolist()) for each in numbers)))
         done[chunk.phase][chunk.lap] += 1
     return found

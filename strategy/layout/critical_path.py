@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from strategy.base.compiled import compiled
-from strategy.layout.makespan import TIMES, IntArray, PipelineTimes, by_leg, late_by_leg
+from strategy.layout.makespan import TIMES, IntArray, PipelineTimes, by_leg, crosses_back, late_by_leg
 from strategy.layout.merged_order import MergedOrder, merged_order
 from strategy.layout.schedule import Schedule, at_position
 
@@ -118,7 +118,9 @@ def _followed(schedule: Schedule, m: int, times: PipelineTimes) -> PipelineTimes
     by_phase = passed.reshape(-1, times.stages * times.laps)
     forward, backward = sent.reshape(by_phase.shape)[:2]
     moves = {"forward_message_ns": forward[:-1], "backward_message_ns": backward[1:]}
-    moves["late_ns"] = sent_last.reshape(by_phase.shape)[1, : times.stages]
+    moves["late_ns"] = np.zeros_like(times.late_ns)
+    stage = order.stage[: len(forward)]
+    np.add.at(moves["late_ns"], stage, sent_last.reshape(by_phase.shape)[1] * crosses_back(stage))
     return _path(schedule, times, (by_phase[0], by_phase[1], by_phase[-1]), moves, *ends)
 
 

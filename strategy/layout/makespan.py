@@ -5,7 +5,7 @@ the stage is free:
 
     begin(chunk) = max(end of the chunk before it on the stage, end of the chunk that sends to it + message)
 
-What slows down the last backward pass of a stage delays, besides what comes after it there, the message that it sends.
+What slows down the last backward pass of a lap delays, besides what comes after it there, the message that it sends.
 
 The vector of all ends after one turn of what repeats is a max-plus linear function of that after the turn before. So
 from some turn on it advances by the same amount every few turns (Baccelli et al. 1992, Synchronization and Linearity,
@@ -57,7 +57,7 @@ class PipelineTimes:
         backward_message_ns: (places - 1,), back from the next place.
         before_ns: (stages,), before the first chunk of a step: parameters are gathered.
         after_ns: (stages,), after the last chunk: gradients are exchanged, parameters updated.
-        late_ns: (stages,), so much later the last backward pass of a step sends its message on the first lap.
+        late_ns: (stages,), so much later the last backward pass of a step sends its message, on every lap.
         overlaps: whether messages travel beside computation; else they keep the sender busy, too.
     """
 
@@ -155,7 +155,7 @@ def _check_length(m: int, times: PipelineTimes) -> None:
     messages = (times.forward_message_ns, times.backward_message_ns)
     most = sum(m * each.max(initial=0).item() * times.stages * times.laps for each in (*per_micro_batch, *messages))
     most += sum(each.max(initial=0).item() for each in (times.before_ns, times.after_ns))
-    most += times.late_ns.max(initial=0).item() * times.stages
+    most += times.late_ns.max(initial=0).item() * times.stages * times.laps
     if most >= LONGEST_NS:
         raise InputError("a step is too long to be counted", where="times", got=most, expected=f"< {LONGEST_NS} ns")
 
@@ -180,10 +180,16 @@ def by_leg(order: MergedOrder, schedule: Schedule, times: PipelineTimes) -> tupl
 
 def late_by_leg(order: MergedOrder, times: PipelineTimes) -> IntArray:
     """(cases, legs): how much later the last chunk of a leg sends its message."""
-    late = times.late_ns.reshape(-1, times.stages)
+    late, places = times.late_ns.reshape(-1, times.stages), times.stages * times.laps
     found = np.zeros((len(late), order.stage.size), np.int64)
-    found[:, times.stages * times.laps :][:, : times.stages] = late  # places of the first lap are stages
+    stage = order.stage[:places]
+    found[:, places : 2 * places] = late[:, stage] * crosses_back(stage)
     return found
+
+
+def crosses_back(stage: IntArray) -> IntArray:
+    """(places,): whether a backward pass is handed on to another stage; of the stage of every place."""
+    return np.append(0, stage[1:] != stage[:-1]).astype(np.int64)
 
 
 @compiled

@@ -6,12 +6,15 @@ gathered while the first one runs, gradients are exchanged while the last one do
 
     chunk   = max(own + slowed x (overlapped + messages to it and from it),  overlapped)
     before  = own + max(slowed x overlapped,  overlapped / laps - room of the first chunk)
-    after   = own + max(slowed x overlapped,  overlapped / laps - room of the last chunk)      room = chunk - overlapped
-    message = message - slowed x message;  of the last backward pass of a stage + slowed x overlapped after it / laps
+    after   = own + max(slowed x overlapped / laps,  overlapped / laps - room of the last chunk)  room = chunk - overlapped
+    message = message - slowed x message;  of the last backward pass of a lap + slowed x overlapped / laps / 2
 
 A chunk that waits for a message does not run beside it, so that this one does not slow it down. What gradients are
 exchanged beside a last backward pass delays what that one hands on: the exchanges of all stages add up as the pipeline
-drains. Where gradients of weights are chunks of their own, a stage ends with these, which hand on nothing.
+drains, all of each on one lap. On several, those of a lap go on beside the one that follows, whose first chunks they
+slow down and whose others wait for these: on every stage that a micro-batch passes, not once. How much of it falls
+on one chunk lies between all, where it takes as long as the exchange, and none; half is counted. Where gradients of
+weights are chunks of their own, a stage ends with these, which hand on nothing.
 
 A step is the makespan of these under the schedule: the longest of all paths, each of which is a linear function of all
 times, for every maximum is that of two linear functions (`mean_path`). The parameters of the first lap, which alone are
@@ -38,7 +41,7 @@ if TYPE_CHECKING:  # what runs a plan needs no compiler
     from strategy.layout.makespan import PipelineTimes
 
 IntArray = npt.NDArray[np.int64]
-TICKS = 64
+TICKS = 1024
 """Of a nanosecond."""
 OVERLAPPED = {
     "forward_ns": "forward_overlapped_ns",
@@ -176,8 +179,18 @@ def waited_ticks(times: StepTimes) -> int:
 
 
 def late_ticks(schedule: Schedule, times: StepTimes) -> int:
-    """Of a nanosecond of what is done beside the last chunk of a stage, for the message of that chunk."""
-    return 0 if schedule.splits_backward else times.overlap.slowed_ticks // times.laps
+    """Of a nanosecond of what is done beside the last chunks of a stage, for the message of that of each lap."""
+    share = times.laps if times.laps == 1 else 2 * times.laps
+    return 0 if schedule.splits_backward else times.overlap.slowed_ticks // share
+
+
+def hidden_ticks(schedule: Schedule, times: StepTimes) -> dict[str, int]:
+    """Of a nanosecond of what is done beside the first chunk or the last one, for the stage that it slows down.
+
+    What is done beside the last one on several laps slows down that of the first lap; the others' messages are late.
+    """
+    slowed = times.overlap.slowed_ticks
+    return {"before_ns": slowed, "after_ns": slowed if schedule.splits_backward else slowed // times.laps}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +223,7 @@ def path_found(schedule: Schedule, times: StepTimes, find: Callable[[PipelineTim
 
 def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exposed) -> MeanPath:
     counts = paths.counts
-    slowed, laps = times.overlap.slowed_ticks, times.laps
+    slowed, laps, hidden = times.overlap.slowed_ticks, times.laps, hidden_ticks(schedule, times)
     found = no_times(times.stages, laps)
     forward, backward, weight = (np.array(each) for each in (counts.forward_ns, counts.backward_ns, counts.weight_ns))
     last = weight if schedule.splits_backward else backward
@@ -221,7 +234,7 @@ def _mean_path(schedule: Schedule, times: StepTimes, paths: Paths, exposed: _Exp
     ):
         late = np.where(hides, 0, ends)
         found[name] += TICKS * ends
-        found[OVERLAPPED[name]] += TICKS // laps * late + slowed * (ends - late)
+        found[OVERLAPPED[name]] += TICKS // laps * late + hidden[name] * (ends - late)
         chunk[:, 0] -= late
         for each in hidden_behind:
             found[OVERLAPPED[each]][:, 0] += TICKS * late
@@ -264,8 +277,13 @@ class _Exposed:
         at = 2 if schedule.splits_backward else 1
         first = self.forward[..., 0] - TICKS * overlapped[0][..., 0]
         last = (self.forward, self.backward, self.weight)[at][..., 0] - TICKS * overlapped[at][..., 0]
-        self.before, self.hides_before = _end(times.before_ns, times.before_overlapped_ns, first, times)
-        self.after, self.hides_after = _end(times.after_ns, times.after_overlapped_ns, last, times)
+        hidden, late = hidden_ticks(schedule, times), TICKS // times.laps
+        self.before, self.hides_before = _end(
+            times.before_ns, hidden["before_ns"] * times.before_overlapped_ns, late * times.before_overlapped_ns - first
+        )
+        self.after, self.hides_after = _end(
+            times.after_ns, hidden["after_ns"] * times.after_overlapped_ns, late * times.after_overlapped_ns - last
+        )
 
     def _at_ends(self, messages_ns: IntArray) -> IntArray:
         """(..., stages, laps): the messages to and from every place, of (..., places - 1)."""
@@ -286,11 +304,8 @@ class _Exposed:
         return found
 
 
-def _end(
-    own_ns: IntArray, overlapped_ns: IntArray, room: IntArray, times: StepTimes
-) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """What is done once, in ticks, and where what is beside it hides behind a chunk."""
-    hidden, late = times.overlap.slowed_ticks * overlapped_ns, TICKS // times.laps * overlapped_ns - room
+def _end(own_ns: IntArray, hidden: IntArray, late: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """What is done once, in ticks, and where what is beside it hides behind a chunk: slows it down, or ends later."""
     return TICKS * own_ns + np.maximum(hidden, late), hidden >= late
 
 

@@ -11,7 +11,8 @@ Written apart from `strategy.layout.objective`, `makespan` and `lowering.lifetim
                 message has arrived; a message keeps its sender busy unless messages overlap. A chunk lasts as long as
                 its own acts, which what is counted apart and messages slow down, or as what is counted apart; one that
                 waits for its message is not slowed down by that. What is done once hides behind the first chunk, or
-                behind the last one, or slows it down; so what that sends, a backward pass, leaves later
+                behind the last one, or slows it down; so what that sends, a backward pass, leaves later. Of several
+                laps each has a share, of which half delays what its last backward pass sends
     memory      every tensor takes its largest piece, in whole lines of 64 bytes, in all its blocks, while it lives
 
 What an act costs is the cost model's to say, which acts there are and how long tensors live is the arrangement's.
@@ -50,7 +51,7 @@ Picks = tuple[int, ...]
 Key = tuple[object, ...]
 """("before" | "after", stage), ("chunk", phase, stage, lap), ("message", phase, place) or ("held", stage, time); what
 is counted apart ends with "apart"."""
-PARTS_OF_NS = 64
+PARTS_OF_NS = 1024
 """What is slowed down is counted in whole parts of a nanosecond."""
 LINE = 64
 """Bytes in whole numbers of which blocks are held."""
@@ -359,7 +360,8 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
 
     def once(when: str, stage: int, room: IntArray) -> IntArray:
         apart = columns.get((when, stage, "apart"), zero)
-        hidden, late = slow * apart, PARTS_OF_NS // laps * apart - room
+        share = laps if when == "after" and not splits else 1
+        hidden, late = slow // share * apart, PARTS_OF_NS // laps * apart - room
         return PARTS_OF_NS * columns.get((when, stage), zero) + np.maximum(hidden, late)
 
     order = [list(chunk_order(pipeline.schedule, p, s, pipeline.num_micro_batches, laps)) for s in range(p)]
@@ -378,8 +380,9 @@ def _step_ns(listed: Listed, columns: dict[Key, IntArray]) -> IntArray:
                 took, _ = chunk(phase, stage, lap)
                 end = (free[stage] if begins else np.maximum(free[stage], arrival[phase, place, k])) + took
                 message = (PARTS_OF_NS - slow) * columns.get(("message", phase, place), zero)
-                if phase is Phase.BACKWARD and not order[stage]:
-                    message = message + slow // laps * columns.get(("after", stage, "apart"), zero)
+                if phase is Phase.BACKWARD and k == pipeline.num_micro_batches - 1 and not splits:
+                    late = slow // (laps if laps == 1 else 2 * laps)
+                    message = message + late * columns.get(("after", stage, "apart"), zero)
                 arrival[phase, place + (1 if ahead else -1), k] = end + message
                 free[stage] = end if pipeline.overlaps else end + message
     ends = [free[s] + once("after", s, chunk(last[s][0], s, last[s][1])[1]) for s in range(p)]

@@ -43,8 +43,9 @@ def makespan_by_chunks(schedule: Schedule, m: int, times: PipelineTimes) -> int:
                 if chunk.phase is Phase.WEIGHT or not 0 <= target < p * laps:
                     continue
                 messages = times.forward_message_ns if ahead else times.backward_message_ns
-                message = 0 if at_position(schedule, p, target)[0] == stage else int(messages[min(place, target)])
-                is_last = chunk.phase is Phase.BACKWARD and (chunk.lap, chunk.micro_batch) == (0, m - 1)
+                crosses = at_position(schedule, p, target)[0] != stage
+                message = int(messages[min(place, target)]) if crosses else 0
+                is_last = chunk.phase is Phase.BACKWARD and chunk.micro_batch == m - 1 and crosses
                 late = int(times.late_ns[stage]) if is_last else 0
                 arrived[chunk.phase, target, chunk.micro_batch] = free[stage] + message + late
                 free[stage] += 0 if times.overlaps else message

@@ -2,7 +2,7 @@
 
     chunks                                        F0  F1  F2  B0  F3  B1  ...
     saved for the backward pass                    1   2   3   3   3   3
-    whether sums of gradients are there            0   0   0   1   1   1
+    whether gradients are being added up           0   0   0   1   1   1
 
 Nothing else is estimated here: with these counts a stage's bytes follow from those of its layers (`stages`).
 """
@@ -14,32 +14,59 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from strategy.bounds.chunk_states import enough, states
+from strategy.bounds.chunk_states import ChunkState, enough, states
 from strategy.layout.schedule import Schedule
 
 IntArray = npt.NDArray[np.int64]
 
 
+HELD = (
+    "saved_bytes",
+    "waiting_bytes",
+    "deferred_bytes",
+    "sum_bytes",
+    "summed_bytes",
+    "behind_bytes",
+    "ahead_bytes",
+)
+"""Bytes of a part that the rows of `chunks_held` count, in their order."""
+OF_MICRO_BATCHES = 3
+"""The first so many are of every micro-batch."""
+
+
 @lru_cache(maxsize=1 << 12)
 def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: int, laps: int) -> IntArray:
-    """(N, 4, laps): what is held at once, at each of N times; none holds less than another of everything.
+    """(N, HELD, laps): what is held at once, at each of N times; none holds less than another of everything.
 
     Micro-batches that are saved for the backward pass; that are saved for gradients of weights, which are a pass of
-    their own or part of the backward pass; that these wait for; and whether gradients are added up. Of what several
-    micro-batches hold in turn, the most so far counts.
+    their own or part of the backward pass; that these wait for. Then whether gradients are being added up, whether all
+    are, and whether backward passes follow, and forward passes. Of what several micro-batches hold in turn, the most
+    so far counts.
     """
     if schedule is Schedule.GPIPE:
         most = num_micro_batches if stages > 1 else 1
         last = max(most - 1, 1)
-        return np.array([[[most], [most], [0], [0]], [[last], [last], [0], [1]]], np.int64)
+        rows = [[most, most, 0, 0, 0, 1, 1], [last, last, 0, 1, 1, 1, 0]]
+        return np.array(rows, np.int64)[..., None]
     few = enough(schedule, stages, num_micro_batches)
-    moments = [(one.saved, one.waiting, one.deferred, one.sums) for one in states(schedule, stages, stage, few, laps)]
-    between = np.array([*moments, [(0,) * laps] * 3 + [(1,) * laps]], np.int64)
-    rows = np.maximum(between[:-1], between[1:])  # while a chunk runs, what it reads and what it writes is there
+    moments = [_numbers(one) for one in states(schedule, stages, stage, few, laps)]
+    after = [(0,) * laps] * len(HELD)
+    after[HELD.index("summed_bytes")] = (1,) * laps
+    between = np.array([*moments, after], np.int64)
+    # While a chunk runs, what it reads and what it writes is there; so are the sums that it completes.
+    rows = np.maximum(between[:-1], between[1:])
+    done, summed = between[1:, HELD.index("summed_bytes")], between[:-1, HELD.index("summed_bytes")]
+    rows[:, HELD.index("sum_bytes")] |= done - summed
     # A place that several micro-batches take in turn is not free for others in between.
     reused = rows.max(0) < num_micro_batches
+    reused[OF_MICRO_BATCHES:] = False
     rows = np.where(reused, np.maximum.accumulate(rows, axis=0), rows)
     return _most(np.unique(rows, axis=0))
+
+
+def _numbers(state: ChunkState) -> tuple[tuple[int, ...], ...]:
+    """What is there in a state, in the order of `HELD`."""
+    return state.saved, state.waiting, state.deferred, state.sums, state.summed, state.behind, state.ahead
 
 
 def _most(rows: IntArray) -> IntArray:

@@ -28,6 +28,9 @@ from strategy.sbp.tensor import Rate
 from strategy.space.bundles import owner_of
 from strategy.space.short_model import LAYERS, places_of
 
+UNTIL = {Phase.FORWARD: "ahead_bytes", Phase.BACKWARD: "behind_bytes", Phase.WEIGHT: "behind_bytes"}
+"""The pass that last uses what is made once per step -> where its bytes count; else they are there for the update."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
@@ -40,7 +43,10 @@ class LayerPart:
             what goes on beside each of these.
         static_bytes: held for ever.
         step_bytes: of a step, held through all its passes, but for sums.
-        sum_bytes: of sums of gradients.
+        behind_bytes: of a step, held until its last backward pass.
+        ahead_bytes: of a step, held until its last forward pass.
+        sum_bytes: of sums of gradients, while these are added up.
+        summed_bytes: of what is left of these then, until the update: the same, or what they are exchanged for.
         update_bytes: the most that is held beside what is held for ever at any time, while the update runs.
         saved_bytes: of a micro-batch, held from its forward pass to its backward pass alone.
         waiting_bytes: of a micro-batch, held from its forward pass to its gradients of weights, where these are apart.
@@ -61,7 +67,10 @@ class LayerPart:
     after_overlapped_ns: int = 0
     static_bytes: int = 0
     step_bytes: int = 0
+    behind_bytes: int = 0
+    ahead_bytes: int = 0
     sum_bytes: int = 0
+    summed_bytes: int = 0
     update_bytes: int = 0
     saved_bytes: int = 0
     waiting_bytes: int = 0
@@ -147,6 +156,7 @@ def _hold(
     rank = layout.stages.placements[0].devices[0]
     passing, updating = ([_Profile() for _ in range(LAYERS)] for _ in range(2))
     moved = _moved_beside(graph, arrangement, at) if overlaps else {}
+    exchanged = _exchanged(graph, arrangement) if overlaps else frozenset[int]()
     # The last layer runs backward before all others: what it exchanges is not there beside that of another.
     counted_once = {tensor for tensor, (place, phase) in moved.items() if place == LAYERS - 1 and phase in BACKWARD}
     for index, tensor in enumerate(arrangement.tensors):
@@ -160,8 +170,13 @@ def _hold(
         elif use is None:
             continue
         elif value.rate is Rate.STEP:
-            if use.passes:
-                found[place].add("sum_bytes" if _is_sum(graph, tensor.value) else "step_bytes", nbytes)
+            if _is_sum(graph, tensor.value):
+                found[place].add("sum_bytes", nbytes)
+                found[place].add("summed_bytes", 0 if index in exchanged else nbytes)
+            elif use.passes:
+                found[place].add(UNTIL.get(use.last, "step_bytes"), nbytes)
+            elif index in exchanged:
+                found[place].add("summed_bytes", nbytes)
             if use.end > update:
                 updating[place].add(max(use.begin, update), use.end, nbytes)
         elif use.first is Phase.FORWARD and use.last is not Phase.FORWARD:
@@ -178,6 +193,20 @@ def _hold(
     for part, in_passing, in_update, next_to in zip(found, passing, updating, beside, strict=True):
         part.add("passing_bytes", in_passing.most() + max(next_to.values()))
         part.add("update_bytes", in_update.most())
+
+
+def _exchanged(graph: Graph, arrangement: Arrangement) -> frozenset[int]:
+    """Sums that the update reads exchanged alone, as soon as they are whole; and what it reads of these."""
+    tensors, actions = arrangement.tensors, arrangement.actions
+    updates = [action for action in actions if action.phase is Phase.UPDATE]
+    kept = {tensor for action in updates if action.op for tensor in action.reads}
+    sums = {i for i, tensor in enumerate(tensors) if _is_sum(graph, tensor.value)}
+    moved, found = sums - kept, set[int]()
+    for action in updates:
+        if not action.op and not moved.isdisjoint(action.reads):
+            moved.update(action.writes)
+            found.update(kept.intersection(action.writes))
+    return frozenset(found | (sums - kept))
 
 
 def _moved_beside(graph: Graph, arrangement: Arrangement, at: Mapping[str, int]) -> dict[int, tuple[int, Phase]]:

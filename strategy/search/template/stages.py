@@ -18,7 +18,7 @@ from strategy.layout.layout import Home, home_of
 from strategy.layout.step_times import Overlap, step_ns
 from strategy.sbp.sbp import NdSbp
 from strategy.sbp.tensor import Rate
-from strategy.search.template.chunks_held import chunks_held
+from strategy.search.template.chunks_held import HELD, chunks_held
 from strategy.search.template.parts import LayerPart, ModelParts
 from strategy.space.short_model import LAYERS, MIDDLE
 from strategy.space.space import SearchSpace
@@ -65,9 +65,8 @@ def peak_bytes(parts: Sequence[LayerPart], config: PlanConfig, stage: int, laps:
         """(names, laps)."""
         return np.array([[getattr(part, name) for part in parts] for name in names], np.int64) @ laps.T
 
-    m, names = config.num_micro_batches, ("saved_bytes", "waiting_bytes", "deferred_bytes", "sum_bytes")
-    held = chunks_held(config.schedule, config.pp, stage, m, config.virtual_stages)
-    passes = (held * of_laps(*names)).sum((1, 2)).max() + of_laps("step_bytes").sum()
+    held = chunks_held(config.schedule, config.pp, stage, config.num_micro_batches, config.virtual_stages)
+    passes = (held * of_laps(*HELD)).sum((1, 2)).max() + of_laps("step_bytes").sum()
     passes += _passing(parts, laps.sum(0).tolist(), alone=int(held[:, 0].max()) == 1)
     return int(of_laps("static_bytes").sum() + max(passes, of_laps("update_bytes").sum()))
 

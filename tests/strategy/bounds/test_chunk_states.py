@@ -28,7 +28,7 @@ from strategy.space.short_model import expanded, shortened
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template
 
-TWO = ((2,), (2,), (0,), (0,), (1,), (0,))
+TWO = ((2,), (2,), (0,), (0,), (1,), (0,), (0,))
 """Two micro-batches saved, and nothing else."""
 CASES = 30
 QUOTAS = {"zero 2": 3, "zero 3": 3, "m 1": 3, "m 2": 3, "moved": 6, "interleaved": 2, "zbv": 2, "oneflow": 1}
@@ -38,12 +38,19 @@ QUOTAS = {"zero 2": 3, "zero 3": 3, "m 1": 3, "m 2": 3, "moved": 6, "interleaved
     ("schedule", "stages", "stage", "m", "laps", "expected"),
     [
         # F0 F1 B0 F2 B1 F3 B2 B3: ahead of B1 with sums, while forward passes follow
-        (Schedule.ONE_F_ONE_B, 2, 0, 4, 1, [((2,), (2,), (0,), (1,), (1,), (1,))]),
+        (Schedule.ONE_F_ONE_B, 2, 0, 4, 1, [((2,), (2,), (0,), (1,), (1,), (1,), (0,))]),
         # F0 F1 B0 B1: when sums are there, one is left
-        (Schedule.ONE_F_ONE_B, 2, 0, 2, 1, [TWO, ((1,), (1,), (0,), (1,), (1,), (0,))]),
+        (Schedule.ONE_F_ONE_B, 2, 0, 2, 1, [TWO, ((1,), (1,), (0,), (1,), (1,), (0,), (0,))]),
         # F0 B0: no sums while anything follows
-        (Schedule.ONE_F_ONE_B, 1, 0, 1, 1, [((1,), (1,), (0,), (0,), (1,), (0,))]),
-        (Schedule.GPIPE, 2, 1, 3, 1, [((3,), (3,), (0,), (0,), (1,), (0,)), ((2,), (2,), (0,), (1,), (1,), (0,))]),
+        (Schedule.ONE_F_ONE_B, 1, 0, 1, 1, [((1,), (1,), (0,), (0,), (1,), (0,), (0,))]),
+        (
+            Schedule.GPIPE,
+            2,
+            1,
+            3,
+            1,
+            [((3,), (3,), (0,), (0,), (1,), (0,), (0,)), ((2,), (2,), (0,), (1,), (1,), (0,), (0,))],
+        ),
     ],
 )
 def test_the_fullest_states_of_a_stage(
