@@ -35,7 +35,7 @@ from strategy.bounds.point import (
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 FEW = 4
 """Gradients of more micro-batches are added up and exchanged like those of so many."""

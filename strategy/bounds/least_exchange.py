@@ -25,8 +25,8 @@ from strategy.passes.zero_layouts import is_shared
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
 from strategy.sbp.tensor import Rate, Shape, TensorSpec
-from strategy.space.axis_orders import ranks_of
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of, ranks_of
+from strategy.space.request import Request
 from strategy.space.rules import beside_experts
 from strategy.space.short_model import MIDDLE
 

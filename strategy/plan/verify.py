@@ -34,7 +34,8 @@ from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of
+from strategy.space.request import Request
 
 RELATIVE_TOLERANCE = 1e-9
 STATUSES = ("optimal", "feasible", "limit")

@@ -43,7 +43,9 @@ from strategy.search.certify_candidates import CandidateProofs, certified_candid
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
 from strategy.search.deep_search import FAR, deep_search, with_bound
 from strategy.search.search_result import SearchResult, Watch
-from strategy.space.candidates import Request, free_rules, on_types, saves_most, state_bytes, with_offload
+from strategy.space.candidate_space import free_rules
+from strategy.space.candidates import on_types, saves_most, with_offload
+from strategy.space.request import Request, state_bytes
 from strategy.space.short_model import shortened
 
 SINGLE_SHARE = 0.3

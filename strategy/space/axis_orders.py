@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from strategy.hardware.cluster import Cluster
 from strategy.layout.config import PlanConfig
+from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import Shape
 
 PIPELINE = "pipeline"
@@ -76,3 +77,11 @@ def _sharing(cluster: Cluster, config: PlanConfig, strides: tuple[int, ...]) -> 
     nodes = ranks_of(replace(config, strides=strides)).ravel() // cluster.devices_per_node
     _, first, inverse = np.unique(nodes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].tobytes()
+
+
+def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
+    """One mesh per stage, in pipeline order."""
+    size, shares = math.prod(config.mesh), config.stage_order or range(config.pp)
+    if config.strides:
+        return tuple(Placement(tuple(each.ravel().tolist()), config.mesh, config.axes) for each in ranks_of(config))
+    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in shares)

@@ -46,7 +46,7 @@ from strategy.plan.plan import Plan
 from strategy.plan.verify import replayed_bound
 from strategy.program.program import Program
 from strategy.search.search import search
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from tests.campaigns.outcome import Outcome, survived
 from tests.support.listed_plans import candidates, listed
 from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced

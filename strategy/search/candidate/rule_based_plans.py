@@ -15,7 +15,7 @@ from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.simulated_plan import Simulate
-from strategy.space.candidates import Request, state_bytes
+from strategy.space.request import Request, state_bytes
 
 FILLED = 0.7
 """Part of the memory that parameters may fill in a rule-based plan that is likely to fit."""

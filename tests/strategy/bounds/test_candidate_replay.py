@@ -35,7 +35,8 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.plan.verify import replayed_bound, verify
 from strategy.search.search import search
-from strategy.space.candidates import Pins, Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins, Request
 from tests.support.random_requests import random_case
 from tests.support.small_plans import request as small_request
 from tests.support.small_plans import simulated

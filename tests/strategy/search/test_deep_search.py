@@ -30,7 +30,8 @@ from strategy.search import deep_search as module
 from strategy.search.refinement import Refinement
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
-from strategy.space.candidates import SCHEDULES, Pins, Request
+from strategy.space.candidates import SCHEDULES
+from strategy.space.request import Pins, Request
 from strategy.space.short_model import shortened
 from tests.support.small_plans import simulated
 

@@ -13,8 +13,7 @@ from strategy.base.errors import InputError
 from strategy.hardware.cluster import Cluster, Link
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
-from strategy.space.candidates import placements_of
+from strategy.space.axis_orders import axis_orders, placements_of, ranks_of, strides_of
 from tests.support.small_plans import cluster
 
 SLOW, FAST = Link(1e8, 1e-5), Link(1e9, 1e-6)

@@ -11,7 +11,8 @@ from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.passes.training import Training
 from strategy.search.candidate.rule_based_plans import likely_first, plan_by_rule, solved_by_rule, state_bytes
-from strategy.space.candidates import Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Request
 from tests.support.small_plans import config_of, request, simulated
 
 
