@@ -43,7 +43,7 @@ from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.plan.plan import Plan
-from strategy.plan.verify import replayed_bound
+from strategy.plan.replayed_bound import replayed_bound
 from strategy.program.program import Program
 from strategy.search.search import search
 from strategy.space.request import Request

@@ -27,7 +27,8 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
-from strategy.plan.verify import replayed_bound, verify
+from strategy.plan.replayed_bound import replayed_bound
+from strategy.plan.verify import verify
 from strategy.search.search import search
 from strategy.space.candidates import listed
 from strategy.space.request import Pins, Request

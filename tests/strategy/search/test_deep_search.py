@@ -25,7 +25,8 @@ from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import plan_text
-from strategy.plan.verify import replayed_bound, verify
+from strategy.plan.replayed_bound import replayed_bound
+from strategy.plan.verify import verify
 from strategy.search import deep_search as module
 from strategy.search.refinement import Refinement
 from strategy.search.search import search
