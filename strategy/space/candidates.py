@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -55,11 +55,12 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     forms: dict[object, tuple[Form, ...]] = {}
+    orders = _orders(request)
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
         for shared in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
-        for strides in _orders(request, shared)
+        for strides in orders(shared)
     )
     for plain in degrees:
         if plain.pp > layers or (pins.tp is None and heads % plain.tp):
@@ -110,12 +111,14 @@ def expert_degrees(request: Request, dp: int, cp: int) -> tuple[int, ...]:
     return divisors(math.gcd(dp, experts))
 
 
-def _orders(request: Request, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
-    """The strides that the axes of a candidate may have."""
-    pins = request.pins
+def _orders(request: Request) -> Callable[[PlanConfig], tuple[tuple[int, ...], ...]]:
+    """Gives the strides that the axes of a configuration may have: others than by name where that may be worth it."""
+    pins, cost = request.pins, request.cost
     if pins.order:
-        return (strides_of(config, pins.order),)
-    return ((),) if pins.placements else axis_orders(request.cost.cluster, config)
+        return lambda config: (strides_of(config, pins.order),)
+    if pins.placements or cost.cluster.groups or cost.is_faster_inside():
+        return lambda _: ((),)
+    return lambda config: axis_orders(cost.cluster, config)
 
 
 def _heads(request: Request) -> int:

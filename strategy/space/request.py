@@ -113,6 +113,11 @@ class Request:
         """Whether a candidate is soon solved on the whole model."""
         return self.devices < FEW_DEVICES and self.model.parameters < MANY_PARAMETERS
 
+    @property
+    def state_bytes(self) -> int:
+        """About what parameters, gradients and both moments take on one device, in single precision."""
+        return 16 * self.model.parameters
+
     def memory_limits(self, config: PlanConfig) -> tuple[int, ...]:
         """What a rank of each stage of a candidate may hold."""
         cluster, limit = self.cost.cluster, self.memory_limit_bytes
@@ -128,8 +133,3 @@ class Request:
         """The pipeline of a candidate."""
         overlaps = self.cost.cluster.overlaps
         return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
-
-
-def state_bytes(request: Request) -> int:
-    """About what parameters, gradients and both moments take on one device, in single precision."""
-    return 16 * request.model.parameters
