@@ -4,12 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-# What most often catches a mistake, in a minute: the house, values, layouts, problems, protocol, prices, checkpoints.
+# What most often catches a mistake, in a minute: the house, values, layouts, passes, problems, protocol, prices, plans.
 QUICK := tests/test_house.py tests/test_layers.py tests/test_order.py tests/strategy/base tests/strategy/sbp tests/strategy/program \
-  tests/strategy/hardware tests/strategy/layout tests/strategy/graph/test_graph.py tests/strategy/graph/test_signature.py \
-  tests/strategy/passes/test_zero_layouts.py tests/strategy/space/test_rules.py tests/strategy/comm/test_hierarchical.py \
-  tests/strategy/ilp/test_check.py tests/strategy/ilp/test_problem.py tests/strategy/ilp/test_problem_file.py \
-  tests/strategy/cost/test_cost.py tests/strategy/cost/test_data_sheet.py tests/executor/test_checkpoint.py
+  tests/strategy/hardware tests/strategy/layout tests/strategy/cost tests/strategy/graph/test_graph.py \
+  tests/strategy/graph/test_signature.py tests/strategy/passes/test_autodiff.py tests/strategy/passes/test_offload.py \
+  tests/strategy/passes/test_training.py tests/strategy/passes/test_updates.py tests/strategy/passes/test_zero_layouts.py \
+  tests/strategy/lowering/test_stage_order.py tests/strategy/lowering/test_traffic.py tests/strategy/space/test_rules.py \
+  tests/strategy/comm/test_busiest_rank.py tests/strategy/comm/test_chains.py tests/strategy/comm/test_hierarchical.py \
+  tests/strategy/comm/test_rank_parts.py tests/strategy/ilp/test_check.py tests/strategy/ilp/test_problem.py \
+  tests/strategy/ilp/test_problem_file.py tests/strategy/ilp/solve/test_elimination.py tests/strategy/ilp/solve/test_evaluate.py \
+  tests/strategy/ilp/solve/test_joins.py tests/strategy/ilp/solve/test_message_bound.py tests/strategy/plan/test_plan.py \
+  tests/executor/test_checkpoint.py
 
 .PHONY: demo quick test lint clean
 

@@ -23,7 +23,7 @@ from strategy.hardware.presets import PRESETS, find_cluster, preset_with
 from strategy.layout.config import PlanConfig
 from strategy.search.search import MOST_DEVICES
 from strategy.search.search_result import SearchResult
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 DAY_S, HOUR_S = 86400.0, 3600.0
 SLACK = 0.1

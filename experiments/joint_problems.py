@@ -19,7 +19,7 @@ from strategy.models.llama import LlamaConfig
 from strategy.models.mixtral import MixtralConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 FEWEST_PARAMETERS, MOST_PARAMETERS = 10**9, 7 * 10**10
 MANY_GPUS = 64

@@ -40,7 +40,8 @@ from strategy.program.timeline import Timeline, read_timeline
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
-from strategy.space.candidates import Request, space_log10
+from strategy.space.candidates import space_log10
+from strategy.space.request import Request
 
 WARM_UP_STEPS = 1
 """Steps at the start of every block that are not counted: the caches still hold another plan's tensors."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from experiments.joint_problems import MANY_GPUS, JointProblem, joint_problems
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
-from strategy.space.candidates import Pins, Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins, Request
 
 NO_PIPELINE = "no pipeline"
 SCHEDULES: tuple[Schedule | None, ...] = (None, *Schedule)

@@ -34,7 +34,7 @@ from strategy.base.errors import InputError, did_you_mean, report
 
 if TYPE_CHECKING:
     from strategy.sbp.sbp import NdSbp
-    from strategy.space.candidates import Pins
+    from strategy.space.request import Pins
 
 T = TypeVar("T")
 SECTIONS = ("config", "sbp", "stage", "placement")
@@ -52,8 +52,8 @@ def read_pins(path: Path) -> Pins:
         InputError: the file is missing, is no TOML, or has a wrong key or value.
     """
     from strategy.layout.config import mesh_axes
-    from strategy.space.candidates import Pins
     from strategy.space.pins import placement_problems
+    from strategy.space.request import Pins
 
     document = _document(path)
     problems: list[InputError] = []

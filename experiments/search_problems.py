@@ -15,8 +15,9 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.models import find_model
 from strategy.passes.training import Training
-from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
+from strategy.space.request import Request
 
 INSTANCES = Path(__file__).parent / "reference" / "iopddl"
 

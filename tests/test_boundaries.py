@@ -24,8 +24,8 @@ from strategy.plan.plan import Plan
 from strategy.program.program import ActKind, BoxingTask, TransferTask
 from strategy.sbp.sbp import B
 from strategy.sbp.tensor import DType, Rate
-from strategy.space.candidates import Pins
 from strategy.space.deduce import Deduction
+from strategy.space.request import Pins
 from tests.campaigns.transparency import check
 from tests.support.small_plans import cluster, config_of, corpus, plan_by_rules, request, train
 

@@ -40,7 +40,8 @@ from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, P, Sbp, Split
 from strategy.sbp.tensor import DType, Rate, Shape, TensorSpec
 from strategy.search.search import search
-from strategy.space.candidates import Pins, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins
 from tests.campaigns.layouts import check
 from tests.campaigns.mutation import mutants
 from tests.campaigns.transparency import check as check_training

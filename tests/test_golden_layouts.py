@@ -22,8 +22,8 @@ from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import parse_nd
 from strategy.sbp.tensor import DType
-from strategy.space.candidates import Pins
 from strategy.space.deduce import Deduction
+from strategy.space.request import Pins
 from tests.campaigns import transparency
 from tests.support.small_plans import MODEL, config_of, plan_by_rules, request
 

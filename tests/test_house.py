@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -458,6 +459,49 @@ def test_every_module_is_reached_by_a_user() -> None:
                 reached.add(other)
                 waiting.append(other)
     assert sorted(modules.keys() - reached) == []
+
+
+def takes(tree: ast.Module, name: str) -> bool:
+    """Whether a function, or a class by a field, takes a value of a type."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            annotations = [one.annotation for one in arguments if one.annotation is not None]
+        elif isinstance(node, ast.ClassDef):
+            annotations = [line.annotation for line in node.body if isinstance(line, ast.AnnAssign)]
+        else:
+            continue
+        if name in map(ast.unparse, annotations):
+            return True
+    return False
+
+
+def test_the_rooms_of_the_request_are_those_of_the_architecture() -> None:
+    """Who takes the whole request where two of its values would do is seen, and has to say so there."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    told = text.partition("## Who is handed the request")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z/]+)` \| (.*) \|$", told, re.MULTILINE)
+    listed = [f"strategy/{package}/{name}" for package, names in rows for name in re.findall(r"`(\w+\.py)`", names)]
+    sources = [path for path in SOURCES if path.is_relative_to(ROOT / "strategy")]
+    rooms = [path.relative_to(ROOT).as_posix() for path in sources if takes(ast.parse(path.read_text()), "Request")]
+    assert sorted(listed) == sorted(rooms)
+    assert f"all of them, {len(rooms)}," in told
+
+
+@pytest.mark.parametrize("taking", ["def f(a: Request) -> None: ...", "class C:\n    field: Request\n"])
+def test_a_room_of_the_request_is_seen(taking: str) -> None:
+    assert takes(ast.parse(taking), "Request")
+    assert not takes(ast.parse(taking.replace("Request", "Pins")), "Request")
+
+
+def test_training_imports_no_search() -> None:
+    """Reading and checking a plan is what every rank begins with: what looks for plans would take as long again."""
+    code = (
+        "import sys, experiments.training; print(*{name.split('.')[1] for name in sys.modules if 'strategy.' in name})"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {"plan", "lowering"} <= set(ran.stdout.split())
+    assert not {"search", "bounds", "ilp"} & set(ran.stdout.split())
 
 
 TWICE: Mapping[str, str] = {

@@ -35,7 +35,9 @@ from strategy.plan.verify import verify
 from strategy.program.program import ActKind
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.search.search import search
-from strategy.space.candidates import Pins, candidates_of, free_rules
+from strategy.space.candidate_space import free_rules
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins
 from strategy.space.stage_orders import runs_by_speed, stage_orders
 from tests.strategy.plan.test_plan import stamped
 from tests.support.mixed_clusters import ROOMY, mixed, mixed_request

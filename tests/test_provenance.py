@@ -28,8 +28,8 @@ from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.program.program import Program
-from strategy.space import candidates
-from strategy.space.candidates import free_rules, space_of
+from strategy.space import candidate_space
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.classes import classify
 from strategy.space.deduce import deduce
 from strategy.space.layout_problem import layout_problem
@@ -180,7 +180,7 @@ def _compared(model: Model, name: str, monkeypatch: pytest.MonkeyPatch, *, progr
     seen += _alike(plain, before, config, programs=programs)
     graph, _, _ = renamed(plain.graph, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(candidates, "planned_graph", lambda *_: graph)
+        patch.setattr(candidate_space, "planned_graph", lambda *_: graph)
         after = _space(model, training, config)
     seen["ops renamed after the passes"] += len(graph.ops)
     return seen + _alike(plain, after, config, programs=programs)

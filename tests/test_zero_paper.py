@@ -34,7 +34,7 @@ from strategy.passes.training import Training
 from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.sbp import local_shape
 from strategy.sbp.tensor import Rate
-from strategy.space.candidates import placements_of
+from strategy.space.axis_orders import placements_of
 from strategy.space.deduce import deduce
 from strategy.space.rules import along_axes
 from tests.support.small_plans import config_of, request

@@ -39,8 +39,11 @@ from strategy.sbp.sbp import B, NdSbp, Sbp, Split
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.search.template.parts import LayerPart, ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
-from strategy.space.candidates import Request, divisors, placements_of, space_of
+from strategy.space.axis_orders import placements_of
+from strategy.space.candidate_space import space_of
+from strategy.space.candidates import divisors
 from strategy.space.layout_problem import layout_problem
+from strategy.space.request import Request
 from strategy.space.rules import AlongAxes, AxisRule, sample_flow, shared_samples_axis, tensor_parallel
 from strategy.space.short_model import MIDDLE
 from strategy.space.space import SearchSpace

@@ -36,7 +36,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import write_plan
 from strategy.program.timeline import read_timeline
 from strategy.search.search import search
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 rank_environment()
 

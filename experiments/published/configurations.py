@@ -26,7 +26,7 @@ from strategy.models import Model, find_model
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from strategy.passes.planned import planned_graph
 from strategy.passes.training import Training
 from strategy.program.program import ActKind, Program, time_alone_ns
 from strategy.search.candidate.candidate_solve import examine
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 _RULES = ("data", "tensor")
 _NEAR_ENOUGH = 0.5

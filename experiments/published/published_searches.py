@@ -39,7 +39,8 @@ from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.rule_based_plans import solved_by_rule
 from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.search import search
-from strategy.space.candidates import Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Request
 
 MOST_OFF = 0.03
 """What an objective may be off its simulation by, as a share of the simulation."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from strategy.layout.config import PlanConfig
     from strategy.plan.plan import Plan
     from strategy.search.search_result import SearchResult, Watch
-    from strategy.space.candidates import Request
+    from strategy.space.request import Request
 
 DEDUCTIONS = ("match-all", "match-most", "least-cost")
 TIME_LIMIT_S = 50.0
@@ -251,8 +251,8 @@ def request_of(args: argparse.Namespace, cluster: Cluster) -> tuple[Request, Cal
     from experiments.settings import read_training
     from strategy.cost.cost import CostModel
     from strategy.models import find_preset, model_name
-    from strategy.space.candidates import Pins, Request
     from strategy.space.deduce import Deduction
+    from strategy.space.request import Pins, Request
 
     preset = find_preset(args.model, sequence=args.seq)
     pins = Pins() if args.pin is None else read_pins(args.pin)

@@ -34,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
         return verify_certificate(args.certificate, args.plan, json=args.json)
     from simulator import engine
     from strategy.plan.plan import read_plan
-    from strategy.plan.verify import Admitted, admitted, replayed_bound
+    from strategy.plan.replayed_bound import replayed_bound
+    from strategy.plan.verify import Admitted, admitted
 
     plan = read_plan(args.plan)
     found = admitted(plan, lambda program: engine.run(program, 1))

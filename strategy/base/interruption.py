@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 LATER_S = 0.01
 
@@ -33,11 +35,24 @@ def _again_or(
         if signum is None:
             otherwise(unraisable)
             return
-        again = threading.Timer(LATER_S, signal.raise_signal, (signum,))
-        again.daemon = True
-        again.start()
+        threading.Thread(target=_raise_later, args=(signum, threading.get_ident()), daemon=True).start()
 
     return hook
+
+
+def _raise_later(signum: signal.Signals, thread: int) -> None:
+    """Raise a signal once a thread has left the hook: inside, it would be lost again."""
+    time.sleep(LATER_S)
+    while any(frame.f_code.co_filename == __file__ for frame in _stack(sys._current_frames().get(thread))):
+        time.sleep(LATER_S)
+    signal.pthread_kill(thread, signum)  # ends what the thread waits for, too
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and its callers."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def _signal_of(error: BaseException | None) -> signal.Signals | None:

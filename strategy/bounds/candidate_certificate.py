@@ -31,7 +31,7 @@ from strategy.bounds.layout_bound import LayoutBound
 from strategy.bounds.path_mix import PathMix
 from strategy.ilp.certificate.words import proof_of, proof_words
 from strategy.layout.step_times import ARRAYS, Overlap, StepTimes, no_times
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 
 KIND, VERSION = "candidates", 1
 WIDTHS = {"bounds": 5, "paths": 3}

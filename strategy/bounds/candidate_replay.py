@@ -18,8 +18,10 @@ from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings, Converter
 from strategy.layout.step_times import MeanPath
-from strategy.space.candidates import Request, candidates_of, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.candidates import candidates_of
 from strategy.space.layout_problem import layout_problem
+from strategy.space.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ from strategy.bounds.template_cut import TemplateCut, TemplateName
 from strategy.ilp.certificate.words import proof_of, proof_words
 from strategy.layout.config import Context, Offload, PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
-from strategy.space.candidates import Pins
 from strategy.space.problem_builder import Weighing
+from strategy.space.request import Pins
 
 VERSION = 4
 KINDS = {"schedule": Schedule, "recompute": Recompute, "context": Context, "offload": Offload}

@@ -35,7 +35,7 @@ from strategy.bounds.point import (
 from strategy.layout.config import PlanConfig, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.layout.step_times import TICKS, Overlap
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 FEW = 4
 """Gradients of more micro-batches are added up and exchanged like those of so many."""
@@ -89,14 +89,14 @@ class ClosedForms:
         """What goes on beside all layers at least, in a micro-batch."""
         key = config.mesh, config.axes, config.strides, config.zero_stage, config.recompute
         if key not in self._exchange_ns:
-            self._exchange_ns[key] = least_exchange_ns(self.request, self.work, config)
+            self._exchange_ns[key] = self.request.model.layers * least_exchange_ns(self.work, config)
         return self._exchange_ns[key]
 
     def least(self, config: PlanConfig) -> FloatArray:
         """(SIZE,): of every coordinate alone."""
         held = self.work.bytes_of_layer(config)
         least = least_times(self.work.seconds(config), self.request.model.layers)
-        least[MESSAGES] = least_message_ns(self.request, self.work, config)
+        least[MESSAGES] = least_message_ns(self.work, config)
         least[HELD], least[SUMS] = held.held, held.sums
         return least
 
@@ -126,8 +126,8 @@ class ClosedForms:
         if key not in self._gradients:
             like = replace(config, num_micro_batches=often)
             self._gradients[key] = (
-                least_step_exchange_ns(self.request, self.work, like),
-                least_adding(self.request, self.work, like),
+                least_step_exchange_ns(self.work, like),
+                least_adding(self.work, like),
             )
         return self._gradients[key]
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from strategy.bounds.least_work import LeastWork, least_steps_ns
 from strategy.layout.config import PlanConfig
-from strategy.space.candidates import Request, listed
+from strategy.space.candidates import listed
+from strategy.space.request import Request
 
 
 @dataclass(frozen=True, slots=True)

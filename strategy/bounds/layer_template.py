@@ -50,8 +50,10 @@ from strategy.passes.weight_gradients import defer_weight_gradients
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import Partial, Reduce, Sbp
 from strategy.sbp.tensor import Rate
-from strategy.space.candidates import Request, free_rules, placements_of, space_of
+from strategy.space.axis_orders import placements_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import LinearLayoutProblem, linear_layout_problem
+from strategy.space.request import Request
 from strategy.space.rules import following_samples
 from strategy.space.short_model import LAYERS, MIDDLE, places_of
 from strategy.space.space import Handed, Keeping, Kept, SearchSpace, Weight

@@ -25,8 +25,7 @@ from strategy.passes.zero_layouts import is_shared
 from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, P, Sbp, Split, is_legal_layout
 from strategy.sbp.tensor import Rate, Shape, TensorSpec
-from strategy.space.axis_orders import ranks_of
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of, ranks_of
 from strategy.space.rules import beside_experts
 from strategy.space.short_model import MIDDLE
 
@@ -115,18 +114,18 @@ def _converter(work: LeastWork, config: PlanConfig) -> Converter:
     return work.converters[placements]
 
 
-def least_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
-    """Of all layers, in a micro-batch."""
+def least_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
+    """Of a layer, in a micro-batch."""
     if config.dp == 1 or config.zero_stage < 2 or work.unusual:
         return 0
     known, converter = _exchanged(work, config), _converter(work, config)
     gathers, everywhere = known.gathered if config.zero_stage == 3 else (), _choices(config)[-1]
     total = sum(_least_ns(converter, config, spec, everywhere, gathers=True) for spec in gathers)
     total += sum(_least_ns(converter, config, spec, everywhere) for spec in known.reduced)
-    return request.model.layers * int(total * (1 - 1e-9))
+    return int(total * (1 - 1e-9))
 
 
-def least_step_exchange_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+def least_step_exchange_ns(work: LeastWork, config: PlanConfig) -> int:
     """Of a layer's parameters, once per step, where they are whole along the axes of samples while samples pass.
 
     Gradients are terms then: they are added up on every rank, or to parts, and the parts of what is updated by them
@@ -172,7 +171,7 @@ class LeastAdding:
     ns_per_byte: float
 
 
-def least_adding(request: Request, work: LeastWork, config: PlanConfig) -> LeastAdding | None:
+def least_adding(work: LeastWork, config: PlanConfig) -> LeastAdding | None:
     """Of a layer; None where nothing is added up, or is reduced first in any case."""
     if config.dp == 1 or config.num_micro_batches == 1 or config.zero_stage >= 2 or config.zero_owner or work.unusual:
         return None
@@ -203,7 +202,7 @@ def least_adding(request: Request, work: LeastWork, config: PlanConfig) -> Least
     return LeastAdding(whole_ns * shy, max(saved), total * shy, nbytes, rate if math.isfinite(rate) else 0.0)
 
 
-def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> int:
+def least_message_ns(work: LeastWork, config: PlanConfig) -> int:
     """Of what a layer hands on to the next, from stage to stage: an even part, in one message."""
     if config.pp == 1 or work.unusual:
         return 0
@@ -221,14 +220,14 @@ def least_message_ns(request: Request, work: LeastWork, config: PlanConfig) -> i
         default=0,
     )
     each = nbytes * config.micro_batch // (config.tp * config.cp)
-    per_node, size = request.cost.cluster.devices_per_node, math.prod(config.mesh)
+    per_node, size = work.cost.cluster.devices_per_node, math.prod(config.mesh)
     if config.strides:
         here, there = ranks_of(config)[:2] // per_node
         share, several = bool(np.intersect1d(here, there).size), len(np.union1d(here, there)) > 1
     else:
         share, several = size % per_node > 0, 2 * size > per_node
     levels = ["intra"] * share + ["inter"] * several
-    return min(int(1e9 * request.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level))) for level in levels)
+    return min(int(1e9 * work.cost.seconds(Features(ActKind.TRANSFER, 0, each, 1, level))) for level in levels)
 
 
 def _choices(config: PlanConfig) -> list[tuple[int, ...]]:

@@ -17,7 +17,8 @@ from strategy.base.units import to_ns
 from strategy.bounds.least_work import NEGLIGIBLE
 from strategy.bounds.quick_bound import least_work
 from strategy.layout.config import PlanConfig
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of
+from strategy.space.request import Request
 
 
 def mixed_bounds_ns(request: Request, configs: Sequence[PlanConfig]) -> list[int]:

@@ -12,7 +12,7 @@ from strategy.hardware.cluster import Cluster
 from strategy.layout.config import PlanConfig
 from strategy.models import Model
 from strategy.passes.training import Training
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 
 def quick_bound_ns(request: Request, config: PlanConfig) -> int:

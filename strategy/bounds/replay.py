@@ -25,7 +25,8 @@ from strategy.ilp.certificate.check import prove
 from strategy.layout.config import PlanConfig
 from strategy.layout.convert import Boxings
 from strategy.layout.step_times import Overlap
-from strategy.space.candidates import Request, listed
+from strategy.space.candidates import listed
+from strategy.space.request import Request
 from strategy.space.short_model import shortened
 
 MOST_TEMPLATES = 8

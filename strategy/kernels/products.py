@@ -127,16 +127,17 @@ def _tiles_s(
     processors = sheet.multiprocessors
     flop_per_s = sheet.peak(precision.multiplied_bits) / processors * constants.rate
     choice = _CHOICES[precision]
-    depths = [np.ceil(k / split / _STEP) * _STEP for split in choice.splits]
+    # Shapes of m and of (splits, *m): all ways to split the depth at once.
+    splits = np.array(choice.splits, dtype=float).reshape(-1, *(1,) * np.ndim(m))
+    depths = np.ceil(k / splits / _STEP) * _STEP
+    added = np.where(splits > 1, constants.fill_s, 0.0)
     best = np.full(np.shape(m), np.inf)
     of_rows = {rows: np.ceil(m / rows) * count for rows, _ in choice.tiles}
     of_columns = {columns: np.ceil(n / columns) for _, columns in choice.tiles}
     for rows, columns in choice.tiles:
         loaded = (rows * precision.operand_bytes + columns * precision.weight_bytes) / constants.cache_bytes_per_s
         step_s = max(2 * rows * columns / flop_per_s, loaded)
-        tiles = of_rows[rows] * of_columns[columns]
-        for split, depth in zip(choice.splits, depths, strict=True):
-            waves = np.ceil(tiles * split / processors)
-            added = constants.fill_s if split > 1 else 0.0
-            best = np.minimum(best, waves * (depth * step_s + constants.fill_s) + added)
+        waves = np.ceil(of_rows[rows] * of_columns[columns] * splits / processors)
+        taken = waves * (depths * step_s + constants.fill_s) + added
+        best = np.minimum(best, taken.min(axis=0))
     return best

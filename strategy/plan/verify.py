@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from strategy.base.errors import EnvironmentLacks, InputError, SbplanError
 from strategy.base.units import format_bytes
-from strategy.bounds.candidate_certificate import candidate_certificate_of, is_of_candidates
-from strategy.bounds.candidate_replay import CandidatesReplayed, replay_candidates
-from strategy.bounds.certificate import certificate_of
-from strategy.bounds.replay import Replayed, replay
 from strategy.comm.boxing import BoxingStep, step_between
 from strategy.graph.graph import Op, Phase
 from strategy.graph.ops import op_definition
@@ -34,7 +30,7 @@ from strategy.program.program import ActKind, Program
 from strategy.program.protocol import admit
 from strategy.sbp.placement import Space
 from strategy.sbp.sbp import NdSbp, format_nd, has_partial, is_legal_layout, may_be_partial, reductions
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of
 
 RELATIVE_TOLERANCE = 1e-9
 STATUSES = ("optimal", "feasible", "limit")
@@ -77,27 +73,6 @@ def admitted(plan: Plan, run: Callable[[Program], T], *, program: Program | None
     except SbplanError as error:
         return [str(error)]
     return [*_memory(plan, program), *_traffic(plan, program)] or Admitted(program, result)
-
-
-def replayed_bound(plan: Plan) -> Replayed | CandidatesReplayed | None:
-    """What the plan's certificate proves of its bound; None where it has none: the bound is claimed then.
-
-    Raises:
-        CertificateError: the bound does not follow from it.
-    """
-    if plan.certificate is None:
-        return None
-    request = Request(
-        model_name=plan.model_name,
-        model=plan.model,
-        training=replace(plan.training, num_micro_batches=1),
-        cost=plan.cost,
-        memory_limit_bytes=plan.claims.memory_limit_bytes,
-    )
-    bound_ns = math.floor(plan.claims.lower_bound_s * 1e9)
-    if is_of_candidates(plan.certificate):
-        return replay_candidates(request, candidate_certificate_of(plan.certificate), bound_ns, plan.config)
-    return replay(request, certificate_of(plan.certificate), bound_ns, plan.config)
 
 
 def _stages(plan: Plan) -> Iterator[str]:

@@ -15,7 +15,8 @@ from strategy.bounds.path_mix import EVEN
 from strategy.bounds.quick_bound import quick_bound_ns
 from strategy.layout.config import PlanConfig
 from strategy.search.candidate.candidate_solve import CandidateBound
-from strategy.space.candidates import Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Request
 
 
 @dataclass(slots=True)

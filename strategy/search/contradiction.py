@@ -13,7 +13,9 @@ from dataclasses import dataclass, fields, replace
 from strategy.base.budget import Budget
 from strategy.base.errors import ContradictionError, InfeasibleError, InputError
 from strategy.layout.config import PlanConfig
-from strategy.space.candidates import Pins, Request, candidates_of, divisions, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.candidates import candidates_of, divisions
+from strategy.space.request import Pins, Request
 
 TABLES = {"layouts": "sbp", "stages": "stage", "placements": "placement"}
 """Field of `Pins` that maps patterns -> its section in a pin file."""

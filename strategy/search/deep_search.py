@@ -31,7 +31,7 @@ from strategy.search.mixed_refinement import MixedRefinement
 from strategy.search.refinement import Refinement
 from strategy.search.search_result import SearchResult, Watch
 from strategy.search.search_state import LayoutProposal, SearchState, held_alike
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 FIRST_SHARE = 0.25
 """Share of the time after which a first plan is made, which tells what fits and how long a plan takes."""

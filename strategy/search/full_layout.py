@@ -16,7 +16,9 @@ from strategy.layout.objective import Priced
 from strategy.passes.planned import planned_graph
 from strategy.search.candidate.candidate_solve import solve_candidate
 from strategy.search.search_state import LayoutProposal
-from strategy.space.candidates import Request, free_rules, placements_of
+from strategy.space.axis_orders import placements_of
+from strategy.space.candidate_space import free_rules
+from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
 
 

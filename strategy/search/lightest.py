@@ -27,7 +27,7 @@ from strategy.search.full_layout import priced_in_full
 from strategy.search.search_state import LayoutProposal
 from strategy.search.template.answers import Question, Templates
 from strategy.search.template.stages import pipelined
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 LOOKED_AT = 3
 """So many groups are looked at, those whose layers hold least."""

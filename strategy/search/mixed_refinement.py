@@ -54,7 +54,8 @@ from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
 from strategy.search.template.template_solve import solve_template
 from strategy.search.template.uneven_runs import UnevenPipeline
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of
+from strategy.space.request import Request
 from strategy.space.short_model import multiplicities
 from strategy.space.stage_orders import stage_orders
 

@@ -21,7 +21,7 @@ from strategy.search.search_state import LayoutProposal, SearchState
 from strategy.search.template.answers import Proposed
 from strategy.search.template.outer_approximation import Bound
 from strategy.search.template.stages import pipelined
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 TIE = 0.005
 """What filling the memory counts at least, as a part of the step, where proposals did not fit."""

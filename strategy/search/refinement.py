@@ -52,7 +52,8 @@ from strategy.search.search_result import Watch
 from strategy.search.shared_cuts import SharedCuts
 from strategy.search.template.answers import Answer, Question, Templates
 from strategy.search.workers import Outcome, Workers
-from strategy.space.candidates import Request, listed
+from strategy.space.candidates import listed
+from strategy.space.request import Request
 from strategy.space.short_model import MIDDLE
 
 MOST_STALLED = 2

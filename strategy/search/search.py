@@ -43,7 +43,9 @@ from strategy.search.certify_candidates import CandidateProofs, certified_candid
 from strategy.search.contradiction import contradictory, leave_no_candidate, leave_no_signature
 from strategy.search.deep_search import FAR, deep_search, with_bound
 from strategy.search.search_result import SearchResult, Watch
-from strategy.space.candidates import Request, free_rules, on_types, saves_most, state_bytes, with_offload
+from strategy.space.candidate_space import free_rules
+from strategy.space.candidates import on_types, saves_most, with_offload
+from strategy.space.request import Request
 from strategy.space.short_model import shortened
 
 SINGLE_SHARE = 0.3
@@ -293,7 +295,7 @@ def _quick_bounds(request: Request, budget: Budget) -> dict[PlanConfig, int]:
 
 def _first_by_rule(request: Request, candidates: Sequence[PlanConfig], budget: Budget) -> list[Solved]:
     """One candidate laid out by a rule, where the state of the training does not fit on one device; else none."""
-    if state_bytes(request) <= request.memory_limit_bytes or not request.incumbents:
+    if request.state_bytes <= request.memory_limit_bytes or not request.incumbents:
         return []
     return solved_by_rule(request, likely_first(request, candidates), 1, budget)
 

@@ -12,7 +12,7 @@ from strategy.hardware.cluster import host_memory_bytes
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.search.template.stages import Pipelined
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 MARGIN = 0.97
 """Memory as it is laid out over the sum of its parts, until a plan has been laid out: blocks share places."""

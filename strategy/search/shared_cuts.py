@@ -12,7 +12,7 @@ from strategy.bounds.template_cut import TemplateCut, boxes_alike, of_tensor_axi
 from strategy.layout.step_times import Overlap
 from strategy.search.box import Box
 from strategy.search.template.outer_approximation import OuterApproximation
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 
 class SharedCuts:

@@ -5,8 +5,8 @@ With two nodes of two ranks each, a data axis of two and a tensor axis of two:
     tensor innermost    node 0: d0 t0, d0 t1    node 1: d1 t0, d1 t1
     data innermost      node 0: d0 t0, d1 t0    node 1: d0 t1, d1 t1
 
-What exchanges most belongs inside of nodes where links are faster there, and that is what the order of the axes'
-names says: so others are looked at only where links inside of nodes are not the faster ones in every respect.
+What exchanges most belongs inside of nodes where links are faster there (`CostModel.is_faster_inside`), and that is
+what the order of the axes' names says; where they are not, a search looks at the others, too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from strategy.hardware.cluster import Cluster
 from strategy.layout.config import PlanConfig
+from strategy.sbp.placement import Placement
 from strategy.sbp.tensor import Shape
 
 PIPELINE = "pipeline"
@@ -31,16 +32,12 @@ NAMES = (PIPELINE, "data", "expert", "context", "tensor")
 
 def axis_orders(cluster: Cluster, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
     """The strides of every order that differs in which ranks share a node; none for that of the names."""
-    within, between = cluster.intra, cluster.inter
-    is_faster = within.bytes_per_s >= between.bytes_per_s and within.latency_s <= between.latency_s
-    if is_faster or cluster.groups or 1 in (cluster.nodes, cluster.devices_per_node):
-        return ((),)
     several = [name for name, size in _sizes(config).items() if size > 1]
     found: dict[bytes, tuple[int, ...]] = {}
     for order in itertools.permutations(several):
         strides = strides_of(config, order)
         found.setdefault(_sharing(cluster, config, strides), strides)
-    return tuple(found.values()) or ((),)
+    return tuple(found.values())
 
 
 def strides_of(config: PlanConfig, order: Sequence[str]) -> tuple[int, ...]:
@@ -76,3 +73,11 @@ def _sharing(cluster: Cluster, config: PlanConfig, strides: tuple[int, ...]) -> 
     nodes = ranks_of(replace(config, strides=strides)).ravel() // cluster.devices_per_node
     _, first, inverse = np.unique(nodes, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].tobytes()
+
+
+def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
+    """One mesh per stage, in pipeline order."""
+    size, shares = math.prod(config.mesh), config.stage_order or range(config.pp)
+    if config.strides:
+        return tuple(Placement(tuple(each.ravel().tolist()), config.mesh, config.axes) for each in ranks_of(config))
+    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in shares)

@@ -2,42 +2,30 @@
 
 A candidate is one configuration: a way to cut the devices into stages x data x context x tensor and the batch into
 micro-batches, a schedule with its virtual stages, what is computed again, the stage of ZeRO, and how many neighbours of
-the data axis share out experts. Its search space holds the signatures that the rules of its axes and the user's pins
-leave for every op. Sequences are split where the user pins a context-parallel degree, or where they are long.
+the data axis share out experts. Its search space holds layouts (`candidate_space`). Sequences are split where the user
+pins a context-parallel degree, or where they are long.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
-from strategy.base.errors import InputError, report
-from strategy.cost.cost import CostModel
-from strategy.graph.graph import Graph
-from strategy.layout.arrangement import Pipeline
+from strategy.base.errors import InputError
 from strategy.layout.config import SMALLEST_SHARED, Context, Offload, PlanConfig, Recompute
-from strategy.layout.convert import Converter
-from strategy.layout.layout import Stages, assign_stages
 from strategy.layout.schedule import Schedule, at_position, schedule_problem
 from strategy.models import Model
-from strategy.passes.planned import planned_graph
 from strategy.passes.recompute import dropped_values
 from strategy.passes.training import Training, training_graph
-from strategy.passes.zero_layouts import zero_filter
-from strategy.sbp.placement import Placement
-from strategy.sbp.sbp import B, NdSbp
-from strategy.sbp.tensor import Shape
-from strategy.space.axes_as_one import one_but_for_experts, one_for_parameters
-from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
-from strategy.space.deduce import Deduction
+from strategy.space.axis_orders import axis_orders, placements_of, strides_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.lighter_ends import lighter_runs
-from strategy.space.pins import check_pins, pinned, placement_problems, stage_of_devices
-from strategy.space.rules import AlongAxes, along_axes
+from strategy.space.request import Request
 from strategy.space.short_model import shortened
-from strategy.space.space import Keep, SearchSpace, all_of
+from strategy.space.space import SearchSpace
 from strategy.space.stage_orders import runs_by_speed, stage_orders
 
 SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1, Schedule.ZBV, Schedule.GPIPE)
@@ -46,133 +34,6 @@ UNEVEN = 0.05
 """By this part stages may have more layers to pass than if these were dealt out equally, for more laps."""
 LEAST_POSITIONS = 2**15
 """Shorter runs of positions than this are not worth what is exchanged for attention."""
-
-FREE: Mapping[str, str] = {
-    "data": "samples",
-    "expert": "experts",
-    "context": "positions split",
-    "tensor": "heads split",
-}
-"""The rules of the axes in a search: those of samples follow these, the others are free but for positions."""
-
-WITHOUT_ZERO = {"data": "samples split", "expert": "experts split", "context": "positions split"}
-"""Rule of an axis -> what is left of it where ZeRO says how parameters lie along it."""
-
-
-AS_PINNED = {"samples": "samples split", "experts": "experts split", "heads split": "samples shared"}
-"""Rule -> what it leaves open where layouts are pinned."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pins:
-    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern).
-
-    Where micro-batches pass the stages on several laps, `stages` are virtual stages.
-    """
-
-    dp: int | None = None
-    tp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    order: tuple[str, ...] = ()
-    context: Context | None = None
-    pp: int | None = None
-    micro_batch: int | None = None
-    num_micro_batches: int | None = None
-    schedule: Schedule | None = None
-    recompute: Recompute | None = None
-    recompute_values: tuple[str, ...] = ()
-    offload: Offload | None = None
-    offload_values: tuple[str, ...] = ()
-    zero_stage: int | None = None
-    zero_owner: bool = False
-    zero_min_size: int | None = None
-    tiles: int | None = None
-    tiled: tuple[str, ...] = ("*",)
-    virtual_stages: int | None = None
-    layouts: Mapping[str, NdSbp] = field(default_factory=dict)
-    stages: Mapping[str, int] = field(default_factory=dict)
-    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Pattern of op names -> the devices of its stage, instead of the stage's number."""
-
-    def __post_init__(self) -> None:
-        report([*placement_problems(self.placements), *self._schedule_problems()], where="pins")
-
-    def _schedule_problems(self) -> Iterator[InputError]:
-        """What no degrees can make good; micro-batches in groups only where both numbers are pinned."""
-        schedule, laps = self.schedule or Schedule.ONE_F_ONE_B, self.laps
-        stages, count = (self.pp, self.num_micro_batches) if self.pp and self.num_micro_batches else (1, 1)
-        problem = schedule_problem(schedule, stages, laps, count)
-        if problem is not None:
-            yield InputError("no such schedule", where="[config]", got=problem)
-        if self.placements and laps > 1:
-            hint = "pin virtual stages by their numbers, under [stage]"
-            yield InputError("devices do not tell virtual stages apart", where="[placement]", hint=hint)
-
-    @property
-    def laps(self) -> int:
-        """Virtual stages per device."""
-        if self.virtual_stages is not None:
-            return self.virtual_stages
-        return 1 if self.schedule is None else self.schedule.default_laps
-
-    @property
-    def devices_per_stage(self) -> int | None:
-        """As many as a stage has that is pinned by its devices."""
-        return next((len(devices) for devices in self.placements.values()), None)
-
-    @property
-    def numbered_stages(self) -> dict[str, int]:
-        """Pattern of op names -> stage, of those pinned by their devices too."""
-        return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
-
-
-FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
-"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is searched for. `training.num_micro_batches` is the search's to choose."""
-
-    model_name: str
-    model: Model
-    training: Training
-    cost: CostModel
-    memory_limit_bytes: int
-    pins: Pins = Pins()
-    deduction: Deduction | None = None
-    """Deduce signatures by this rule instead of searching for the best ones."""
-    gap: float = 0.01
-    """Part of the objective that it is not worth refining boxes of configurations for."""
-    incumbents: bool = True
-    """Whether plans that are laid out by rules stand beside those that are searched for."""
-
-    @property
-    def devices(self) -> int:
-        """All devices of the cluster are used."""
-        return self.cost.cluster.devices
-
-    @property
-    def is_small(self) -> bool:
-        """Whether a candidate is soon solved on the whole model."""
-        return self.devices < FEW_DEVICES and self.model.parameters < MANY_PARAMETERS
-
-    def memory_limits(self, config: PlanConfig) -> tuple[int, ...]:
-        """What a rank of each stage of a candidate may hold."""
-        cluster, limit = self.cost.cluster, self.memory_limit_bytes
-        if not cluster.groups:
-            return (limit,) * config.pp
-        return tuple(cluster.memory_limit_bytes(limit, placement.devices) for placement in placements_of(config))
-
-    def training_with(self, config: PlanConfig) -> Training:
-        """The training with the micro-batches of a candidate."""
-        return replace(self.training, num_micro_batches=config.num_micro_batches)
-
-    def pipeline_of(self, config: PlanConfig) -> Pipeline:
-        """The pipeline of a candidate."""
-        overlaps = self.cost.cluster.overlaps
-        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
 
 
 def candidates_of(request: Request) -> Iterator[PlanConfig]:
@@ -194,11 +55,12 @@ def listed(request: Request) -> Iterator[tuple[PlanConfig, ...]]:
         raise InputError("nothing is shared out", where="pins: zero_owner", hint="pin zero_stage 1, 2 or 3 too")
     heads, layers, whole = _heads(request), max(request.model.layers, 1), dict[object, bool]()
     forms: dict[object, tuple[Form, ...]] = {}
+    orders = _orders(request)
     degrees = (
         replace(shared, strides=strides)
         for one in degrees_of(request, context_degrees(request))
         for shared in (replace(one, ep=ep) for ep in expert_degrees(request, one.dp, one.cp))
-        for strides in _orders(request, shared)
+        for strides in orders(shared)
     )
     for plain in degrees:
         if plain.pp > layers or (pins.tp is None and heads % plain.tp):
@@ -249,12 +111,14 @@ def expert_degrees(request: Request, dp: int, cp: int) -> tuple[int, ...]:
     return divisors(math.gcd(dp, experts))
 
 
-def _orders(request: Request, config: PlanConfig) -> tuple[tuple[int, ...], ...]:
-    """The strides that the axes of a candidate may have."""
-    pins = request.pins
+def _orders(request: Request) -> Callable[[PlanConfig], tuple[tuple[int, ...], ...]]:
+    """Gives the strides that the axes of a configuration may have: others than by name where that may be worth it."""
+    pins, cost = request.pins, request.cost
     if pins.order:
-        return (strides_of(config, pins.order),)
-    return ((),) if pins.placements else axis_orders(request.cost.cluster, config)
+        return lambda config: (strides_of(config, pins.order),)
+    if pins.placements or cost.cluster.groups or cost.is_faster_inside():
+        return lambda _: ((),)
+    return lambda config: axis_orders(cost.cluster, config)
 
 
 def _heads(request: Request) -> int:
@@ -393,11 +257,6 @@ def _are_of_one_type(request: Request, pp: int) -> bool:
     return pp == 1 or all(one.nodes * cluster.devices_per_node % (request.devices // pp) == 0 for one in cluster.groups)
 
 
-def free_rules(config: PlanConfig) -> tuple[str, ...]:
-    """The rules of a candidate's axes in a search."""
-    return tuple(FREE[axis] for axis in config.axes)
-
-
 def with_offload(request: Request, config: PlanConfig) -> Iterator[PlanConfig]:
     """A candidate with some of its memory on the host, where there is one.
 
@@ -437,94 +296,11 @@ def recomputable(model: Model, training: Training) -> tuple[Recompute, ...]:
     return tuple(kind for kind in CHEAPEST_FIRST if dropped_values(graph, kind))
 
 
-def state_bytes(request: Request) -> int:
-    """About what parameters, gradients and both moments take on one device, in single precision."""
-    return 16 * request.model.parameters
-
-
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
     """The divisors of a number, ascending."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return (*small, *(number // d for d in reversed(small) if d * d != number))
-
-
-def space_of(request: Request, config: PlanConfig, rules: Sequence[str], *, folded: bool = True) -> SearchSpace:
-    """The layouts of one candidate under one rule per axis; every stage's time counts once.
-
-    Unless `folded`, repeated layers may be laid out each in its own way.
-
-    Raises:
-        InputError: with every illegal pin, or pinned stages that make a pass go against the pipeline, or what is to be
-            offloaded has nowhere to go.
-        InfeasibleError: the mesh does not allow the pinned layouts; names every op.
-    """
-    if config.offload is not Offload.NONE and request.cost.cluster.host is None:
-        hint = "write a [host] section into its file: memory, memory_bandwidth, compute, bandwidth, latency"
-        where = f"cluster {request.cost.cluster.name}"
-        raise InputError("there is no host to offload to", where=where, got=str(config.offload), hint=hint)
-    graph = planned_graph(request.model, request.training_with(config), config)
-    placements, mesh, pins = placements_of(config), config.mesh, request.pins
-    check_pins(graph, layouts=pins.layouts, stages=pins.stages, placements=pins.placements, axes=len(mesh))
-    stages = assign_stages(
-        graph,
-        placements,
-        pins=pins.numbered_stages,
-        schedule=config.schedule,
-        laps=config.virtual_stages,
-        runs=config.runs,
-    )
-    return SearchSpace(
-        graph=graph,
-        stages=stages,
-        pipeline=request.pipeline_of(config),
-        cost=request.cost,
-        converter=Converter(request.cost, placements),
-        keep=_keep(graph, stages, config, pins),
-        wanted=_rules(graph, config, rules, pins).wanted,
-        owned=config.zero_owner,
-        folded=folded,
-        rule_based=None if tuple(rules) == config.axes else along_axes(graph, mesh, _but_for_zero(config, config.axes)),
-    )
-
-
-def placements_of(config: PlanConfig) -> tuple[Placement, ...]:
-    """One mesh per stage, in pipeline order."""
-    size, shares = math.prod(config.mesh), config.stage_order or range(config.pp)
-    if config.strides:
-        return tuple(Placement(tuple(each.ravel().tolist()), config.mesh, config.axes) for each in ranks_of(config))
-    return tuple(Placement(tuple(range(s * size, (s + 1) * size)), config.mesh, config.axes) for s in shares)
-
-
-def _rules(graph: Graph, config: PlanConfig, rules: Sequence[str], pins: Pins) -> AlongAxes:
-    """The rules of the axes; where ZeRO says how parameters lie along the data axis, they do not."""
-    if pins.layouts:  # they may ask for what no samples would lead to
-        rules = [AS_PINNED.get(rule, rule) for rule in rules]
-    return along_axes(graph, config.mesh, _but_for_zero(config, rules))
-
-
-def _keep(graph: Graph, stages: Stages, config: PlanConfig, pins: Pins) -> Keep:
-    """What ZeRO and pins leave."""
-    mesh = stages.placements[0].mesh
-    kept = {"zero": zero_filter(graph, config, stages.stage_of)} if config.zero_stage else {}
-    if config.ep > 1 and mesh[0] > 1 and not pins.layouts:
-        kept["experts"] = one_but_for_experts(graph)
-    if config.cp > 1 and mesh[0] > 1 and not (pins.layouts or config.zero_owner):
-        kept["context"] = one_for_parameters(graph, config.axes.index("context"))
-    if pins.layouts:
-        layouts = {name: _on_mesh(nd, mesh) for name, nd in pins.layouts.items()}
-        kept["pins"] = pinned(graph, layouts, mesh, owned=config.zero_owner)
-    return all_of(kept)
-
-
-def _but_for_zero(config: PlanConfig, rules: Sequence[str]) -> Sequence[str]:
-    """Rules without what ZeRO decides, where there is any."""
-    return [WITHOUT_ZERO.get(rule, rule) for rule in rules] if config.zero_stage else rules
-
-
-def _on_mesh(nd_sbp: NdSbp, mesh: Shape) -> NdSbp:
-    """The layout as signatures write it: along an axis of one rank there is nothing to lay out."""
-    return tuple(B if parts == 1 else sbp for sbp, parts in zip(nd_sbp, mesh, strict=True))
 
 
 def space_log10(request: Request) -> float:

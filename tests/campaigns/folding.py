@@ -15,7 +15,7 @@ from strategy.graph.signature import op_signatures
 from strategy.layout.config import PlanConfig
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.space.candidates import free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.classes import classify
 from strategy.space.space import SearchSpace
 from tests.campaigns.outcome import Outcome

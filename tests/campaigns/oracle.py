@@ -43,10 +43,10 @@ from strategy.layout.schedule import Schedule
 from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import memory_nbytes
 from strategy.plan.plan import Plan
-from strategy.plan.verify import replayed_bound
+from strategy.plan.replayed_bound import replayed_bound
 from strategy.program.program import Program
 from strategy.search.search import search
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from tests.campaigns.outcome import Outcome, survived
 from tests.support.listed_plans import candidates, listed
 from tests.support.priced_points import IMPOSSIBLE, Points, all_points, priced

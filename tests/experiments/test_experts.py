@@ -17,8 +17,8 @@ from strategy.program.program import ActKind
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.sbp.tensor import DType
 from strategy.search.search import search
-from strategy.space.candidates import Pins
 from strategy.space.deduce import Deduction
+from strategy.space.request import Pins
 from tests.mpi.jobs import run_well
 from tests.support.small_plans import request, simulated
 

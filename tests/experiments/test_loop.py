@@ -19,7 +19,7 @@ from strategy.passes.training import Training
 from strategy.plan.verify import verify
 from strategy.search.search import search
 from strategy.search.search_result import SearchResult
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from tests.mpi.plans import MODEL, small_plan
 from tests.support.small_plans import cluster, request
 

@@ -21,7 +21,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models import find_model
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
-from strategy.space.candidates import Pins, Request
+from strategy.space.request import Pins, Request
 from tests.experiments.conftest import Command
 from tests.support.small_plans import MODEL, config_of, deduced_plan, lowered, request
 

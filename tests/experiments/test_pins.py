@@ -11,7 +11,7 @@ from strategy.base.errors import InputError
 from strategy.layout.config import Context, Offload, Recompute
 from strategy.layout.schedule import Schedule
 from strategy.sbp.sbp import B, Split
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 
 
 def read(folder: Path, text: str) -> Pins:

@@ -25,7 +25,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import read_plan
 from strategy.plan.verify import verify
 from strategy.sbp.sbp import B
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from tests.conftest import ROOT, Sbplan
 from tests.experiments.conftest import CLUSTER, PINS, Command
 from tests.support.small_plans import config_of

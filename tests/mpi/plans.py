@@ -15,7 +15,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan, write_plan
 from strategy.sbp.sbp import B, NdSbp, Split
 from strategy.sbp.tensor import DType
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 from tests.support.small_plans import config_of, plan_by_rules, request
 
 MODEL = GptConfig(layers=2, width=32, heads=4, sequence=16, vocabulary=256)

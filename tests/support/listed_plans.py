@@ -46,7 +46,7 @@ from strategy.passes.training import training_graph
 from strategy.passes.zero_layouts import zero_filter
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, Split
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 Options = dict[str, tuple[Signature, ...]]
 """Op name -> the signatures that it may have."""

@@ -8,7 +8,7 @@ from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import AlikeNodes, Cluster, Device, Link, of_groups
 from strategy.models import Model
 from strategy.passes.training import Training
-from strategy.space.candidates import Pins, Request
+from strategy.space.request import Pins, Request
 
 ROOMY = 2**40
 

@@ -25,7 +25,7 @@ from strategy.plan.plan import Plan
 from strategy.program.program import Program
 from strategy.sbp.tensor import DType
 from strategy.search.candidate.simulated_plan import SimulatedStep
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from tests.support.small_plans import config_of, deduced_plan, no_simulation, plan_by_rules, random_plan, request
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from strategy.passes.training import Training
 from strategy.passes.updates import Optimizer
 from strategy.sbp.sbp import B, NdSbp, Sbp
 from strategy.space.axis_orders import NAMES
-from strategy.space.candidates import Pins, Request
+from strategy.space.request import Pins, Request
 from tests.support.listed_plans import Listed, candidates, listed
 from tests.support.tiny_models import TinyConfig
 

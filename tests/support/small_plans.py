@@ -42,8 +42,9 @@ from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate, solved_as
 from strategy.search.candidate.simulated_plan import Simulate, SimulatedStep, simulated_plan
-from strategy.space.candidates import Request, space_of
+from strategy.space.candidate_space import space_of
 from strategy.space.deduce import deduce
+from strategy.space.request import Request
 from strategy.space.space import SearchSpace
 from tests.support.poison import Poison
 

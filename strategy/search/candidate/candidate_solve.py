@@ -29,8 +29,9 @@ from strategy.layout.step_times import MeanPath, StepTimes
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.search.candidate.path_mix import longest_mix
 from strategy.search.candidate.weighted_problem import WeightedAnswer, WeightedProblem
-from strategy.space.candidates import Request, space_of
+from strategy.space.candidate_space import space_of
 from strategy.space.deduce import Deduction, deduce
+from strategy.space.request import Request
 from strategy.space.space import SearchSpace
 
 NEGLIGIBLE = 1e-3

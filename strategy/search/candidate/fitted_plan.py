@@ -14,7 +14,8 @@ from strategy.base.errors import InfeasibleError, OutOfTimeError
 from strategy.plan.plan import Plan
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.simulated_plan import Simulate, simulated_plan
-from strategy.space.candidates import Request, free_rules
+from strategy.space.candidate_space import free_rules
+from strategy.space.request import Request
 
 ROUNDS = 4
 """How often a candidate is solved again before it is refused."""

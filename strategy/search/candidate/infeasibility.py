@@ -20,8 +20,9 @@ from strategy.lowering.lower import lower_priced
 from strategy.lowering.memory import fullest, memory_nbytes
 from strategy.program.program import Program
 from strategy.search.candidate.candidate_solve import Solved, solved_as
-from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
+from strategy.space.request import Request
 
 
 @dataclass(frozen=True, slots=True)

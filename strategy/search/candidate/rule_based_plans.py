@@ -15,7 +15,7 @@ from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.candidate.infeasibility import nothing_fits, tightest
 from strategy.search.candidate.simulated_plan import Simulate
-from strategy.space.candidates import Request, state_bytes
+from strategy.space.request import Request
 
 FILLED = 0.7
 """Part of the memory that parameters may fill in a rule-based plan that is likely to fit."""
@@ -66,7 +66,7 @@ def likely_first(request: Request, candidates: Sequence[PlanConfig]) -> list[Pla
     return sorted(
         candidates,
         key=lambda c: (
-            state_bytes(request)
+            request.state_bytes
             > FILLED * request.memory_limit_bytes * c.tp * c.pp * (c.dp if c.zero_stage == 3 else 1),
             c.tp > inside,
             c.micro_batch,

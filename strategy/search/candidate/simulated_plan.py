@@ -20,7 +20,7 @@ from strategy.plan.plan import Claims, Plan
 from strategy.program.program import Program
 from strategy.sbp.placement import Space
 from strategy.search.candidate.candidate_solve import Solved
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from strategy.models import Model
 from strategy.search.template.parts import ModelParts, parts_of
 from strategy.search.template.stages import messages_ns
 from strategy.search.template.template_solve import solve_template
-from strategy.space.candidates import Request, placements_of
+from strategy.space.axis_orders import placements_of
 from strategy.space.problem_builder import Weighing
+from strategy.space.request import Request
 from strategy.space.short_model import multiplicities
 
 MOST_TEMPLATES = 16

@@ -12,7 +12,7 @@ from strategy.hardware.presets import find_cluster
 from strategy.models import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from strategy.space.short_model import shortened
 
 MODEL = GptConfig(layers=8, width=1024, heads=4, sequence=512, vocabulary=1024)

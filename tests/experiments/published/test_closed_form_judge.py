@@ -26,8 +26,8 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.sbp.sbp import B, Split
 from strategy.search.search import search
-from strategy.space.candidates import Pins, Request
 from strategy.space.deduce import Deduction
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import no_simulation
 
 GPT = GptConfig(layers=4, width=256, heads=4, sequence=128, vocabulary=512)

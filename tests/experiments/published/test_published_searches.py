@@ -20,7 +20,7 @@ from strategy.layout.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 from tests.experiments.conftest import Command
 
 TINY = Configuration(

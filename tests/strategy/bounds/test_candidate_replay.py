@@ -33,9 +33,11 @@ from strategy.models.gpt import GptConfig
 from strategy.models.mlp import MlpConfig
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan, write_plan
-from strategy.plan.verify import replayed_bound, verify
+from strategy.plan.replayed_bound import replayed_bound
+from strategy.plan.verify import verify
 from strategy.search.search import search
-from strategy.space.candidates import Pins, Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins, Request
 from tests.support.random_requests import random_case
 from tests.support.small_plans import request as small_request
 from tests.support.small_plans import simulated

@@ -23,7 +23,7 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
-from strategy.space.candidates import free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.short_model import expanded, shortened
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template

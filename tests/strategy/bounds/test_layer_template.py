@@ -24,7 +24,8 @@ from strategy.search.candidate.candidate_solve import Solved, evaluated
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
 from strategy.search.template.template_solve import CLOSE_ENOUGH
-from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
 from strategy.space.space import SearchSpace
 from tests.support.small_plans import request

@@ -21,7 +21,8 @@ from strategy.models.vgg import FAMILY as VGG
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import examine
-from strategy.space.candidates import Request, free_rules
+from strategy.space.candidate_space import free_rules
+from strategy.space.request import Request
 from tests.support.small_plans import request
 
 LONG = GptConfig(layers=2, width=64, heads=2, sequence=512, vocabulary=101)

@@ -14,7 +14,8 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import solve_candidate
-from strategy.space.candidates import Pins, Request, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import request
 
 MODEL = GptConfig(layers=2, width=256, heads=4, sequence=128, vocabulary=500)

@@ -27,9 +27,11 @@ from strategy.models.gpt import GptConfig
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
-from strategy.plan.verify import replayed_bound, verify
+from strategy.plan.replayed_bound import replayed_bound
+from strategy.plan.verify import verify
 from strategy.search.search import search
-from strategy.space.candidates import Pins, Request, listed
+from strategy.space.candidates import listed
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import simulated
 
 MODEL = GptConfig(layers=8, width=2048, heads=8, sequence=1024, vocabulary=4096)

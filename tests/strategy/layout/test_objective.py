@@ -22,7 +22,7 @@ from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import Rate
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 from tests.support.small_plans import MODEL, config_of, deduced_plan, plan_by_rules, request
 
 F, B, W, U = Phase.FORWARD, Phase.BACKWARD, Phase.WEIGHT, Phase.UPDATE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from strategy.graph.graph import Phase
@@ -132,3 +134,47 @@ def test_the_pictures_are_what_units_of_time_give(schedule: Schedule, laps: int)
                     cells[time] = f" {text}" if leg.phase is Phase.FORWARD else text
                     cells[time] = cells[time].ljust(width)
         assert f"    stage {stage}  {''.join(cells).rstrip()}\n" in DRAWINGS
+
+
+@pytest.mark.parametrize("backward_time", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("stages", "m", "blocks"), [(1, 3, 2), (2, 6, 2), (3, 7, 5), (4, 9, 3), (4, 16, 9), (5, 4, 11)]
+)
+def test_a_stage_that_acts_as_soon_as_it_can_never_waits_in_vain(
+    stages: int, m: int, blocks: int, backward_time: int
+) -> None:
+    """Every chunk starts the moment that the stage is free and a chunk is ready; a backward goes first."""
+    order = schedules.backward_first(stages, m, blocks=blocks, backward_time=backward_time)
+    takes = {Phase.FORWARD: 1, Phase.BACKWARD: backward_time}
+    ends: dict[tuple[Phase, int, int], int] = {}
+
+    def ready(phase: Phase, stage: int, micro_batch: int) -> float:
+        """When what a chunk reads has been there, and a block is free for what it leaves."""
+        if micro_batch == m:
+            return math.inf
+        if phase is Phase.BACKWARD:
+            source = (phase, stage + 1, micro_batch) if stage + 1 < stages else (Phase.FORWARD, stage, micro_batch)
+            return ends.get(source, math.inf)
+        arrived = ends.get((phase, stage - 1, micro_batch), math.inf) if stage else 0
+        freed = 0 if micro_batch < blocks else ends.get((Phase.BACKWARD, stage, micro_batch - blocks), math.inf)
+        return max(arrived, freed)
+
+    left = {stage: list(order[stage]) for stage in range(stages)}
+    starts: dict[tuple[Phase, int, int], int] = {}
+    free = dict.fromkeys(left, 0)
+    while any(left.values()):  # each in its order, as soon as what it reads is there
+        for stage, chunks in left.items():
+            while chunks and ready(chunks[0].phase, stage, chunks[0].micro_batch) < math.inf:
+                chunk = chunks.pop(0)
+                key = chunk.phase, stage, chunk.micro_batch
+                starts[key] = max(free[stage], int(ready(*key)))
+                free[stage] = ends[key] = starts[key] + takes[chunk.phase]
+    for stage in range(stages):
+        assert sorted(chunk.micro_batch for chunk in order[stage]) == sorted([*range(m), *range(m)])
+        seen, until = dict.fromkeys(takes, 0), 0
+        for chunk in order[stage]:
+            key = chunk.phase, stage, chunk.micro_batch
+            earliest = {phase: ready(phase, stage, seen[phase]) for phase in takes}
+            assert starts[key] == max(until, min(earliest.values())), key
+            assert (chunk.phase is Phase.BACKWARD) == (earliest[Phase.BACKWARD] <= starts[key]), key
+            seen[chunk.phase], until = seen[chunk.phase] + 1, ends[key]

@@ -18,7 +18,7 @@ from strategy.models.vgg import VggConfig
 from strategy.passes.training import Training, evaluation_graph, training_graph
 from strategy.plan.plan import read_plan, write_plan
 from strategy.sbp.tensor import DType
-from strategy.space.candidates import Request
+from strategy.space.request import Request
 from tests.campaigns.transparency import check
 from tests.support.small_plans import config_of, deduced_plan, random_plan, request
 

@@ -28,7 +28,7 @@ from strategy.program.program import ActKind
 from strategy.sbp.placement import Space
 from strategy.sbp.tensor import DType, Rate
 from strategy.search.search import search
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 from tests.strategy.passes.test_recompute import after_two_steps
 from tests.support.megatron import MegatronConfig
 from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, request, simulated, train

@@ -28,7 +28,7 @@ from strategy.plan.verify import verify
 from strategy.program.program import ActKind
 from strategy.sbp.tensor import DType
 from strategy.search.search import search
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 from tests.support.megatron import MegatronConfig
 from tests.support.reference import run_graph, start_variables
 from tests.support.small_plans import MODEL, config_of, corpus, deduced_plan, plan_by_rules, request, simulated, train

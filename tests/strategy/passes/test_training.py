@@ -140,3 +140,12 @@ def test_batches_that_do_not_divide_are_refused(batch: int, micro: int) -> None:
 def test_settings_that_cannot_train_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"{setting}.*got"):
         Training(global_batch=4, **{setting: value})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_a_graph_is_traced_once_for_all_numbers_of_micro_batches_above_one(count: int) -> None:
+    training = Training(global_batch=24, num_micro_batches=count)
+    few = training.of_few_micro_batches
+    assert few.num_micro_batches == (1 if count == 1 else 2)
+    assert few.micro_batch == training.micro_batch
+    assert few.of_few_micro_batches == few

@@ -22,7 +22,7 @@ from strategy.passes.updates import Optimizer
 from strategy.plan.verify import verify
 from strategy.sbp.sbp import B, P, Split
 from strategy.sbp.tensor import DType
-from strategy.space.candidates import free_rules
+from strategy.space.candidate_space import free_rules
 from tests.support.reference import random_batch, run_graph, start_variables
 from tests.support.small_plans import config_of, plan_by_rules, request
 

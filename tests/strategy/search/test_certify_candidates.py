@@ -15,8 +15,10 @@ from strategy.sbp.sbp import Split
 from strategy.search.candidate.candidate_solve import examine
 from strategy.search.certify_candidates import CandidateProofs, certified_candidates
 from strategy.search.search import _Known, search
-from strategy.space.candidates import Pins, Request, candidates_of, free_rules
+from strategy.space.candidate_space import free_rules
+from strategy.space.candidates import candidates_of
 from strategy.space.deduce import Deduction
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import request, simulated
 
 UNKNOWN_NS = 10**12

@@ -22,7 +22,7 @@ from strategy.search.contradiction import (
     single_pins,
     smallest_contradiction,
 )
-from strategy.space.candidates import Pins
+from strategy.space.request import Pins
 from tests.strategy.search.test_deep_search import asked
 
 PINS = Pins(dp=4, tp=2, pp=2, micro_batch=1, recompute=Recompute.FULL, zero_stage=1, layouts={"*.fc1.weight": (B, B)})

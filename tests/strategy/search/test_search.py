@@ -20,7 +20,8 @@ from strategy.search.candidate.candidate_solve import CandidateBound, examine
 from strategy.search.candidate.rule_based_plans import plan_by_rule
 from strategy.search.search import SINGLE_SHARE, search
 from strategy.search.search_result import SearchResult
-from strategy.space.candidates import Pins, Request, candidates_of, divisions
+from strategy.space.candidates import candidates_of, divisions
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import request, simulated
 
 

@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 
 from strategy.base.errors import InputError
+from strategy.cost.cost import CostModel
+from strategy.cost.data_sheet import Coefficients
+from strategy.cost.measurement import CostKey
 from strategy.hardware.cluster import Cluster, Link
 from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
-from strategy.space.axis_orders import axis_orders, ranks_of, strides_of
-from strategy.space.candidates import placements_of
-from tests.support.small_plans import cluster
+from strategy.passes.training import Training
+from strategy.program.program import ActKind
+from strategy.space.axis_orders import axis_orders, placements_of, ranks_of, strides_of
+from strategy.space.candidates import candidates_of
+from tests.support.small_plans import cluster, request
 
 SLOW, FAST = Link(1e8, 1e-5), Link(1e9, 1e-6)
 
@@ -43,14 +48,27 @@ def test_what_is_left_out_is_outermost() -> None:
     assert strides_of(one, ("tensor", "context", "data")) == (8, 1, 4, 2)
 
 
+def orders_listed(on: Cluster, **measured: Coefficients) -> set[tuple[int, ...]]:
+    """The strides of all that a search on a cluster chooses from."""
+    coefficients = {CostKey(ActKind(kind), level="intra"): constants for kind, constants in measured.items()}
+    asked = request(on.devices, Training(global_batch=8, num_micro_batches=1))
+    return {one.strides for one in candidates_of(replace(asked, cost=CostModel(on, coefficients)))}
+
+
 @pytest.mark.parametrize(("within", "between"), [(FAST, SLOW), (FAST, FAST), (Link(1e9, 1e-6), Link(1e8, 1e-6))])
 def test_where_links_inside_are_faster_nothing_else_is_looked_at(within: Link, between: Link) -> None:
-    assert axis_orders(on_nodes(2, 4, within, between), config(2, 2, 2)) == ((),)
+    assert orders_listed(on_nodes(2, 4, within, between)) == {()}
+
+
+def test_where_they_are_not_other_orders_are_looked_at() -> None:
+    """By the price of what is sent: as the data sheet has it, or as it was measured."""
+    assert len(orders_listed(on_nodes(2, 4))) > 1
+    assert len(orders_listed(on_nodes(2, 4, FAST, SLOW), all_gather=Coefficients(1.0, 0.0, 1e-6))) > 1
 
 
 def test_on_one_level_all_orders_are_one() -> None:
     for nodes, per_node in ((1, 8), (8, 1)):
-        assert axis_orders(on_nodes(nodes, per_node), config(2, 2, 2)) == ((),)
+        assert orders_listed(on_nodes(nodes, per_node)) == {()}
 
 
 def test_every_sharing_of_nodes_is_there_once() -> None:

@@ -14,7 +14,7 @@ from strategy.layout.schedule import Schedule
 from strategy.lowering.lifetime_peak import lifetime_peaks
 from strategy.passes.training import Training
 from strategy.space.binding_stages import Tenancy, fullest_stages
-from strategy.space.candidates import free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
 from tests.support.small_plans import MODEL, config_of, request
 

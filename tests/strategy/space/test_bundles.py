@@ -9,7 +9,7 @@ import pytest
 from strategy.passes.training import Training
 from strategy.sbp.tensor import Rate
 from strategy.space.bundles import bundles
-from strategy.space.candidates import free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.classes import classify
 from strategy.space.space import SearchSpace
 from tests.support.small_plans import MODEL, config_of, request

@@ -13,18 +13,10 @@ from strategy.layout.schedule import Schedule
 from strategy.passes.mixed_precision import Precision
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import solve_candidate
-from strategy.space.candidates import (
-    CHEAPEST_FIRST,
-    Pins,
-    Request,
-    candidates_of,
-    divisions,
-    free_rules,
-    listed,
-    recomputable,
-    space_log10,
-)
+from strategy.space.candidate_space import free_rules
+from strategy.space.candidates import CHEAPEST_FIRST, candidates_of, divisions, listed, recomputable, space_log10
 from strategy.space.deduce import Deduction
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import MODEL, request
 from tests.support.tiny_models import TinyConfig
 

@@ -19,7 +19,8 @@ from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import B, NdSbp, P, Split
 from strategy.sbp.tensor import Rate, TensorSpec
 from strategy.search.candidate.candidate_solve import solve_candidate
-from strategy.space.candidates import candidates_of, free_rules
+from strategy.space.candidate_space import free_rules
+from strategy.space.candidates import candidates_of
 from strategy.space.deduce import Deduction, SignatureFit, deduce, pick
 from strategy.space.layout_problem import layout_problem
 from strategy.space.pins import pinned

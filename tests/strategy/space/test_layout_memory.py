@@ -8,7 +8,7 @@ from strategy.lowering.memory import aligned
 from strategy.passes.training import Training
 from strategy.sbp.sbp import B, Owner
 from strategy.space.bundles import bundles
-from strategy.space.candidates import free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.classes import classify
 from strategy.space.layout_memory import LayoutMemory
 from strategy.space.space import SearchSpace

@@ -15,8 +15,9 @@ from strategy.passes.training import Training, training_graph
 from strategy.plan.verify import verify
 from strategy.sbp.sbp import B, P, Split
 from strategy.search.search import search
-from strategy.space.candidates import Pins, candidates_of
+from strategy.space.candidates import candidates_of
 from strategy.space.pins import check_pins, pinned, placement_problems
+from strategy.space.request import Pins
 from tests.support.small_plans import MODEL, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)

@@ -10,8 +10,9 @@ from strategy.models import Model, find_model
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import evaluated
-from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.deduce import deduce
+from strategy.space.request import Request
 from strategy.space.short_model import LAYERS, MIDDLE, expanded, multiplicities, shortened
 from tests.support.small_plans import config_of, request
 

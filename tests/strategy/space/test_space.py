@@ -11,7 +11,7 @@ from strategy.layout.config import PlanConfig
 from strategy.layout.schedule import Schedule
 from strategy.models.gpt import GptConfig
 from strategy.passes.training import Training
-from strategy.space.candidates import space_of
+from strategy.space.candidate_space import space_of
 from strategy.space.space import all_of, free
 from tests.support.random_graphs import random_case
 from tests.support.small_plans import request

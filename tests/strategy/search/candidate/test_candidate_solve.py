@@ -19,8 +19,9 @@ from strategy.layout.step_times import TICKS, in_ticks, mean_path
 from strategy.passes.training import Training
 from strategy.search.candidate.candidate_solve import Solved, _Examination, examine, solve_candidate, solved_as
 from strategy.search.candidate.weighted_problem import WeightedAnswer, WeightedProblem
-from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.layout_problem import layout_problem
+from strategy.space.request import Request
 from strategy.space.space import SearchSpace
 from tests.support.small_plans import MODEL, config_of, request
 

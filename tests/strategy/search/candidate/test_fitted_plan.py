@@ -17,7 +17,8 @@ from strategy.search.candidate import infeasibility, simulated_plan
 from strategy.search.candidate.candidate_solve import Solved, solve_candidate
 from strategy.search.candidate.fitted_plan import fitted_plan
 from strategy.search.search import search
-from strategy.space.candidates import Pins, Request, free_rules
+from strategy.space.candidate_space import free_rules
+from strategy.space.request import Pins, Request
 from tests.support.small_plans import MODEL, config_of, no_simulation, request, simulated
 
 TRAINING = Training(global_batch=4)

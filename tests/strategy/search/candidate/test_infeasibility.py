@@ -15,7 +15,8 @@ from strategy.layout.config import Offload, Recompute
 from strategy.passes.training import Training
 from strategy.search.candidate import infeasibility
 from strategy.search.search import search
-from strategy.space.candidates import Pins, candidates_of
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Pins
 from tests.support.small_plans import MODEL, request, simulated
 
 

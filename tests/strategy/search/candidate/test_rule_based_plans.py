@@ -10,8 +10,9 @@ import pytest
 from strategy.base.budget import UNLIMITED, Budget
 from strategy.base.errors import InfeasibleError
 from strategy.passes.training import Training
-from strategy.search.candidate.rule_based_plans import likely_first, plan_by_rule, solved_by_rule, state_bytes
-from strategy.space.candidates import Request, candidates_of
+from strategy.search.candidate.rule_based_plans import likely_first, plan_by_rule, solved_by_rule
+from strategy.space.candidates import candidates_of
+from strategy.space.request import Request
 from tests.support.small_plans import config_of, request, simulated
 
 
@@ -29,7 +30,7 @@ def test_one_candidate_per_mesh(asked: Request) -> None:
 
 
 def test_where_the_state_does_not_fit_it_is_split(asked: Request) -> None:
-    scarce = replace(asked, memory_limit_bytes=state_bytes(asked))
+    scarce = replace(asked, memory_limit_bytes=asked.state_bytes)
     first, *_, last = likely_first(scarce, list(candidates_of(scarce)))
     assert first.tp * first.pp == 2
     assert last.dp == 2

@@ -12,7 +12,7 @@ from strategy.bounds.path_mix import mixed
 from strategy.ilp.problem import evaluate
 from strategy.passes.training import Training
 from strategy.search.candidate.weighted_problem import WeightedProblem
-from strategy.space.candidates import free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
 from strategy.space.space import SearchSpace
 from tests.support.small_plans import config_of, request
 

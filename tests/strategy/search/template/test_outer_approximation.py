@@ -29,7 +29,8 @@ from strategy.search.candidate.candidate_solve import evaluated, examine
 from strategy.search.template.outer_approximation import OuterApproximation
 from strategy.search.template.parts import parts_of
 from strategy.search.template.stages import pipelined
-from strategy.space.candidates import Request, free_rules, space_of
+from strategy.space.candidate_space import free_rules, space_of
+from strategy.space.request import Request
 from strategy.space.short_model import expanded, shortened
 from tests.support.small_plans import request
 from tests.support.solved_templates import solved_template

@@ -1,0 +1,135 @@
+"""Request: what a search is asked for, and what its user pins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from strategy.base.errors import InputError, report
+from strategy.cost.cost import CostModel
+from strategy.layout.arrangement import Pipeline
+from strategy.layout.config import Context, Offload, PlanConfig, Recompute
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.models import Model
+from strategy.passes.training import Training
+from strategy.sbp.sbp import NdSbp
+from strategy.space.axis_orders import placements_of
+from strategy.space.deduce import Deduction
+from strategy.space.pins import placement_problems, stage_of_devices
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """What a user fixes: any of the degrees, the layout of any value, the stage of any op (both by name or pattern).
+
+    Where micro-batches pass the stages on several laps, `stages` are virtual stages.
+    """
+
+    dp: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    order: tuple[str, ...] = ()
+    context: Context | None = None
+    pp: int | None = None
+    micro_batch: int | None = None
+    num_micro_batches: int | None = None
+    schedule: Schedule | None = None
+    recompute: Recompute | None = None
+    recompute_values: tuple[str, ...] = ()
+    offload: Offload | None = None
+    offload_values: tuple[str, ...] = ()
+    zero_stage: int | None = None
+    zero_owner: bool = False
+    zero_min_size: int | None = None
+    tiles: int | None = None
+    tiled: tuple[str, ...] = ("*",)
+    virtual_stages: int | None = None
+    layouts: Mapping[str, NdSbp] = field(default_factory=dict)
+    stages: Mapping[str, int] = field(default_factory=dict)
+    placements: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Pattern of op names -> the devices of its stage, instead of the stage's number."""
+
+    def __post_init__(self) -> None:
+        report([*placement_problems(self.placements), *self._schedule_problems()], where="pins")
+
+    def _schedule_problems(self) -> Iterator[InputError]:
+        """What no degrees can make good; micro-batches in groups only where both numbers are pinned."""
+        schedule, laps = self.schedule or Schedule.ONE_F_ONE_B, self.laps
+        stages, count = (self.pp, self.num_micro_batches) if self.pp and self.num_micro_batches else (1, 1)
+        problem = schedule_problem(schedule, stages, laps, count)
+        if problem is not None:
+            yield InputError("no such schedule", where="[config]", got=problem)
+        if self.placements and laps > 1:
+            hint = "pin virtual stages by their numbers, under [stage]"
+            yield InputError("devices do not tell virtual stages apart", where="[placement]", hint=hint)
+
+    @property
+    def laps(self) -> int:
+        """Virtual stages per device."""
+        if self.virtual_stages is not None:
+            return self.virtual_stages
+        return 1 if self.schedule is None else self.schedule.default_laps
+
+    @property
+    def devices_per_stage(self) -> int | None:
+        """As many as a stage has that is pinned by its devices."""
+        return next((len(devices) for devices in self.placements.values()), None)
+
+    @property
+    def numbered_stages(self) -> dict[str, int]:
+        """Pattern of op names -> stage, of those pinned by their devices too."""
+        return {**self.stages, **{p: stage_of_devices(devices) for p, devices in self.placements.items()}}
+
+
+FEW_DEVICES, MANY_PARAMETERS = 16, 10**9
+"""Below so many devices, and parameters, candidates are few enough to be solved one by one, exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is searched for. `training.num_micro_batches` is the search's to choose."""
+
+    model_name: str
+    model: Model
+    training: Training
+    cost: CostModel
+    memory_limit_bytes: int
+    pins: Pins = Pins()
+    deduction: Deduction | None = None
+    """Deduce signatures by this rule instead of searching for the best ones."""
+    gap: float = 0.01
+    """Part of the objective that it is not worth refining boxes of configurations for."""
+    incumbents: bool = True
+    """Whether plans that are laid out by rules stand beside those that are searched for."""
+
+    @property
+    def devices(self) -> int:
+        """All devices of the cluster are used."""
+        return self.cost.cluster.devices
+
+    @property
+    def is_small(self) -> bool:
+        """Whether a candidate is soon solved on the whole model."""
+        return self.devices < FEW_DEVICES and self.model.parameters < MANY_PARAMETERS
+
+    @property
+    def state_bytes(self) -> int:
+        """About what parameters, gradients and both moments take on one device, in single precision."""
+        return 16 * self.model.parameters
+
+    def memory_limits(self, config: PlanConfig) -> tuple[int, ...]:
+        """What a rank of each stage of a candidate may hold."""
+        cluster, limit = self.cost.cluster, self.memory_limit_bytes
+        if not cluster.groups:
+            return (limit,) * config.pp
+        return tuple(cluster.memory_limit_bytes(limit, placement.devices) for placement in placements_of(config))
+
+    def training_with(self, config: PlanConfig) -> Training:
+        """The training with the micro-batches of a candidate."""
+        return replace(self.training, num_micro_batches=config.num_micro_batches)
+
+    def pipeline_of(self, config: PlanConfig) -> Pipeline:
+        """The pipeline of a candidate."""
+        overlaps = self.cost.cluster.overlaps
+        return Pipeline(config.num_micro_batches, config.schedule, overlaps, config.virtual_stages)
