@@ -6,7 +6,8 @@ gathered while the first one runs, gradients are exchanged while the last one do
 
     chunk   = max(own + slowed x (overlapped + messages to it and from it),  overlapped)
     before  = own + max(slowed x overlapped,  overlapped / laps - room of the first chunk)
-    after   = own + max(slowed x overlapped / laps,  overlapped / laps - room of the last chunk)  room = chunk - overlapped
+    after   = own + max(slowed x overlapped / laps,  overlapped / laps - room of the last chunk)
+    room    = chunk - overlapped
     message = message - slowed x message;  of the last backward pass of a lap + slowed x overlapped / laps / 2
 
 A chunk that waits for a message does not run beside it, so that this one does not slow it down. What gradients are
