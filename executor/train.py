@@ -66,6 +66,8 @@ class Trainer:
         checkpoint: where to go on from; else the training starts anew.
         weights: parameters to start with, by name; what they lack starts as the graph says.
         on_act: called before each act, with (actor, number).
+        on_wait: called when nothing has happened on this rank for a second, with what it waits for.
+        stall_s: seconds after which that is a failure.
         record: whether to keep a record per act.
 
     Raises:
@@ -83,6 +85,8 @@ class Trainer:
         checkpoint: Checkpoint | None = None,
         weights: Mapping[str, NDArray[Any]] | None = None,
         on_act: Callable[[int, int], None] | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        stall_s: float = 60.0,
         record: bool = False,
     ) -> None:
         self.plan = plan
@@ -106,8 +110,9 @@ class Trainer:
             REGISTRY,
             BatchLoader(plan.model.batch, shapes, corpus, seed=plan.training.seed, num_micro_batches=count),
             reports=(REPORT,) if self.reports else (),
-            hooks=Hooks(on_act=on_act, on_step=self._on_step),
+            hooks=Hooks(on_act=on_act, on_step=self._on_step, on_wait=on_wait),
             first_step=self.step,
+            stall_s=stall_s,
             record=record,
         )
         reader = None if checkpoint is None else Reader(checkpoint)

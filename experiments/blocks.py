@@ -33,8 +33,8 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.runtime.transport.base import lanes_of
     from executor.runtime.transport.mpi import MpiTransport
     from executor.supervision.environment import run_folder
+    from executor.supervision.failure import write_actors
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
-    from executor.supervision.watchdog import write_actors
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.console import say
     from experiments.ranks import agree, gather, gather_timeline, world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -66,15 +67,28 @@ def mean(comm: MPI.Intracomm, figure: float) -> float:
     return float(total[0]) / comm.size
 
 
+def highest(comm: MPI.Intracomm, figures: Sequence[int]) -> list[int]:
+    """The highest of all ranks' figures, place by place, on all ranks."""
+    from mpi4py import MPI
+
+    found = np.empty(len(figures), np.int64)
+    _await(comm.Iallreduce(np.array(figures, np.int64), found, MPI.MAX))
+    return [int(figure) for figure in found]
+
+
 def barrier(comm: MPI.Intracomm) -> None:
     """Wait until every rank is here."""
     _await(comm.Ibarrier())
 
 
 def _await(request: MPI.Request) -> None:
-    """Wait asleep: a library's blocking call keeps a core busy, which the rank that is waited for may need."""
+    """Give way, then sleep: a library's blocking call keeps a core busy, which the rank that is waited for may need."""
+    begin_s = time.perf_counter()
     while not request.Test():
-        time.sleep(_NAP_S)
+        if time.perf_counter() - begin_s < _NAP_S:
+            os.sched_yield()
+        else:
+            time.sleep(_NAP_S)
 
 
 def agree(comm: MPI.Intracomm, **mine: object) -> None:

@@ -43,11 +43,13 @@ class Hooks:
     Attributes:
         on_act: before each act, with (actor, number since the start of the training): a heartbeat.
         on_step: after the last act of a step on this rank, with (step, reports).
+        on_wait: when nothing has happened on this rank for a second, with what it waits for.
         delay: seconds to sleep before an act; tests shuffle timing with it.
     """
 
     on_act: Callable[[int, int], None] | None = None
     on_step: Callable[[int, Reports], None] | None = None
+    on_wait: Callable[[str], None] | None = None
     delay: Callable[[int, int], float] | None = None
 
 
@@ -60,6 +62,10 @@ class _Flight:
     start_ns: int
     requests: Requests
     request: PendingTransfer | None = None
+
+
+_LONG_NS = 1_000_000_000
+"""A rank for which nothing has happened for so long says that it waits."""
 
 
 class Worker:
@@ -183,7 +189,7 @@ class Worker:
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads
-        idle_since_ns = 0
+        idle_since_ns, told = 0, False
         while protocol.remaining:
             moved = bool(self._flights) and self._poll()
             for stream in order:
@@ -192,13 +198,17 @@ class Worker:
                     moved = True
                     break
             if moved:
-                idle_since_ns = 0
+                idle_since_ns, told = 0, False
                 continue
             now_ns = perf_counter_ns()
             idle_since_ns = idle_since_ns or now_ns
             self.transport.pause(now_ns - idle_since_ns)
             if now_ns - idle_since_ns >= self._stall_ns:
                 raise self._stalled(now_ns - idle_since_ns)
+            if now_ns - idle_since_ns >= _LONG_NS and not told:
+                told = True
+                if self._hooks.on_wait is not None:
+                    self._hooks.on_wait(self._wants()[2])
 
     def _begin(self, stream: int) -> None:
         """Issue the act at the head of a stream and run it, or start its movements."""
@@ -285,7 +295,11 @@ class Worker:
 
     def _stalled(self, waited_ns: int) -> RankFault:
         """What nothing has come of for so long."""
-        waited = f"nothing happened for {waited_ns / 1e9:.1f} s"
+        actor, number, wants = self._wants()
+        return self._fault(actor, number, f"nothing happened for {waited_ns / 1e9:.1f} s: {wants}")
+
+    def _wants(self) -> tuple[int, int, str]:
+        """The act that this rank waits for, actor and number, and what that lacks."""
         waits = [
             f"{self.program.actors[flight.act.actor].name} waits for {flight.request.describe()}"
             for flight in self._flights
@@ -293,12 +307,12 @@ class Worker:
         ]
         if waits:
             oldest = min(self._flights, key=lambda flight: flight.start_ns).act
-            return self._fault(oldest.actor, oldest.number, f"{waited}: {'; '.join(waits)}")
+            return oldest.actor, oldest.number, "; ".join(waits)
         protocol = self._protocol
         actor = next(a for s in protocol.streams for a in self.program.streams[s].sequence if protocol.unfinished(a))
         reasons = [f"{why}, of {self.program.actors[other].name}" for other, why in protocol.waits_for(actor)]
         wants = "; ".join(reasons) or "needs a piece that no actor writes"
-        return self._fault(actor, protocol.issued[actor], f"{waited}: {wants}; was the program admitted?")
+        return actor, protocol.issued[actor], f"{wants}; was the program admitted?"
 
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
         step = (self._first_act[actor] + number) // self._acts_per_step[actor] + 1

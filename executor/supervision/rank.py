@@ -28,17 +28,10 @@ from executor.supervision.environment import (
     rank_environment,
     scratch_folder,
 )
+from executor.supervision.failure import FAILURE_FILE, TOLD_FILE, await_relay, no_run_folder, record_or_say, tell_once
 from executor.supervision.guard import Post, accept_interrupts, stand_guard
 from executor.supervision.heartbeat import identify
-from executor.supervision.watchdog import (
-    FAILURE_FILE,
-    TOLD_FILE,
-    Limits,
-    await_relay,
-    no_run_folder,
-    record_or_say,
-    tell_once,
-)
+from executor.supervision.watchdog import Limits
 from strategy.base.errors import InternalError, SbplanError
 from strategy.base.interruption import raised_again
 

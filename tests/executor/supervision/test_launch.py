@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from executor.supervision.environment import find_mpiexec
+from executor.supervision.failure import record_failure
 from executor.supervision.heartbeat import Beat, process_state, read_heartbeats
 from executor.supervision.launch import launch
-from executor.supervision.watchdog import record_failure
 from strategy.base.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ def main():
     from mpi4py import MPI
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.supervision.environment import run_folder
-    from executor.supervision.watchdog import write_actors
+    from executor.supervision.failure import write_actors
     from strategy.base.errors import RunError
     from strategy.program.program import ActKind, Actor, Program
     world = MPI.COMM_WORLD

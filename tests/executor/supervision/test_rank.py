@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.supervision.watchdog import record_or_say, tell_once
+from executor.supervision.failure import record_or_say, tell_once
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from executor.supervision.failure import read_failure, record_failure, write_actors
 from executor.supervision.heartbeat import (
     Heartbeat,
     Process,
@@ -24,7 +25,7 @@ from executor.supervision.heartbeat import (
     read_heartbeat,
     read_heartbeats,
 )
-from executor.supervision.watchdog import Limits, kill_ranks, read_failure, record_failure, watch, write_actors
+from executor.supervision.watchdog import Limits, kill_ranks, watch
 from strategy.program.program import ActKind, Actor, Program
 
 JOB = 77
@@ -158,7 +159,7 @@ def test_the_first_cause_stays(tmp_path: Path) -> None:
 def test_of_many_who_make_sure_one_tells(tmp_path: Path) -> None:
     assert record_failure(tmp_path, 0, "the disk is full", exit_code=2)
     code = (
-        "import sys, pathlib; from executor.supervision.watchdog import ensure_told; "
+        "import sys, pathlib; from executor.supervision.failure import ensure_told; "
         "ensure_told(pathlib.Path(sys.argv[1]))"
     )
     argv = [sys.executable, "-c", code, str(tmp_path)]
@@ -168,7 +169,7 @@ def test_of_many_who_make_sure_one_tells(tmp_path: Path) -> None:
 
 
 def test_what_is_said_has_left_the_pipe_before_one_goes_on() -> None:
-    code = "import sys; from executor.supervision.watchdog import await_relay; sys.stderr.write('said'); await_relay()"
+    code = "import sys; from executor.supervision.failure import await_relay; sys.stderr.write('said'); await_relay()"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert select.select([process.stderr], [], [], 20)[0]
