@@ -41,7 +41,7 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
 
-    comm = world()
+    comm = world("blocks")
     folder = run_folder()
     heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
     corpus = standard_library()

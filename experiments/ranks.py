@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from executor.runtime.measured import measured_timeline
-from executor.runtime.transport.mpi import load_mpi
+from executor.runtime.transport.mpi import open_world
 from executor.runtime.worker import Record, Worker
 from experiments.version import VERSION
 from strategy.base.errors import PlanError
@@ -27,13 +27,15 @@ _NAMED = 4
 """Ranks that a message names at most."""
 
 
-def world() -> MPI.Intracomm:
-    """All ranks of the job.
+def world(verb: str) -> MPI.Intracomm:
+    """All ranks of the job, which do the same.
 
     Raises:
         EnvironmentLacks: no MPI library can be loaded.
+        PlanError: some ranks were started with another verb, or by another version.
     """
-    comm: MPI.Intracomm = load_mpi().COMM_WORLD
+    comm = open_world()
+    agree(comm, verb=verb)
     return comm
 
 

@@ -52,7 +52,7 @@ WARM_UP_STEPS = 2
 
 def train(args: argparse.Namespace) -> int:
     """One rank of a training run; returns the exit code."""
-    comm = world()
+    comm = world("train")
     plan = read_plan(args.plan)
     check_world(plan, comm.size)
     agree(comm, **_same_on_all(args, plan))

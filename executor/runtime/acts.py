@@ -16,7 +16,7 @@ from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start
 from executor.runtime.registers import Registers
-from executor.runtime.transport.base import Group, HostArray, PendingTransfer, Transport
+from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
 from strategy.base.errors import PlanError
 from strategy.graph.graph import Graph
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
@@ -172,8 +172,8 @@ class ActBinder:
         """Members without a task meet by one byte from each to each."""
         group: Group = tuple(self._program.actors[member].rank for member in self._members[rendezvous])
         me = group.index(self._rank)
-        send = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
-        receive = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        send = Parcel(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        receive = Parcel(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
 
