@@ -23,6 +23,7 @@ from executor.supervision.heartbeat import Heartbeat, heartbeat_path
 from executor.supervision.watchdog import Limits
 from executor.train import StepReport, Trainer, check_world, program_of, reads_text
 from experiments.console import emit, say
+from experiments.non_finite import stop_at_non_finite
 from experiments.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, world
 from experiments.saving import Saves, locked, save_at_last, try_to_save
 from experiments.store import RunRecord, RunStatus, RunStore
@@ -192,7 +193,9 @@ def _loop(
                 reports.append(report)
                 if comm.rank == 0:
                     _tell(report, json=args.json)
-            (signum,) = highest(comm, (interruption.signum,))
+            broken, signum = highest(comm, (int(trainer.is_broken(report)), interruption.signum))
+            if broken:
+                stop_at_non_finite(comm, trainer, heartbeat, saves)
             if saves is not None:
                 _save_if_due(args.steps, comm, saves, trainer, heartbeat, interrupted=bool(signum))
             if signum:

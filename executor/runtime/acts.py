@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from executor.runtime.collectives import prepare
+from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start
 from executor.runtime.registers import Registers
 from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
 from strategy.base.errors import PlanError
-from strategy.graph.graph import Graph
+from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
 from strategy.graph.ops.traits import Movement
 from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
@@ -47,6 +48,8 @@ class ActBinder:
         kernels: Kernels,
         registry: Mapping[str, OpDef],
         load: Load,
+        *,
+        hold_updates: bool = False,
     ) -> None:
         self._program = program
         self._graph = graph
@@ -56,6 +59,7 @@ class ActBinder:
         self._kernels = kernels
         self._registry = registry
         self._load = load
+        self.updates = HeldUpdates() if hold_updates and kernels.host else None
         self._members = rendezvous_members(program)
         self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
         self._staging = [Workspace(np) for _ in program.actors]
@@ -111,6 +115,8 @@ class ActBinder:
             call.first_of_piece = number % acts_per_piece == 0
             kernel(definition, call)
 
+        if self.updates is not None and op.phase is Phase.UPDATE and op.updates:
+            return self.updates.unless_held(act, call)
         return act
 
     @staticmethod

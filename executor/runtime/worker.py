@@ -14,6 +14,7 @@ from time import perf_counter_ns, sleep
 import numpy as np
 
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
+from executor.runtime.finiteness import FinitenessProbe, NonFinite
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
@@ -85,6 +86,7 @@ class Worker:
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
+        hold_updates: leave out the updates of a step whose gradients are not finite (see `finiteness`); on the host.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class Worker:
         shared: Mapping[str, Array] | None = None,
         stall_s: float = 60.0,
         record: bool = True,
+        hold_updates: bool = False,
     ) -> None:
         self.program = program
         self.rank = rank
@@ -115,7 +118,10 @@ class Worker:
         self._stall_ns = int(stall_s * 1e9)
         self._record = record
         self._protocol = Protocol(program, steps=0, ranks=[rank])
-        self._acts = ActBinder(program, graph, rank, self.registers, transport, kernels, registry, load)
+        self._acts = ActBinder(
+            program, graph, rank, self.registers, transport, kernels, registry, load, hold_updates=hold_updates
+        )
+        self._probe: FinitenessProbe | None = None
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
@@ -139,6 +145,8 @@ class Worker:
         first = self._protocol.steps
         self._protocol.extend(steps)
         self._left.update((step, self._acts_in_step) for step in range(first, first + steps))
+        if self._acts.updates is not None:
+            self._acts.updates.held = False
         self._look(self._protocol.streams, perf_counter_ns())
         try:
             # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
@@ -152,6 +160,18 @@ class Worker:
     def count_from(self, step: int) -> None:
         """Count the acts to come as those of training step `step` and the following; between calls of `run`."""
         self._first_act = [(step - self._protocol.steps) * acts for acts in self._acts_per_step]
+
+    @property
+    def held_updates(self) -> bool:
+        """Whether the updates of the last `run` were left out."""
+        return self._acts.updates is not None and self._acts.updates.held
+
+    def find_non_finite(self) -> NonFinite | None:
+        """Run one more step; the first act of it on this rank that writes what is not finite."""
+        self._probe = FinitenessProbe(self.program, self.registers)
+        self.run(steps=1)
+        found, self._probe = self._probe.found, None
+        return found
 
     def stop_recording(self) -> None:
         """Keep the records so far and no more: a long run would fill the memory with them."""
@@ -263,6 +283,8 @@ class Worker:
         if self._record:
             row = (actor, act.stream, number, act.read_blocks, act.write_blocks, ready_ns, start_ns, end_ns)
             self.records.append(row)
+        if self._probe is not None:
+            self._probe(act)
         step = number // self._acts_per_step[actor]
         if actor in self._reported:
             self._report(step, act)
