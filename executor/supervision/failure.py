@@ -8,6 +8,7 @@ when the cause is told (`ensure_told`) and has left the pipe (`await_relay`).
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -33,6 +34,7 @@ TOLD_FILE = "failure.told"
 _ACTORS_FILE = "actors.json"
 _STDERR = 2
 _LONG_S = 1.5
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 _NAMED = 3
 """Ranks beside the failed one that a message tells of at most."""
 _OWING = [state.name.lower() for state in (RankState.RUNNING, RankState.WAITING)]
@@ -118,26 +120,23 @@ def no_run_folder(folder: Path, error: OSError) -> RunError:
 
 
 def record_or_say(folder: Path, rank: int, reason: str, *, exit_code: int = 6, job: int | None = None) -> bool:
-    """As `record_failure`; where the folder cannot be written to, say the cause at once on stderr."""
+    """Write `failure.json` unless a cause is already there; whether this call is the one that brings the cause.
+
+    Where the folder cannot be written to, the cause is said at once on stderr.
+    """
+    failure = _failure(folder, rank, reason, exit_code, job)
     try:
-        return record_failure(folder, rank, reason, exit_code=exit_code, job=job)
+        return _publish(folder / FAILURE_FILE, json.dumps(asdict(failure), indent=1), replace=False)
     except OSError:
-        with suppress(OSError):
-            sys.stderr.write(f"sbplan: {reason}\n")
-            sys.stderr.flush()
+        _say(failure)
         return True
 
 
-def record_failure(folder: Path, rank: int, reason: str, *, exit_code: int = 6, job: int | None = None) -> bool:
-    """Write `failure.json` unless a cause is already there; whether this call wrote it.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+def _failure(folder: Path, rank: int, reason: str, exit_code: int, job: int | None) -> Failure:
     beats = read_heartbeats(folder, job)
     ranks = tuple(_describe(beats, _read_actors(folder)))
     culprit = next((last for last in ranks if last.rank == rank), None)
-    failure = Failure(
+    return Failure(
         rank,
         culprit.pid if culprit else -1,
         culprit.actor if culprit else "",
@@ -148,15 +147,14 @@ def record_failure(folder: Path, rank: int, reason: str, *, exit_code: int = 6, 
         exit_code,
         ranks,
     )
-    return _publish(folder / FAILURE_FILE, json.dumps(asdict(failure), indent=1), replace=False)
 
 
 def read_failure(folder: Path) -> Failure | None:
-    """The recorded cause; None where the job has not failed."""
+    """The recorded cause; None where the job has not failed, or the cause is only half written."""
     try:
         document: dict[str, Any] = json.loads((folder / FAILURE_FILE).read_text())
         return Failure(**{**document, "ranks": tuple(LastBeat(**last) for last in document["ranks"])})
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):
         return None
 
 
@@ -164,9 +162,13 @@ def tell(folder: Path) -> None:
     """Print the recorded cause on stderr, if anybody still listens; in one write, which mpiexec cannot cut in two."""
     failure = read_failure(folder)
     if failure is not None:
-        with suppress(OSError):
-            sys.stderr.write(printable(f"sbplan: {failure.message()}\n"))
-            sys.stderr.flush()
+        _say(failure)
+
+
+def _say(failure: Failure) -> None:
+    with suppress(OSError):
+        sys.stderr.write(printable(f"sbplan: {failure.message()}\n"))
+        sys.stderr.flush()
 
 
 def tell_once(folder: Path) -> None:
@@ -248,9 +250,30 @@ def _publish(path: Path, text: str, *, replace: bool) -> bool:
         if replace:
             draft.replace(path)
         else:
-            path.hardlink_to(draft)
+            _link(draft, path)
     except FileExistsError:
         return False
     finally:
         draft.unlink(missing_ok=True)
     return True
+
+
+def _link(draft: Path, path: Path) -> None:
+    """Give the draft another name unless that is taken; where the file system knows no links, copy it there.
+
+    Raises:
+        FileExistsError: the name is taken.
+        OSError: the file system refuses.
+    """
+    try:
+        path.hardlink_to(draft)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with path.open("xb") as file:
+            try:
+                file.write(draft.read_bytes())
+                file.flush()
+            except OSError:
+                path.unlink()  # half a cause is none, and would keep others from telling theirs
+                raise

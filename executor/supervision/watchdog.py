@@ -60,18 +60,21 @@ def watch(folder: Path, job: int, num_ranks: int, limits: Limits, *, quiet: bool
         quiet: leave the telling to the launcher, which reads `failure.json`.
     """
     clock = _Clocks()
-    failed_s = 0.0
+    failed_s, accused = 0.0, False
     while True:
         beats = read_heartbeats(folder, job)
         passed_s = clock.advance(beats)
         living = [beat for beat in beats if not _has_ended(beat)]
-        if (failure := read_failure(folder)) is not None:
+        failure = read_failure(folder)
+        if failure is not None or accused:
             failed_s += passed_s
             # An interrupted rank may have a checkpoint to write; its guard ends it when that takes too long.
-            if failed_s > _GRACE_S and not failure.is_interruption:
+            if failed_s > _GRACE_S and not (failure is not None and failure.is_interruption):
                 kill_ranks(living, guards=failed_s > 3 * _GRACE_S)
-        elif (cause := clock.find_fault(beats, limits)) and record_or_say(folder, *cause, job=job) and not quiet:
-            tell_once(folder)
+        elif cause := clock.find_fault(beats, limits):
+            accused = record_or_say(folder, *cause, job=job)  # and said, where the folder is full
+            if accused and not quiet:
+                tell_once(folder)
         if not living and (len(beats) >= num_ranks or clock.idle_s > 10 * _GRACE_S):
             return
         clock.first_dead |= _sleep_until_a_death(beats, _POLL_S)
