@@ -21,7 +21,7 @@ def test_the_first_op_is_named_and_the_state_before_it_saved(
 ) -> None:
     plan = write_small_plan(tmp_path, layout)
     start = ("train", plan, "--json", "--checkpoint", "saved")
-    job = Job(tmp_path, victim, "gelu", STEP, *start, "--steps", 50, ranks=ranks, module="tests.mpi.poisoned")
+    job = Job(tmp_path, "nan", victim, STEP, *start, "--steps", 50, ranks=ranks, module="tests.mpi.broken")
     ended = job.wait()
     assert ended.code == 6
     saved, told = ended.messages
