@@ -71,13 +71,18 @@ def watch(folder: Path, job: int, num_ranks: int, limits: Limits, *, quiet: bool
             # An interrupted rank may have a checkpoint to write; its guard ends it when that takes too long.
             if failed_s > _GRACE_S and not (failure is not None and failure.is_interruption):
                 kill_ranks(living, guards=failed_s > 3 * _GRACE_S)
-        elif cause := clock.find_fault(beats, limits):
+        elif (cause := clock.find_fault(beats, limits)) and not _has_finished(folder, job, cause[0]):
             accused = record_or_say(folder, *cause, job=job)  # and said, where the folder is full
             if accused and not quiet:
                 tell_once(folder)
         if not living and (len(beats) >= num_ranks or clock.idle_s > 10 * _GRACE_S):
             return
         clock.first_dead |= _sleep_until_a_death(beats, _POLL_S)
+
+
+def _has_finished(folder: Path, job: int, rank: int) -> bool:
+    """Whether a rank says that it has ended: it may have said so after the look that found its process gone."""
+    return any(beat.rank == rank and beat.state is RankState.DONE for beat in read_heartbeats(folder, job))
 
 
 class _Clocks:

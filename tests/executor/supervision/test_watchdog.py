@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import pytest
 
 from executor.supervision.failure import read_failure, write_actors
 from executor.supervision.heartbeat import (
+    Beat,
     Heartbeat,
     Process,
     RankState,
@@ -276,6 +277,26 @@ def test_the_watcher_blames_the_right_rank_and_ends_the_rest(tmp_path: Path, fau
         assert words[fault] in failure.reason
         assert (failure.actor, failure.exit_code) == ("actor 0", 6)
         assert [process.wait(5) for process in (guard0, guard1, rank0, rank1)] == [-signal.SIGKILL] * 4
+
+
+def test_a_rank_that_ends_well_while_it_is_looked_at_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last word is written after the beats are read, and its process is gone before it is looked for."""
+    with sleepers(1) as (guard,):
+        heartbeat = start_heartbeat(tmp_path, 0, identify(guard.pid), identify(guard.pid))
+        heartbeat.beat(0, 0)
+
+        def read_then_end(folder: Path, job: int | None = None) -> Sequence[Beat]:
+            beats = read_heartbeats(folder, job)
+            heartbeat.finish()
+            guard.kill()
+            guard.wait()
+            return beats
+
+        monkeypatch.setattr("executor.supervision.watchdog.read_heartbeats", read_then_end)
+        watch(tmp_path, JOB, 1, Limits(), quiet=True)
+    assert read_failure(tmp_path) is None
 
 
 def test_a_watcher_whose_job_is_gone_ends(tmp_path: Path) -> None:
