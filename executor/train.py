@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from executor.checkpoint import Checkpoint, Reader, TensorPart
 from executor.data.synthetic import BatchLoader
 from executor.data.text import Corpus
+from executor.runtime.finiteness import NonFinite, is_finite
 from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.transport.base import Transport
@@ -38,7 +39,8 @@ from strategy.sbp.tensor import Box, is_empty
 class StepReport:
     """What the host learns of one step. `loss` is the mean over the tokens of the global batch.
 
-    A step is skipped if its gradients are not all finite and the training says so; loss and norm may then be none.
+    A step whose gradients are not all finite changes nothing; it is *skipped*, and the training goes on, if the
+    training says so. Loss and norm may then be no numbers.
     """
 
     step: int
@@ -47,6 +49,11 @@ class StepReport:
     skipped: bool
     step_time_s: float
     tokens_per_s: float
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and norm are numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 def program_of(plan: Plan) -> Program:
@@ -66,6 +73,8 @@ class Trainer:
         checkpoint: where to go on from; else the training starts anew.
         weights: parameters to start with, by name; what they lack starts as the graph says.
         on_act: called before each act, with (actor, number).
+        on_wait: called when nothing has happened on this rank for a second, with what it waits for.
+        stall_s: seconds after which that is a failure.
         record: whether to keep a record per act.
 
     Raises:
@@ -83,6 +92,8 @@ class Trainer:
         checkpoint: Checkpoint | None = None,
         weights: Mapping[str, NDArray[Any]] | None = None,
         on_act: Callable[[int, int], None] | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        stall_s: float = 60.0,
         record: bool = False,
     ) -> None:
         self.plan = plan
@@ -106,9 +117,11 @@ class Trainer:
             REGISTRY,
             BatchLoader(plan.model.batch, shapes, corpus, seed=plan.training.seed, num_micro_batches=count),
             reports=(REPORT,) if self.reports else (),
-            hooks=Hooks(on_act=on_act, on_step=self._on_step),
+            hooks=Hooks(on_act=on_act, on_step=self._on_step, on_wait=on_wait),
             first_step=self.step,
+            stall_s=stall_s,
             record=record,
+            hold_updates=not plan.training.skips,
         )
         reader = None if checkpoint is None else Reader(checkpoint)
         for value, box in self._variables():
@@ -131,6 +144,24 @@ class Trainer:
         loss_sum, tokens, norm = (float(x) for x in self._report)
         skipped = self.plan.training.skips and not math.isfinite(norm)
         return StepReport(self.step, loss_sum / tokens, norm, skipped, elapsed, self.plan.tokens_per_step / elapsed)
+
+    def is_broken(self, report: StepReport | None) -> bool:
+        """Whether this rank knows of numbers in the last step that are not finite, and the training does not skip."""
+        if self.plan.training.skips:
+            return False
+        return self.worker.held_updates or (report is not None and not report.is_finite)
+
+    def state_is_finite(self) -> bool:
+        """Whether all that this rank would save is."""
+        return all(is_finite(self.worker.read(value.name)) for value, _ in self._variables())
+
+    def find_non_finite(self) -> NonFinite | None:
+        """Run the last step again, with the state that it left: the first act of this rank whose output is not finite.
+
+        All ranks call it.
+        """
+        self.worker.count_from(self.step - 1)
+        return self.worker.find_non_finite()
 
     def owned_pieces(self) -> list[TensorPart]:
         """The parts of the state that this rank writes to a checkpoint: of several replicas, the lowest rank's."""

@@ -33,15 +33,16 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
     from executor.runtime.transport.base import lanes_of
     from executor.runtime.transport.mpi import MpiTransport
     from executor.supervision.environment import run_folder
+    from executor.supervision.failure import write_actors
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
-    from executor.supervision.watchdog import write_actors
     from executor.train import StepReport, Trainer, check_world, program_of
     from experiments.console import say
     from experiments.ranks import agree, gather, gather_timeline, world
+    from strategy.base.errors import RunError
     from strategy.plan.plan import read_plan
     from strategy.program.timeline import write_json, write_timeline
 
-    comm = world()
+    comm = world("blocks")
     folder = run_folder()
     heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
     corpus = standard_library()
@@ -63,6 +64,8 @@ def time_plans(paths: Sequence[Path], *, blocks: int, steps: int, out: Path) -> 
             for _ in range(steps):
                 report = trainer.run()
                 if report is not None:
+                    if trainer.is_broken(report):
+                        raise RunError(f"{paths[index]}: the loss or a gradient of step {report.step} is not finite")
                     reports[index].append(report)
             if comm.rank == 0:
                 say(f"block {block + 1}/{blocks}: {paths[index].stem}")

@@ -30,7 +30,7 @@ def profile_ranks(out: Path, *, json: bool) -> int:
         InputError: the calibration cannot be written there; said before anything is measured.
     """
     check_output_path(out, "--out")
-    comm = world()
+    comm = world("profile")
     cluster = _cluster_of(broadcast(comm, asdict(local_cluster(comm.size)) if comm.rank == 0 else None))
     collectives = collective_samples(cluster, comm.size)
     transport = MpiTransport(comm, collective_lanes(collectives, comm.size))

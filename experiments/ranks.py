@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from executor.runtime.measured import measured_timeline
-from executor.runtime.transport.mpi import load_mpi
+from executor.runtime.transport.mpi import open_world
 from executor.runtime.worker import Record, Worker
 from experiments.version import VERSION
 from strategy.base.errors import PlanError
@@ -26,13 +27,15 @@ _NAMED = 4
 """Ranks that a message names at most."""
 
 
-def world() -> MPI.Intracomm:
-    """All ranks of the job.
+def world(verb: str) -> MPI.Intracomm:
+    """All ranks of the job, which do the same.
 
     Raises:
         EnvironmentLacks: no MPI library can be loaded.
+        PlanError: some ranks were started with another verb, or by another version.
     """
-    comm: MPI.Intracomm = load_mpi().COMM_WORLD
+    comm = open_world()
+    agree(comm, verb=verb)
     return comm
 
 
@@ -66,15 +69,28 @@ def mean(comm: MPI.Intracomm, figure: float) -> float:
     return float(total[0]) / comm.size
 
 
+def highest(comm: MPI.Intracomm, figures: Sequence[int]) -> list[int]:
+    """The highest of all ranks' figures, place by place, on all ranks."""
+    from mpi4py import MPI
+
+    found = np.empty(len(figures), np.int64)
+    _await(comm.Iallreduce(np.array(figures, np.int64), found, MPI.MAX))
+    return [int(figure) for figure in found]
+
+
 def barrier(comm: MPI.Intracomm) -> None:
     """Wait until every rank is here."""
     _await(comm.Ibarrier())
 
 
 def _await(request: MPI.Request) -> None:
-    """Wait asleep: a library's blocking call keeps a core busy, which the rank that is waited for may need."""
+    """Give way, then sleep: a library's blocking call keeps a core busy, which the rank that is waited for may need."""
+    begin_s = time.perf_counter()
     while not request.Test():
-        time.sleep(_NAP_S)
+        if time.perf_counter() - begin_s < _NAP_S:
+            os.sched_yield()
+        else:
+            time.sleep(_NAP_S)
 
 
 def agree(comm: MPI.Intracomm, **mine: object) -> None:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
+import signal
+from contextlib import nullcontext
 from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING
 
-from executor.checkpoint import Checkpoint, latest, save
+from executor.checkpoint import Checkpoint, latest
 from executor.checkpoint.manifest import MANIFEST
-from executor.data.text import Corpus, read_corpus, standard_library
+from executor.data.text import read_corpus, standard_library
 from executor.runtime.kernels.base import open_kernels
 from executor.runtime.transport.base import lanes_of
 from executor.runtime.transport.mpi import MpiTransport
 from executor.supervision.environment import run_folder
+from executor.supervision.failure import write_actors
 from executor.supervision.heartbeat import Heartbeat, heartbeat_path
-from executor.supervision.watchdog import write_actors
-from executor.train import StepReport, Trainer, check_world, checkpoint_meta, program_of, reads_text
+from executor.supervision.watchdog import Limits
+from executor.train import StepReport, Trainer, check_world, program_of, reads_text
 from experiments.console import emit, say
-from experiments.ranks import agree, all_ok, barrier, broadcast, gather, gather_timeline, world
+from experiments.non_finite import stop_at_non_finite
+from experiments.ranks import agree, barrier, broadcast, gather, gather_timeline, highest, world
+from experiments.saving import Saves, locked, save_at_last, try_to_save
 from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
+from strategy.base.interruption import Interruption, put_off
 from strategy.cost.calibrate import write_measurements
 from strategy.models.pretrained import open_pretrained
 from strategy.models.tensor_files import Pretrained, files_of
@@ -39,13 +45,15 @@ if TYPE_CHECKING:
 
 RECORDED_STEPS = 30
 """Steps whose acts are recorded; a longer run would fill the memory with records."""
+ALONE_S = Limits().stall_s + 5.0
+"""After so long without progress a rank speaks for itself: the watcher, who sees all ranks of a node, comes first."""
 WARM_UP_STEPS = 2
 """First steps, left out of the measured step time: pages and caches are cold."""
 
 
 def train(args: argparse.Namespace) -> int:
     """One rank of a training run; returns the exit code."""
-    comm = world()
+    comm = world("train")
     plan = read_plan(args.plan)
     check_world(plan, comm.size)
     agree(comm, **_same_on_all(args, plan))
@@ -74,22 +82,31 @@ def train(args: argparse.Namespace) -> int:
     if comm.rank == 0:
         write_actors(folder, program)
         run = RunStore(folder.parent).create("train", _inputs(args), name=folder.name)
-    barrier(comm)
-    heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
-    trainer = Trainer(
-        plan,
-        transport,
-        kernels,
-        corpus,
-        program=program,
-        checkpoint=checkpoint,
-        weights=weights,
-        on_act=heartbeat.beat,
-        record=True,
-    )
-    reports = _loop(args, comm, trainer, corpus)
-    _finish(args, comm, trainer, reports, run)
-    barrier(comm)
+    saves = None if args.checkpoint is None else Saves(args.checkpoint, args.checkpoint_every, args.keep)
+    with locked(comm, saves, None if checkpoint is None else checkpoint.folder):
+        heartbeat = Heartbeat(heartbeat_path(folder, comm.rank))
+        trainer = Trainer(
+            plan,
+            transport,
+            kernels,
+            corpus,
+            program=program,
+            checkpoint=checkpoint,
+            weights=weights,
+            on_act=heartbeat.beat,
+            on_wait=heartbeat.wait,
+            stall_s=ALONE_S,
+            record=True,
+        )
+        try:
+            reports = _loop(args, comm, trainer, heartbeat, saves)
+        except (KeyboardInterrupt, SystemExit):
+            if run is not None:
+                RunStore(folder.parent).finish(run, RunStatus.INTERRUPTED, {"steps": trainer.step})
+            raise
+        with heartbeat.saving():
+            _finish(args, comm, trainer, reports, run)
+            barrier(comm)
     transport.close()
     return 0
 
@@ -104,6 +121,7 @@ def _same_on_all(args: argparse.Namespace, plan: Plan) -> dict[str, object]:
         "steps": args.steps,
         "checkpoint": args.checkpoint,
         "checkpoint_every": args.checkpoint_every,
+        "keep": args.keep,
         "resume": args.resume,
     }
 
@@ -157,24 +175,45 @@ def _find_checkpoint(folder: Path | None, *, resume: bool) -> Checkpoint | None:
     return found
 
 
-def _loop(args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, corpus: Corpus) -> list[StepReport]:
-    """Step by step until the last, saving on the way; the reports, on ranks that have them."""
+def _loop(
+    args: argparse.Namespace, comm: MPI.Intracomm, trainer: Trainer, heartbeat: Heartbeat, saves: Saves | None
+) -> list[StepReport]:
+    """Step by step until the last, saving on the way; the reports, on ranks that have them.
+
+    Where there is somewhere to save, an interruption waits for the end of the step, which all ranks save.
+    """
     reports = []
     first = trainer.step
-    while trainer.step < args.steps:
-        report = trainer.run()
-        if trainer.step - first == RECORDED_STEPS:
-            trainer.worker.stop_recording()
-        if report is not None:
-            reports.append(report)
-            if comm.rank == 0:
-                _tell(report, json=args.json)
-        due = trainer.step % args.checkpoint_every == 0 or trainer.step == args.steps
-        if args.checkpoint is not None and due:
-            meta = {**checkpoint_meta(trainer.plan, corpus), "plan_hash": trainer.plan.plan_hash}
-            pieces = trainer.owned_pieces()
-            save(args.checkpoint, trainer.step, pieces, meta, rank=comm.rank, ranks=comm.size, all_ok=all_ok(comm))
+    with nullcontext(Interruption()) if saves is None else put_off() as interruption:
+        while trainer.step < args.steps:
+            report = trainer.run()
+            if trainer.step - first == RECORDED_STEPS:
+                trainer.worker.stop_recording()
+            if report is not None:
+                reports.append(report)
+                if comm.rank == 0:
+                    _tell(report, json=args.json)
+            broken, signum = highest(comm, (int(trainer.is_broken(report)), interruption.signum))
+            if broken:
+                stop_at_non_finite(comm, trainer, heartbeat, saves)
+            if saves is not None:
+                _save_if_due(args.steps, comm, saves, trainer, heartbeat, interrupted=bool(signum))
+            if signum:
+                raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
     return reports
+
+
+def _save_if_due(
+    steps: int, comm: MPI.Intracomm, saves: Saves, trainer: Trainer, heartbeat: Heartbeat, *, interrupted: bool
+) -> None:
+    if interrupted:
+        if try_to_save(comm, saves, trainer, heartbeat, then="there is no time for another try") and comm.rank == 0:
+            say(f"sbplan: stopped after step {trainer.step}, which is saved in {saves.folder}")
+    elif trainer.step == steps:
+        save_at_last(comm, saves, trainer, heartbeat)
+    elif trainer.step % saves.every == 0:
+        then = f"the training goes on, and saves next at step {min(trainer.step + saves.every, steps)}"
+        try_to_save(comm, saves, trainer, heartbeat, then=then)
 
 
 def _tell(report: StepReport, *, json: bool) -> None:

@@ -1,4 +1,4 @@
-"""A seeded part of campaigns on faults: `python -m tests.campaigns graph-mutants|folding`."""
+"""A seeded part of campaigns on faults: `python -m tests.campaigns graph-mutants|folding|faults|hangs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from strategy.graph.signature import _enumerate
 from strategy.space.classes import classify
 from strategy.space.layout_problem import layout_problem
-from tests.campaigns import folding, graph_mutants
+from tests.campaigns import faults, folding, graph_mutants, hangs
 from tests.support.small_plans import config_of
 
 
@@ -30,3 +30,18 @@ def test_alike_layers_are_enumerated_once_however_many_there_are(degrees: dict[s
     assert len(classify(many).of_ops) == len(classify(few).of_ops)
     assert [len(node.costs) for node in found.problem.nodes] == [len(node.costs) for node in known.problem.nodes]
     assert len(found.problem.edges) == len(known.problem.edges)
+
+
+@pytest.mark.mpi
+def test_no_random_program_hangs() -> None:
+    outcome = hangs.run(50, seed=500_000)
+    assert outcome.failures == []
+    assert outcome.unmet() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+def test_a_broken_rank_ends_its_job_in_time_and_is_named() -> None:
+    """Each way of breaking once; here other tests keep the cores busy, so that only limits of ten seconds are held."""
+    outcome = faults.run(4, seed=1)
+    assert [told for told in outcome.failures if ": took " not in told] == []

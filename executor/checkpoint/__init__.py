@@ -13,6 +13,17 @@ from __future__ import annotations
 
 from executor.checkpoint.manifest import Checkpoint, TensorPart
 from executor.checkpoint.reading import Reader, latest, load, open_checkpoint
-from executor.checkpoint.writing import AllOk, save
+from executor.checkpoint.writing import AllOk, UnsavedError, make_durable_folder, save
 
-__all__ = ["AllOk", "Checkpoint", "Reader", "TensorPart", "latest", "load", "open_checkpoint", "save"]
+__all__ = [
+    "AllOk",
+    "Checkpoint",
+    "Reader",
+    "TensorPart",
+    "UnsavedError",
+    "latest",
+    "load",
+    "make_durable_folder",
+    "open_checkpoint",
+    "save",
+]

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,14 @@ AllOk = Callable[[bool], bool]
 """Whether all ranks say true: a collective call, so also a barrier (`MPI.LAND` over the ranks)."""
 
 
+class UnsavedError(RunError):
+    """The checkpoint of a step could not be written; `own` says whether this is the rank that could not."""
+
+    def __init__(self, message: str, *, own: bool) -> None:
+        self.own = own
+        super().__init__(message)
+
+
 class _Part(msgspec.Struct, frozen=True):
     """What one rank wrote; rank 0 puts the parts together."""
 
@@ -48,6 +57,7 @@ def save(
     rank: int = 0,
     ranks: int = 1,
     all_ok: AllOk = lambda ok: ok,
+    keep: int | None = None,
 ) -> Path:
     """Save what all ranks own as the checkpoint of `step`; every rank calls it.
 
@@ -59,12 +69,13 @@ def save(
         rank: of the caller.
         ranks: how many write.
         all_ok: agreement between the ranks.
+        keep: remove older checkpoints, so that no more than so many are left; by default all stay.
 
     Returns:
         The folder of the new checkpoint.
 
     Raises:
-        RunError: a rank could not write (on all ranks). Earlier checkpoints are as they were.
+        UnsavedError: a rank could not write (on all ranks). Earlier checkpoints are as they were.
         InputError: the pieces do not tile the tensors.
     """
     staging = folder / f"step-{step:08d}.tmp"
@@ -73,6 +84,7 @@ def save(
         (lambda: _start_staging(staging)) if rank == 0 else _nothing,
         lambda: _write_part(staging, rank, pieces),
         (lambda: _finish_staging(staging, final, step, ranks, meta)) if rank == 0 else _nothing,
+        (lambda: _prune(folder, keep)) if rank == 0 and keep is not None else _nothing,
     )
     for stage in stages:
         failure = _failure_of(stage)
@@ -84,7 +96,8 @@ def save(
             reason = (
                 f"{failure.strerror or failure}" if isinstance(failure, OSError) else str(failure or "another rank")
             )
-            raise RunError(f"checkpoint of step {step} was not saved in {folder}: {reason}; earlier ones are untouched")
+            message = f"checkpoint of step {step} was not saved in {folder}: {reason}; earlier ones are untouched"
+            raise UnsavedError(message, own=failure is not None)
     return final
 
 
@@ -109,8 +122,34 @@ def _free_name(folder: Path, step: int) -> Path:
     return folder / (f"step-{step:08d}.{max(taken) + 1}" if taken else f"step-{step:08d}")
 
 
+def make_durable_folder(folder: Path) -> None:
+    """Make a folder, and those above it, so that a power cut does not take them away.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    if not folder.is_dir():
+        make_durable_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest checkpoints, and what an earlier removal, or a save that was killed, has left.
+
+    A checkpoint loses its name first, so that what has one is whole. What cannot be removed is tried again next time.
+    """
+    whole = sorted((name, path) for path in folder.glob("step-*") if (name := parse_name(path.name)) is not None)
+    for _, path in whole[:-keep]:
+        with suppress(OSError):
+            path.rename(path.with_name(f"{path.name}.tmp"))
+    for left in folder.glob("step-*.tmp"):
+        if parse_name(left.name.removesuffix(".tmp")) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _start_staging(staging: Path) -> None:
-    staging.parent.mkdir(parents=True, exist_ok=True)
+    make_durable_folder(staging.parent)
     if staging.exists():
         shutil.rmtree(staging)
     staging.mkdir()

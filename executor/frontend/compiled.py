@@ -8,6 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from executor.frontend.agreement import agree_on, agree_on_parts, digest_of, sharers_of
 from executor.frontend.global_tensor import GlobalTensor
 from executor.frontend.traced import TracedGraph, mapped
 from executor.frontend.world import World
@@ -25,6 +26,7 @@ from strategy.program.program import LoadTask, Program
 from strategy.program.protocol import admit
 from strategy.sbp.placement import Placement
 from strategy.sbp.sbp import local_box
+from strategy.sbp.tensor import Box
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class Compiled:
     worker: Worker | None = None
     inputs: dict[str, NDArray[Any]] = field(default_factory=dict)
     told: dict[str, NDArray[Any]] = field(default_factory=dict)
+    reads: Mapping[str, Mapping[int, Box]] = field(default_factory=dict)
 
     def start(self, held: Mapping[str, GlobalTensor]) -> None:
         """Lower, admit, and make this rank's worker, its state in the memory of `held` where that has it."""
@@ -44,6 +47,8 @@ class Compiled:
         cost = world.converter(*self.layout.stages.placements).cost
         program = _numbered(world, lower(graph, self.layout, self.traced.pipeline, cost))
         admit(program)
+        agree_on(world, "run", {"program": digest_of(program)})
+        self.reads = _read_boxes(program)
         for number, lane in sorted(lanes_of(program).items()):
             if world.rank in lane.group:
                 world.transport.open(number, lane)
@@ -89,6 +94,26 @@ class Compiled:
             self.worker.run(steps=1)
         return mapped(self.traced.outputs, self._output)
 
+    def agree_on_inputs(self, what: str, wholes: Sequence[NDArray[Any]]) -> None:
+        """See that ranks that read the same part of an input are given the same.
+
+        Raises:
+            RunError: they are not; names input and ranks.
+        """
+        boxes = {name: self.reads.get(name, {}).get(self.world.rank) for name in self.traced.inputs}
+        parts = {
+            name: None if box is None else self._pieces(name, whole, box)
+            for (name, box), whole in zip(boxes.items(), wholes, strict=True)
+        }
+        agree_on_parts(self.world, what, parts, {name: sharers_of(found) for name, found in self.reads.items()})
+
+    def _pieces(self, name: str, whole: NDArray[Any], box: Box) -> NDArray[Any]:
+        """What this rank reads of an input in a whole step, micro-batch by micro-batch."""
+        rows = self.traced.graph.values[name].spec.shape[0] if whole.ndim else 1
+        count = self.traced.num_micro_batches
+        cut = tuple(slice(begin, end) for begin, end in box)
+        return whole[cut] if count == 1 else whole.reshape(count, rows, *whole.shape[1:])[(slice(None), *cut)]
+
     def _output(self, tensor: Tensor) -> GlobalTensor:
         name = self.traced.step_values[tensor.name]
         home = present(self._home(name), f"the op that computes {name}")
@@ -117,6 +142,17 @@ class Compiled:
                 first = number % self.traced.num_micro_batches * rows
                 whole = whole[first : first + rows]
             array[...] = whole[tuple(slice(begin, end) for begin, end in box)]
+
+
+def _read_boxes(program: Program) -> dict[str, dict[int, Box]]:
+    """Input -> rank -> the part of each micro-batch that the rank loads, as far as it loads any."""
+    found: dict[str, dict[int, Box]] = {}
+    for actor in program.actors:
+        if isinstance(actor.task, LoadTask):
+            for name, box in zip(actor.task.inputs, actor.task.boxes, strict=True):
+                if name not in actor.task.absent:
+                    found.setdefault(name, {})[actor.rank] = box
+    return found
 
 
 def _numbered(world: World, program: Program) -> Program:

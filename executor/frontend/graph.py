@@ -27,11 +27,13 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.frontend.agreement import agree_on, digest_of
 from executor.frontend.calls import DeferredCall
 from executor.frontend.compiled import Compiled
 from executor.frontend.global_tensor import GlobalTensor, Layouts
@@ -141,6 +143,7 @@ class Graph(Module):
         if len(self._under_way) == self._output_buffers:
             self._under_way.popleft().wait()
         step, compiled = self._steps, self._compiled[specs]
+        compiled.agree_on_inputs(f"call {self._steps + 1} of {type(self).__name__}", wholes)
         self._steps += 1
         call = world.calls.begin(f"call {self._steps} of {type(self).__name__}", lambda: compiled.run(wholes, step))
         self._under_way.append(call)
@@ -166,6 +169,8 @@ class Graph(Module):
             problems += wishes.problems(partial, tracer.pins, tracer.places, incomplete=True)
             raise GraphError([*error.problems, *map(str, problems)]) from error
         report([*problems, *wishes.problems(traced.graph, traced.pins, traced.places)], where="graph")
+        agree_on(world, f"compile {type(self).__name__}", self._facts())
+        agree_on(world, f"compile {type(self).__name__}", {"computation": digest_of(traced.graph)})
         parameters = {name: parameter for name, parameter in reversed(list(self.parameters()))}
         held = {name: world.state[parameter] for name, parameter in parameters.items() if parameter in world.state}
         held.update(self._own)
@@ -177,6 +182,19 @@ class Graph(Module):
             else:
                 self._own[name] = tensor
         return compiled
+
+    def _facts(self) -> dict[str, str]:
+        """What the program follows from, where this rank got it from its own code."""
+        training = {} if self._training is None else asdict(self._training)
+        return {
+            "placement": str(self._where),
+            "dtype": str(self._dtype),
+            "seed": str(self._seed),
+            "output buffers": str(self._output_buffers),
+            **{f"training's {name}": repr(value) for name, value in training.items()},
+            "layouts": ", ".join(f"{name} {layout}" for name, layout in sorted(self._layouts.items())),
+            "stages": ", ".join(f"{name} {stage}" for name, stage in sorted(self._stages.items())),
+        }
 
     def _input_names(self, count: int) -> list[str]:
         """As `build` calls its arguments."""

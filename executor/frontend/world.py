@@ -76,19 +76,26 @@ class World:
         self.operations += 1
         if self.size == 1:
             return
-        everyone = tuple(range(self.size))
-        records = [np.zeros(_RECORD, np.uint8) for _ in everyone]
-        records[self.rank][:] = _record(operation)
-        number = self.lane(everyone)
-        request = self.transport.all_gather(everyone, number, records[self.rank], records)
-        wait(request, self.transport, timeout_s=self.timeout_s)
-        told = [record.tobytes().rstrip(b"\0").decode("utf-8", "replace") for record in records]
+        told = [record.rstrip(b"\0").decode("utf-8", "replace") for record in self.gather(_record(operation))]
         if len(set(told)) > 1:
             by_text: dict[str, list[int]] = {}
             for rank, text in enumerate(told):
                 by_text.setdefault(text, []).append(rank)
             lines = "".join(f"\n  rank {', '.join(map(str, ranks))}: {text}" for text, ranks in by_text.items())
             raise RunError(f"operation {self.operations}: the ranks do not do the same{lines}")
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """What every rank gives, by rank; all give as much.
+
+        Raises:
+            TransportError: a rank does not come, or gives more or less.
+        """
+        everyone = tuple(range(self.size))
+        records = [np.zeros(len(mine), np.uint8) for _ in everyone]
+        records[self.rank][:] = np.frombuffer(mine, np.uint8)
+        request = self.transport.all_gather(everyone, self.lane(everyone), records[self.rank], records)
+        wait(request, self.transport, timeout_s=self.timeout_s)
+        return [record.tobytes() for record in records]
 
     def lane(self, group: Group) -> int:
         """The number of the collectives of a group that this rank belongs to."""
@@ -152,24 +159,26 @@ def use_world(world: World) -> Iterator[World]:
 
 
 def _open() -> World:
+    from executor.supervision.abort import abort_on_exception
     from executor.supervision.environment import find_rank
 
     if find_rank() is None:
         from executor.runtime.transport.loopback import LoopbackHub
 
         return World(LoopbackHub(1, {}).transport(0))
-    from executor.runtime.transport.mpi import MpiTransport, load_mpi
+    from executor.runtime.transport.mpi import MpiTransport, load_mpi, open_world
 
-    mpi = load_mpi()
+    mpi, comm = load_mpi(), open_world()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise EnvironmentLacks("this MPI library serves one thread, and calls of graphs run in a second one")
-    return World(MpiTransport(mpi.COMM_WORLD, {}))
+    abort_on_exception(comm.rank)
+    return World(MpiTransport(comm, {}))
 
 
-def _record(operation: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _record(operation: str) -> bytes:
     """The text of an operation, of one length; what is too long ends in a digest of all of it."""
     raw = operation.encode()
     if len(raw) > _RECORD:
         digest = hashlib.sha256(raw).hexdigest()[:16].encode()
         raw = raw[: _RECORD - len(digest) - 5] + b" ... " + digest
-    return np.frombuffer(raw.ljust(_RECORD, b"\0"), np.uint8)
+    return raw.ljust(_RECORD, b"\0")

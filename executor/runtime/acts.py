@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from executor.runtime.collectives import prepare
+from executor.runtime.finiteness import HeldUpdates
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Requests, Start
 from executor.runtime.registers import Registers
-from executor.runtime.transport.base import Group, HostArray, PendingTransfer, Transport
+from executor.runtime.transport.base import Group, HostArray, Parcel, PendingTransfer, Transport
 from strategy.base.errors import PlanError
-from strategy.graph.graph import Graph
+from strategy.graph.graph import Graph, Phase
 from strategy.graph.ops.base import Array, Call, OpDef, Workspace
 from strategy.graph.ops.traits import Movement
 from strategy.program.program import Actor, BoxingTask, LoadTask, OpTask, Program, TransferTask
@@ -47,6 +48,8 @@ class ActBinder:
         kernels: Kernels,
         registry: Mapping[str, OpDef],
         load: Load,
+        *,
+        hold_updates: bool = False,
     ) -> None:
         self._program = program
         self._graph = graph
@@ -56,6 +59,7 @@ class ActBinder:
         self._kernels = kernels
         self._registry = registry
         self._load = load
+        self.updates = HeldUpdates() if hold_updates and kernels.host else None
         self._members = rendezvous_members(program)
         self._workspaces = [Workspace(kernels.xp) for _ in program.actors]
         self._staging = [Workspace(np) for _ in program.actors]
@@ -111,6 +115,8 @@ class ActBinder:
             call.first_of_piece = number % acts_per_piece == 0
             kernel(definition, call)
 
+        if self.updates is not None and op.phase is Phase.UPDATE and op.updates:
+            return self.updates.unless_held(act, call)
         return act
 
     @staticmethod
@@ -172,8 +178,8 @@ class ActBinder:
         """Members without a task meet by one byte from each to each."""
         group: Group = tuple(self._program.actors[member].rank for member in self._members[rendezvous])
         me = group.index(self._rank)
-        send = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
-        receive = tuple(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        send = Parcel(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
+        receive = Parcel(None if i == me else np.zeros(1, np.uint8) for i in range(len(group)))
         exchange = self._transport.exchange
         return lambda number: _one(exchange(group, rendezvous, send, receive))
 

@@ -34,7 +34,7 @@ from executor.runtime.hierarchical import TWO_LEVELS
 from executor.runtime.neutral import neutral_element
 from executor.runtime.pieces import Copies, Cuts, Part, Requests, Start, combine, cut, piece_of, terms_of
 from executor.runtime.ragged import prepare_rows
-from executor.runtime.transport.base import HostArray, Transport
+from executor.runtime.transport.base import HostArray, Parcel, Transport
 from strategy.base.errors import InternalError, present
 from strategy.comm.rank_parts import incoming, outgoing
 from strategy.graph.ops.base import Workspace
@@ -112,14 +112,15 @@ def _all_reduce(part: Part) -> Start:
     """Exchange balanced flat pieces, combine the own one in rank order, gather the sums."""
     source, target = part.source.reshape(-1), part.target.reshape(-1)
     pieces = [slice(begin, end) for begin, end in balanced_split(0, source.size, len(part.task.group))]
-    send = part.others([source[piece] for piece in pieces])
+    send = Parcel(part.others([source[piece] for piece in pieces]))
     terms = terms_of(part, source[pieces[part.me]], range(len(pieces)))
     sums = [target[piece] for piece in pieces]
+    gathered = Parcel(sums)
 
     def act() -> Requests:
         yield part.exchange(send, terms[0])
         combine(terms[1], sums[part.me], part.task.reduce)
-        yield part.all_gather(sums[part.me], sums)
+        yield part.all_gather(sums[part.me], gathered)
 
     return act
 
@@ -194,7 +195,7 @@ def _transfer(
     leaving = [m for m in task.messages if m.source == rank and m.target != rank]
     coming = [m for m in task.messages if m.target == rank and m.source != rank]
     staying = [m.box for m in task.messages if m.source == m.target == rank]
-    nothing = Cuts((), [])
+    nothing = Cuts(Parcel(), [])
     send, receive = nothing, nothing
     if source is not None:
         send = cut(source, task.source_boxes[rank], [m.box for m in leaving], scratch, "send")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from executor.runtime.transport.base import HostArray, PendingTransfer, Transport
+from executor.runtime.transport.base import HostArray, Parcel, PendingTransfer, Transport
 from strategy.graph.ops.base import Workspace
 from strategy.program.program import BoxingTask
 from strategy.sbp.sbp import Reduce
@@ -34,7 +34,7 @@ class Cuts:
     piece. `copies` are (cut, scratch) pairs.
     """
 
-    flat: tuple[HostArray | None, ...]
+    flat: Parcel
     copies: Copies
 
     def pack(self) -> None:
@@ -65,7 +65,7 @@ def cut(array: HostArray, frame: Box, pieces: Sequence[Box | None], scratch: Wor
             copies.append((view, scratch.get(f"{name}.{index}", view.shape, view.dtype)))
             view = copies[-1][1]
         flat.append(view)
-    return Cuts(tuple(flat), copies)
+    return Cuts(Parcel(flat), copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class Part:
         """`pieces`, with nothing for this rank itself."""
         return [None if index == self.me else piece for index, piece in enumerate(pieces)]
 
-    def spread(self, positions: Sequence[int], arrays: Sequence[HostArray]) -> tuple[HostArray | None, ...]:
+    def spread(self, positions: Sequence[int], arrays: Sequence[HostArray]) -> Parcel:
         """One array per rank of the group: those given at their positions, nothing for others and for this rank."""
         placed = dict(zip(positions, arrays, strict=True))
-        return tuple(None if index == self.me else placed.get(index) for index in range(len(self.task.group)))
+        return Parcel(None if index == self.me else placed.get(index) for index in range(len(self.task.group)))
 
     def exchange(self, send: Sequence[HostArray | None], receive: Sequence[HostArray | None]) -> PendingTransfer:
         """One array to, and one from, each of the group; None is nothing."""
@@ -110,7 +110,7 @@ class Part:
 
 def terms_of(
     part: Part, own: HostArray, positions: Sequence[int], name: str = "term"
-) -> tuple[tuple[HostArray | None, ...], list[HostArray]]:
+) -> tuple[Parcel, list[HostArray]]:
     """Where the terms of the own piece from other positions of the group arrive, and all the terms in their order."""
     terms = [own if i == part.me else part.scratch.get(f"{name}.{i}", own.shape, own.dtype) for i in positions]
     return part.spread(positions, terms), terms

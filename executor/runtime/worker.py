@@ -14,6 +14,7 @@ from time import perf_counter_ns, sleep
 import numpy as np
 
 from executor.runtime.acts import ActBinder, Load, Run, host_piece, memory
+from executor.runtime.finiteness import FinitenessProbe, NonFinite
 from executor.runtime.kernels.base import Kernels
 from executor.runtime.pieces import Requests
 from executor.runtime.registers import Registers
@@ -43,11 +44,13 @@ class Hooks:
     Attributes:
         on_act: before each act, with (actor, number since the start of the training): a heartbeat.
         on_step: after the last act of a step on this rank, with (step, reports).
+        on_wait: when nothing has happened on this rank for a second, with what it waits for.
         delay: seconds to sleep before an act; tests shuffle timing with it.
     """
 
     on_act: Callable[[int, int], None] | None = None
     on_step: Callable[[int, Reports], None] | None = None
+    on_wait: Callable[[str], None] | None = None
     delay: Callable[[int, int], float] | None = None
 
 
@@ -60,6 +63,10 @@ class _Flight:
     start_ns: int
     requests: Requests
     request: PendingTransfer | None = None
+
+
+_LONG_NS = 1_000_000_000
+"""A rank for which nothing has happened for so long says that it waits."""
 
 
 class Worker:
@@ -79,6 +86,7 @@ class Worker:
         shared: arrays of state registers that another worker of this rank has too, by name (see `Registers`).
         stall_s: raise when nothing has happened on this rank for so long.
         record: whether to keep a record per act, in the order of their ends.
+        hold_updates: leave out the updates of a step whose gradients are not finite (see `finiteness`); on the host.
     """
 
     def __init__(
@@ -97,6 +105,7 @@ class Worker:
         shared: Mapping[str, Array] | None = None,
         stall_s: float = 60.0,
         record: bool = True,
+        hold_updates: bool = False,
     ) -> None:
         self.program = program
         self.rank = rank
@@ -109,7 +118,10 @@ class Worker:
         self._stall_ns = int(stall_s * 1e9)
         self._record = record
         self._protocol = Protocol(program, steps=0, ranks=[rank])
-        self._acts = ActBinder(program, graph, rank, self.registers, transport, kernels, registry, load)
+        self._acts = ActBinder(
+            program, graph, rank, self.registers, transport, kernels, registry, load, hold_updates=hold_updates
+        )
+        self._probe: FinitenessProbe | None = None
         self._runs: list[dict[tuple[int, ...], Run]] = [{} for _ in program.actors]
         self._acts_per_step = [actor.acts_per_step for actor in program.actors]
         self._first_act = [first_step * acts for acts in self._acts_per_step]
@@ -133,6 +145,8 @@ class Worker:
         first = self._protocol.steps
         self._protocol.extend(steps)
         self._left.update((step, self._acts_in_step) for step in range(first, first + steps))
+        if self._acts.updates is not None:
+            self._acts.updates.held = False
         self._look(self._protocol.streams, perf_counter_ns())
         try:
             # What is not finite is the graph's business: its verdict on the step, and the loss that it reports.
@@ -146,6 +160,18 @@ class Worker:
     def count_from(self, step: int) -> None:
         """Count the acts to come as those of training step `step` and the following; between calls of `run`."""
         self._first_act = [(step - self._protocol.steps) * acts for acts in self._acts_per_step]
+
+    @property
+    def held_updates(self) -> bool:
+        """Whether the updates of the last `run` were left out."""
+        return self._acts.updates is not None and self._acts.updates.held
+
+    def find_non_finite(self) -> NonFinite | None:
+        """Run one more step; the first act of it on this rank that writes what is not finite."""
+        self._probe = FinitenessProbe(self.program, self.registers)
+        self.run(steps=1)
+        found, self._probe = self._probe.found, None
+        return found
 
     def stop_recording(self) -> None:
         """Keep the records so far and no more: a long run would fill the memory with them."""
@@ -183,7 +209,7 @@ class Worker:
 
     def _drive(self) -> None:
         protocol, order, heads = self._protocol, self._order, self._heads
-        idle_since_ns = 0
+        idle_since_ns, told = 0, False
         while protocol.remaining:
             moved = bool(self._flights) and self._poll()
             for stream in order:
@@ -192,13 +218,17 @@ class Worker:
                     moved = True
                     break
             if moved:
-                idle_since_ns = 0
+                idle_since_ns, told = 0, False
                 continue
             now_ns = perf_counter_ns()
             idle_since_ns = idle_since_ns or now_ns
             self.transport.pause(now_ns - idle_since_ns)
             if now_ns - idle_since_ns >= self._stall_ns:
                 raise self._stalled(now_ns - idle_since_ns)
+            if now_ns - idle_since_ns >= _LONG_NS and not told:
+                told = True
+                if self._hooks.on_wait is not None:
+                    self._hooks.on_wait(self._wants()[2])
 
     def _begin(self, stream: int) -> None:
         """Issue the act at the head of a stream and run it, or start its movements."""
@@ -253,6 +283,8 @@ class Worker:
         if self._record:
             row = (actor, act.stream, number, act.read_blocks, act.write_blocks, ready_ns, start_ns, end_ns)
             self.records.append(row)
+        if self._probe is not None:
+            self._probe(act)
         step = number // self._acts_per_step[actor]
         if actor in self._reported:
             self._report(step, act)
@@ -285,7 +317,11 @@ class Worker:
 
     def _stalled(self, waited_ns: int) -> RankFault:
         """What nothing has come of for so long."""
-        waited = f"nothing happened for {waited_ns / 1e9:.1f} s"
+        actor, number, wants = self._wants()
+        return self._fault(actor, number, f"nothing happened for {waited_ns / 1e9:.1f} s: {wants}")
+
+    def _wants(self) -> tuple[int, int, str]:
+        """The act that this rank waits for, actor and number, and what that lacks."""
         waits = [
             f"{self.program.actors[flight.act.actor].name} waits for {flight.request.describe()}"
             for flight in self._flights
@@ -293,12 +329,12 @@ class Worker:
         ]
         if waits:
             oldest = min(self._flights, key=lambda flight: flight.start_ns).act
-            return self._fault(oldest.actor, oldest.number, f"{waited}: {'; '.join(waits)}")
+            return oldest.actor, oldest.number, "; ".join(waits)
         protocol = self._protocol
         actor = next(a for s in protocol.streams for a in self.program.streams[s].sequence if protocol.unfinished(a))
         reasons = [f"{why}, of {self.program.actors[other].name}" for other, why in protocol.waits_for(actor)]
         wants = "; ".join(reasons) or "needs a piece that no actor writes"
-        return self._fault(actor, protocol.issued[actor], f"{waited}: {wants}; was the program admitted?")
+        return actor, protocol.issued[actor], f"{wants}; was the program admitted?"
 
     def _fault(self, actor: int, number: int, reason: str) -> RankFault:
         step = (self._first_act[actor] + number) // self._acts_per_step[actor] + 1

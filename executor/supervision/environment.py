@@ -143,7 +143,9 @@ def job_of_this_process() -> int:
     """
     if find_rank() is None:
         return _number_of([os.uname().nodename, *_who(os.getpid())])
-    names = ("PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID")
+    # Slurm's job is one job of ours only where its own launcher made the ranks: a batch script may call mpiexec twice.
+    by_slurm = "MPI_LOCALRANKID" not in os.environ
+    names = ("PMIX_NAMESPACE", *(("SLURM_JOB_ID", "SLURM_STEP_ID") if by_slurm else ()))
     words = [os.environ[name] for name in names if name in os.environ]
     return _number_of([os.uname().nodename, *(words or _who(os.getppid()))])
 

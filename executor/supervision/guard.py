@@ -3,7 +3,7 @@
 An mpiexec that sees a process of its own killed prints a banner on stdout, where scripts expect JSON, and ends
 the job without saying where the rank was. So what it starts is a thin process that forks the rank before NumPy
 and MPI are loaded, waits for it, tells how it ended, and ends by itself. The first guard of a node also starts
-the watcher.
+the watcher, and another one if that is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,22 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from executor.supervision.heartbeat import Heartbeat, heartbeat_path, identify
-from executor.supervision.watchdog import (
-    Limits,
-    await_relay,
-    ensure_told,
-    read_failure,
-    record_or_say,
-    tell_once,
-    watch,
-)
-from strategy.base.errors import RunError
+from executor.supervision.failure import await_relay, ensure_told, read_failure, record_or_say, tell_once
+from executor.supervision.heartbeat import Heartbeat, RankState, heartbeat_path, identify, read_heartbeat
+from executor.supervision.watchdog import Limits, watch
+from strategy.base.errors import RunError, present
+from strategy.base.interruption import INTERRUPTS
 
 _SET_DEATH_SIGNAL = 1
 _SET_NAME = 15
-_FORWARDED = (signal.SIGINT, signal.SIGTERM)
-_GRACE_S = 8
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +57,7 @@ def stand_guard(post: Post) -> None:
 
     The rank returns with interrupts held back, until it can tell of them: see `accept_interrupts`.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
     heartbeat = Heartbeat(heartbeat_path(post.folder, post.rank))
     guard = identify(os.getpid())
     heartbeat.start(post.job, guard)
@@ -75,8 +69,7 @@ def stand_guard(post: Post) -> None:
         if post.pmi_descriptor is not None:
             _ask_for_abort(post.pmi_descriptor, failure.exit_code)
         os._exit(failure.exit_code)
-    if post.local_rank == 0:
-        _start_watcher(post)
+    watcher = _start_watcher(post) if post.local_rank == 0 else None
     child = os.fork()
     if child == 0:
         die_with_parent(guard.pid, signal.SIGKILL)
@@ -84,12 +77,12 @@ def stand_guard(post: Post) -> None:
         name_process("sbplan-rank")
         heartbeat.enter(identify(os.getpid()))
         return
-    os._exit(_call_or_70(lambda: _wait_for(child, post, heartbeat)))
+    os._exit(_call_or_70(lambda: _wait_for(child, watcher, post, heartbeat)))
 
 
 def accept_interrupts() -> None:
     """Let through what `stand_guard` has held back from the rank."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
 
 
 def name_process(name: str) -> None:
@@ -110,25 +103,38 @@ def _prctl(option: int, value: int | bytes) -> None:
         call(option, ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value), 0, 0, 0)
 
 
-def _wait_for(child: int, post: Post, heartbeat: Heartbeat) -> int:
+def _wait_for(child: int, watcher: int | None, post: Post, heartbeat: Heartbeat) -> int:
     """Wait for the rank, pass signals on to it; the exit code that the rank deserves."""
-    interrupted: list[int] = []
+    interrupted: list[float] = []
+    path = heartbeat_path(post.folder, post.rank)
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         """Give the rank time to end by itself: it may be writing a checkpoint, or sit in a call that hears nothing."""
-        interrupted.append(signum)
+        interrupted.append(time.monotonic())
         _report(post, -1, f"interrupted by {signal.Signals(signum).name}", 128 + signum)
         os.kill(child, signum)
-        signal.alarm(_GRACE_S)
+        signal.setitimer(signal.ITIMER_REAL, post.limits.grace_s)
 
-    for signum in _FORWARDED:
+    def lose_patience(signum: int, frame: FrameType | None) -> None:
+        """Kill the rank, unless it saves: what it has begun to write is what the grace is for."""
+        beat = read_heartbeat(path)
+        saves = beat is not None and beat.state is RankState.SAVING
+        if saves and time.monotonic() - interrupted[0] < post.limits.save_s:
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_S)
+        else:
+            os.kill(child, signal.SIGKILL)
+
+    for signum in INTERRUPTS:
         signal.signal(signum, pass_on)
-    signal.signal(signal.SIGALRM, lambda signum, frame: os.kill(child, signal.SIGKILL))
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+    signal.signal(signal.SIGALRM, lose_patience)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
     # No signal may be passed on once the pid is given back.
-    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    signal.alarm(0)
-    signal.pthread_sigmask(signal.SIG_BLOCK, (*_FORWARDED, signal.SIGALRM))
+    while (ended := _next_to_end()) != child:
+        code = os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1])
+        if ended == watcher and code < 0:  # killed: nobody would notice a rank that is stopped
+            watcher = _start_watcher(post)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*INTERRUPTS, signal.SIGALRM))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         heartbeat.finish()
@@ -144,6 +150,12 @@ def _wait_for(child: int, post: Post, heartbeat: Heartbeat) -> int:
     if post.pmi_descriptor is not None:
         _ask_for_abort(post.pmi_descriptor, code)
     return code
+
+
+def _next_to_end() -> int:
+    """A child that has ended, and is still to be waited for."""
+    ended = present(os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT), "a child that has ended")
+    return ended.si_pid
 
 
 def _report(post: Post, rank: int, reason: str, exit_code: int) -> None:
@@ -166,20 +178,18 @@ def _describe_signal(signum: int) -> str:
     return f"killed by {name}{hint}"
 
 
-def _start_watcher(post: Post) -> None:
-    """Start the node's watcher: in its own session, holding of this process nothing but stderr."""
-    if os.fork() != 0:
-        os.wait()
-        return
+def _start_watcher(post: Post) -> int:
+    """Start the node's watcher: in its own session, holding of this process nothing but stderr; its pid."""
+    watcher = os.fork()
+    if watcher != 0:
+        return watcher
     os.setsid()
-    if os.fork() != 0:
-        os._exit(0)
     name_process("sbplan-watcher")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    for signum in _FORWARDED:
+    for signum in INTERRUPTS:
         signal.signal(signum, signal.SIG_IGN)
 
     def run() -> int:

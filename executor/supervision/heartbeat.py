@@ -10,7 +10,8 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -22,15 +23,23 @@ _BEAT = struct.Struct("<qqqq")
 _GUARD_AT = _JOB.size
 _RANK_AT = _GUARD_AT + _PROCESS.size
 _BEAT_AT = _RANK_AT + _PROCESS.size
-_NBYTES = _BEAT_AT + _BEAT.size
+_TEXT_AT = _BEAT_AT + _BEAT.size
+_TEXT_NBYTES = 240
+_NBYTES = _TEXT_AT + _TEXT_NBYTES
 
 
 class RankState(IntEnum):
-    """How far a rank has come. `DONE` means that its process ended by itself, well or not."""
+    """What a rank does: `RUNNING` is inside an act, or between two; `WAITING` has long found nothing to do.
+
+    `SAVING` writes what outlives the job, and has no acts to tell of meanwhile. `DONE` means that the process ended by
+    itself, well or not.
+    """
 
     STARTING = 0
     RUNNING = 1
     DONE = 2
+    WAITING = 3
+    SAVING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,11 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one heartbeat file says. `actor` is -1 before the first act; `time_ns` is the machine's monotonic clock."""
+    """What one heartbeat file says.
+
+    `actor` is -1 before the first act; `time_ns` is the machine's monotonic clock; `waits_for` is what a waiting rank
+    waits for, for people.
+    """
 
     rank: int
     job: int
@@ -53,6 +66,7 @@ class Beat:
     actor: int
     number: int
     time_ns: int
+    waits_for: str = ""
 
 
 class Heartbeat:
@@ -88,10 +102,27 @@ class Heartbeat:
         """The `number`-th act of `actor` begins now."""
         self._put(_BEAT_AT, _BEAT.pack(actor, number, time.monotonic_ns(), RankState.RUNNING))
 
+    def wait(self, what: str) -> None:
+        """Nothing has happened for long, for want of `what`; the last beat stays, and the next one ends the waiting."""
+        self._put(_TEXT_AT, what.encode()[:_TEXT_NBYTES].ljust(_TEXT_NBYTES, b"\0"))
+        self._turn(RankState.WAITING)
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Meanwhile the rank saves; beginning and end are signs of life."""
+        self._turn(RankState.SAVING, time.monotonic_ns())
+        try:
+            yield
+        finally:
+            self._turn(RankState.RUNNING, time.monotonic_ns())
+
     def finish(self) -> None:
         """The rank has ended by itself; its last beat stays."""
+        self._turn(RankState.DONE)
+
+    def _turn(self, state: RankState, now_ns: int | None = None) -> None:
         actor, number, time_ns, _ = _BEAT.unpack_from(self._map, _BEAT_AT)
-        self._put(_BEAT_AT, _BEAT.pack(actor, number, time_ns, RankState.DONE))
+        self._put(_BEAT_AT, _BEAT.pack(actor, number, time_ns if now_ns is None else now_ns, state))
 
     def _put(self, begin: int, packed: bytes) -> None:
         """In one copy: `pack_into` clears the place first, and a reader, or a kill, would find the zeros."""
@@ -118,7 +149,9 @@ def read_heartbeat(path: Path) -> Beat | None:
     guard = Process(*_PROCESS.unpack_from(data, _GUARD_AT))
     process = Process(*_PROCESS.unpack_from(data, _RANK_AT))
     actor, number, time_ns, state = _BEAT.unpack_from(data, _BEAT_AT)
-    return Beat(rank, job, guard, process, RankState(state), actor, number, time_ns)
+    waiting = RankState(state) is RankState.WAITING
+    text = data[_TEXT_AT:].rstrip(b"\0").decode(errors="replace") if waiting else ""
+    return Beat(rank, job, guard, process, RankState(state), actor, number, time_ns, text)
 
 
 def read_heartbeats(folder: Path, job: int | None = None) -> Sequence[Beat]:

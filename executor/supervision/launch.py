@@ -15,21 +15,14 @@ from pathlib import Path
 from types import FrameType
 
 from executor.supervision.environment import find_mpiexec, find_rank, launcher_environment
+from executor.supervision.failure import FAILURE_FILE, TOLD_FILE, no_run_folder, read_failure, record_or_say, tell
 from executor.supervision.guard import die_with_parent
 from executor.supervision.heartbeat import RankState, process_state, read_heartbeats
-from executor.supervision.watchdog import (
-    FAILURE_FILE,
-    TOLD_FILE,
-    kill_ranks,
-    no_run_folder,
-    read_failure,
-    record_or_say,
-    tell,
-)
+from executor.supervision.watchdog import kill_ranks
 from strategy.base.errors import InputError, RunError
+from strategy.base.interruption import INTERRUPTS
 
 _TOLD_S = 3.0
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def launch(argv: Sequence[str], ranks: int, *, folder: Path, mpiexec: Path | None = None) -> int:
@@ -144,7 +137,7 @@ def _forward_signals(process: subprocess.Popen[bytes], folder: Path) -> Iterator
                 os.kill(guard.pid, signum)
 
     in_main_thread = threading.current_thread() is threading.main_thread()
-    before = {signum: signal.signal(signum, forward) for signum in _INTERRUPTS} if in_main_thread else {}
+    before = {signum: signal.signal(signum, forward) for signum in INTERRUPTS} if in_main_thread else {}
     try:
         yield received
     finally:

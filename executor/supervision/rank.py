@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from executor.supervision.abort import abort, exit_code_of
 from executor.supervision.environment import (
     RankIdentity,
     find_rank,
@@ -28,18 +28,11 @@ from executor.supervision.environment import (
     rank_environment,
     scratch_folder,
 )
+from executor.supervision.failure import FAILURE_FILE, TOLD_FILE, await_relay, no_run_folder, record_or_say, tell_once
 from executor.supervision.guard import Post, accept_interrupts, stand_guard
 from executor.supervision.heartbeat import identify
-from executor.supervision.watchdog import (
-    FAILURE_FILE,
-    TOLD_FILE,
-    Limits,
-    await_relay,
-    no_run_folder,
-    record_or_say,
-    tell_once,
-)
-from strategy.base.errors import InternalError, SbplanError
+from executor.supervision.watchdog import Limits
+from strategy.base.errors import SbplanError
 from strategy.base.interruption import raised_again
 
 _YIELD_S = 3.0
@@ -93,7 +86,7 @@ def run_rank(main: Callable[[], int], *, folder: Path | None = None, limits: Lim
 
 def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoReturn:
     """End the whole job because of `error`; of all ranks, the first to come here tells why."""
-    code = _exit_code(error)
+    code = exit_code_of(error)
     interrupted = code > 128
     expected = interrupted or isinstance(error, SbplanError)
     reason = "interrupted" if interrupted else str(error)
@@ -114,29 +107,7 @@ def _fail(error: BaseException, rank: int, folder: Path, *, quiet: bool) -> NoRe
         await_relay()
     else:
         time.sleep(_YIELD_S)
-    _abort(code)
-    os._exit(code)
-
-
-def _exit_code(error: BaseException) -> int:
-    """The code of an error; signals unwind as KeyboardInterrupt, or as SystemExit with 128 + n."""
-    if isinstance(error, KeyboardInterrupt):
-        return 128 + signal.SIGINT
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return error.code
-    return int(getattr(error, "exit_code", InternalError.exit_code))
-
-
-def _abort(code: int) -> None:
-    """Have MPI end the other ranks, where it runs. It may return, and it may hang: then the alarm ends this rank.
-
-    The cause is told by now, so MPI's own announcement goes nowhere.
-    """
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        signal.alarm(5)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        mpi.COMM_WORLD.Abort(code)
+    abort(code)
 
 
 def _drop_older_failure(folder: Path, *, alone: bool) -> None:

@@ -33,6 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="and so often (default: %(default)s steps)",
     )
+    parser.add_argument(
+        "--keep", type=positive_int, metavar="N", help="keep the newest N of them only (default: keep all)"
+    )
+    parser.add_argument(
+        "--grace",
+        type=positive_int,
+        default=25,
+        metavar="S",
+        help="seconds that Ctrl-C or SIGTERM leave to finish a step and begin a last save (default: %(default)s)",
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument(
         "--backend", choices=["numpy", "cupy"], default="numpy", help="what computes (default: %(default)s)"
@@ -45,11 +55,12 @@ def run(args: argparse.Namespace) -> int:
     """Become a rank, or start the ranks."""
     from executor.supervision.environment import job_name
     from executor.supervision.rank import run_rank
+    from executor.supervision.watchdog import Limits
 
     if args.launch:
         return _launch(args)
     # NumPy and MPI are imported under guard, in the rank's own process.
-    run_rank(lambda: _train(args), folder=RUNS / f"train-{job_name()}")
+    run_rank(lambda: _train(args), folder=RUNS / f"train-{job_name()}", limits=Limits(grace_s=args.grace))
 
 
 def _train(args: argparse.Namespace) -> int:
@@ -69,7 +80,14 @@ def _launch(args: argparse.Namespace) -> int:
 
     plan = read_plan(args.plan)
     arguments = [str(args.plan), "--steps", str(args.steps), "--checkpoint-every", str(args.checkpoint_every)]
-    flags = {"--data": args.data, "--init": args.init, "--checkpoint": args.checkpoint, "--backend": args.backend}
+    flags = {
+        "--data": args.data,
+        "--init": args.init,
+        "--checkpoint": args.checkpoint,
+        "--keep": args.keep,
+        "--grace": args.grace,
+        "--backend": args.backend,
+    }
     for flag, value in flags.items():
         arguments += [] if value is None else [flag, str(value)]
     arguments += [flag for flag, given in (("--resume", args.resume), ("--json", args.json)) if given]

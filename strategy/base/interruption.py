@@ -1,4 +1,4 @@
-"""Interruptions that are not lost where nothing can be raised."""
+"""Interruptions: not lost where nothing can be raised, and put off where something is to be brought to its end."""
 
 from __future__ import annotations
 
@@ -8,9 +8,43 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 LATER_S = 0.01
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Interruption:
+    """Whether somebody wants the end: the number of the signal that came, or 0."""
+
+    signum: int = 0
+
+
+@contextmanager
+def put_off() -> Iterator[Interruption]:
+    """The first Ctrl-C or SIGTERM is only noted meanwhile; the second one does what the first would have done.
+
+    So does the first, at the end, if nothing was raised because of it.
+    """
+    found = Interruption()
+
+    def note(signum: int, frame: FrameType | None) -> None:
+        found.signum = signum
+        restore()
+
+    def restore() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    before = {signum: signal.signal(signum, note) for signum in INTERRUPTS}
+    try:
+        yield found
+    finally:
+        restore()
+    if found.signum:
+        signal.raise_signal(found.signum)
 
 
 @contextmanager

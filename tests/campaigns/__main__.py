@@ -9,9 +9,9 @@ import sys
 import time
 
 NAMES = (
-    *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "fits", "folding"),
-    *("forgeries", "graph-mutants", "joined", "kill", "layouts", "makespan-bound", "memory", "mutants", "mutation"),
-    *("oracle", "order", "rediscovery", "repeat", "solver", "transparency"),
+    *("admission", "boxing-bytes", "checkpoint-fuzz", "checkpoint-kill", "copies", "disagreement", "faults", "fits"),
+    *("folding", "forgeries", "graph-mutants", "hangs", "joined", "kill", "layouts", "makespan-bound", "memory"),
+    *("mutants", "mutation", "oracle", "order", "rediscovery", "repeat", "solver", "transparency"),
 )
 
 

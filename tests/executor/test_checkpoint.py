@@ -417,3 +417,25 @@ def test_ranks_that_disagree_on_a_tensor_save_nothing(tmp_path: Path) -> None:
     assert any(isinstance(error, InputError) and "ranks disagree" in str(error) for error in raised)
     assert all(error is not None for error in raised)
     assert latest(tmp_path) is None
+
+
+def test_the_newest_are_kept_and_leavings_are_cleared_away(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save_alone(tmp_path, step)
+    (tmp_path / "step-00000007.tmp").mkdir()
+    (tmp_path / "step-mine.tmp").mkdir()
+    (pieces,) = pieces_of(tensors_of(4), 1, {})
+    save(tmp_path, 4, pieces, {}, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000003", "step-00000004", "step-mine.tmp"]
+    assert_holds(tmp_path, 4)
+
+
+def test_what_holds_a_new_folder_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())), real(fd))[1]
+    )
+    save_alone(tmp_path / "a" / "b", 1)
+    assert synced[:2] == [str(tmp_path), str(tmp_path / "a")]
+    assert synced[-1] == str(tmp_path / "a" / "b")

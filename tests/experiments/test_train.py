@@ -14,6 +14,7 @@ import pytest
 
 from executor.checkpoint import Checkpoint, latest, load
 from experiments.store import RunStatus, RunStore
+from strategy.base.files import LOCK_NAME
 from strategy.graph.graph import Role
 from strategy.layout.layout import home_of
 from strategy.plan.plan import read_plan
@@ -187,13 +188,14 @@ def test_people_read_steps_on_stderr(tmp_path: Path) -> None:
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Every file below a folder, but the lock: that names the process that held the folder last."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LOCK_NAME)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def damage(folder: Path, how: str) -> Path:
     """A copy of what two ranks saved, spoilt in one way; its folder."""
-    for step in (folder / "saved").iterdir():
+    for step in (folder / "saved").glob("step-*"):
         if how == "truncated shard":
             (step / "rank-0.safetensors").write_bytes((step / "rank-0.safetensors").read_bytes()[:500])
         if how == "missing shard":

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from executor.supervision.environment import find_mpiexec
 from tests.mpi.faults import Fault, check_fault, find_failure, losses_of, never_killed
-from tests.mpi.jobs import Job, run_well
+from tests.mpi.jobs import ROOT, Job, run_well
 from tests.mpi.plans import write_small_plan
 
 pytestmark = pytest.mark.mpi
@@ -108,3 +112,63 @@ def test_two_jobs_in_one_folder_do_not_disturb_each_other(tmp_path: Path) -> Non
     assert folders[0] != folders[1]
     assert [(folder / "failure.json").exists() for folder in folders] == [True, False]
     assert [(folder / "plan.json").exists() for folder in folders] == [False, True]
+
+
+def test_a_job_that_is_killed_leaves_no_shared_memory(tmp_path: Path) -> None:
+    """Segments of 2 MB would fill it, until jobs die of SIGBUS without a word."""
+    shared = Path("/dev/shm")
+    plan = write_small_plan(tmp_path, "mixed")
+    before = set(shared.iterdir())
+    job = Job(tmp_path, "train", plan, "--steps", 5000, "--json", ranks=2)
+    job.wait_for_step(3)
+    for beat in job.beats():
+        job.signal(signal.SIGKILL, beat.process.pid)
+    assert job.wait().code == 6
+    left = {path for path in set(shared.iterdir()) - before if not is_mapped(path)}
+    assert left == set()
+
+
+def is_mapped(path: Path) -> bool:
+    """Whether some living process, of another test, has it."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if str(path) in maps.read_text():
+                return True
+        except OSError:  # it ended meanwhile
+            continue
+    return False
+
+
+def test_train_beside_profile_is_refused(tmp_path: Path) -> None:
+    """Two verbs in one MPI job would wait for each other."""
+    plan = write_small_plan(tmp_path, "mixed")
+    verbs = (("train", str(plan), "--steps", "2"), ("profile", "--out", "cal.json"))
+    ended = started_apart(tmp_path, verbs)
+    assert ended.returncode == 2
+    assert "  - verb: 'train' on rank 0; 'profile' on rank 1" in ended.stderr
+
+
+def started_apart(folder: Path, ranks: Sequence[Sequence[str]]) -> subprocess.CompletedProcess[str]:
+    """One mpiexec that starts every rank with arguments of its own."""
+    command = [str(find_mpiexec())]
+    for number, arguments in enumerate(ranks):
+        command += [":"] * (number > 0)
+        command += ["-n", "1", "-env", "PYTHONPATH", str(ROOT), sys.executable, "-P", "-m", "experiments", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50, check=False)
+
+
+def test_a_killed_watcher_is_replaced(tmp_path: Path) -> None:
+    """A rank that is stopped then is found all the same, and where the other waits is told."""
+    plan = write_small_plan(tmp_path, "mixed")
+    job = Job(tmp_path, "train", plan, "--steps", 5000, "--json", ranks=2)
+    job.wait_for_step(3)
+    (watcher,) = [pid for pid, name in job.processes() if name == "sbplan-watcher"]
+    job.signal(signal.SIGKILL, watcher)
+    time.sleep(1.0)
+    victim = job.beats()[1].process.pid
+    job.signal(signal.SIGSTOP, victim)
+    ended = job.wait()
+    assert (ended.code, ended.seconds < 10) == (6, True)
+    (told,) = ended.messages
+    assert told.startswith(f"sbplan: rank 1 (pid {victim} on ")
+    assert "stopped by a signal for more than 5 s; rank 0 waiting in " in told

@@ -40,6 +40,12 @@ HostArray = npt.NDArray[Any]
 Group = tuple[int, ...]
 
 
+class Parcel(tuple[HostArray | None, ...]):
+    """Arrays that are moved together again and again; what a transport works out for them stays and goes with them."""
+
+    worked_out: Any = None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Lane:
     """A group of ranks, in order, and a label that tells apart the orders in which it meets."""
@@ -71,8 +77,7 @@ class PendingTransfer(Protocol):
 class Transport(Protocol):
     """One rank's way to the others. Arrays may differ in length between ranks; None moves nothing.
 
-    Whoever moves the same arrays again and again passes the same tuple of them, which a transport may remember
-    together with what it worked out for it; of a list it remembers nothing.
+    Whoever moves the same arrays again and again passes the same `Parcel`; of other sequences nothing is kept.
     """
 
     bytes_sent: dict[str, int]

@@ -17,9 +17,12 @@ or for strangers, and what comes is seen at most that share later.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -28,13 +31,13 @@ from executor.runtime.transport.base import (
     HostArray,
     Lane,
     Lanes,
+    Parcel,
     PendingTransfer,
     TransportError,
     bytes_of,
     check_contiguous,
 )
 from strategy.base.errors import EnvironmentLacks
-from strategy.base.identity import Identity
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -47,6 +50,8 @@ _AWAKE_NS = {True: 2_000_000, False: 100_000}
 _NAP_SHARE = 0.04
 """Of the time waited so far."""
 _LONGEST_NAP_NS = 1_000_000
+_POLL_NAP_S = 0.0005
+_SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+")
 
 
 def load_mpi() -> ModuleType:
@@ -64,6 +69,33 @@ def load_mpi() -> ModuleType:
     return MPI
 
 
+def open_world() -> MPI.Intracomm:
+    """All ranks of the job.
+
+    MPICH gives its segment of shared memory a name until the job ends, and leaves it behind where that is no good end:
+    2 MB a time, until /dev/shm is full and jobs die of SIGBUS. Once all ranks have it, nobody needs its name.
+
+    Raises:
+        EnvironmentLacks: as `load_mpi`.
+    """
+    comm: MPI.Intracomm = load_mpi().COMM_WORLD
+    if comm.size > 1:
+        everybody = comm.Ibarrier()
+        while not everybody.Test():
+            time.sleep(_POLL_NAP_S)
+        for name in _segments():
+            with suppress(OSError):  # another rank was first
+                Path(name).unlink()
+    return comm
+
+
+def _segments() -> set[str]:
+    """MPICH's segments of shared memory that this process has, by their paths."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    return {fields[5] for line in lines if len(fields := line.split(maxsplit=5)) == 6 and _SEGMENT.fullmatch(fields[5])}
+
+
 class MpiTransport:
     """A `base.Transport`, constructed by all ranks of `comm` together, with the same `lanes`."""
 
@@ -75,7 +107,6 @@ class MpiTransport:
         self.rank = comm.rank
         self.size = comm.size
         self.bytes_sent = {"exchange": 0, "all_gather": 0, "send": 0}
-        self._specs: dict[Identity, _Spec] = {}
         self._longest = _INT_MAX if MPI.Get_version() < (4, 0) else 2**63 - 1
         self._largest_tag: int = self._comm.Get_attr(MPI.TAG_UB) or 2**15 - 1
         self._roomy = comm.Split_type(MPI.COMM_TYPE_SHARED).size <= len(os.sched_getaffinity(0))
@@ -170,13 +201,12 @@ class MpiTransport:
         return [None if array is None else bytes_of(array), nbytes, self._mpi.BYTE]
 
     def _spec(self, arrays: Sequence[HostArray | None]) -> _Spec:
-        """Worked out anew for a list, once for a tuple."""
-        if not isinstance(arrays, tuple):
+        """Worked out once for a parcel, anew for others."""
+        if not isinstance(arrays, Parcel):
             return self._work_out(arrays)
-        key = Identity(arrays)
-        found = self._specs.get(key)
-        if found is None:
-            found = self._specs[key] = self._work_out(arrays)
+        if arrays.worked_out is None:
+            arrays.worked_out = self._work_out(arrays)
+        found: _Spec = arrays.worked_out
         return found
 
     def _work_out(self, arrays: Sequence[HostArray | None]) -> _Spec:

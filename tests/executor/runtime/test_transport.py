@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import numpy as np
@@ -19,6 +20,18 @@ from tests.mpi.launch import run_ranks
 def test_mpi_plays_the_cases_that_loopback_plays(ranks: int) -> None:
     printed = run_ranks(ranks, "tests.mpi.movements", "120", str(ranks))
     assert printed == f"120 cases by ranks {list(range(ranks))}\n"
+
+
+@pytest.mark.mpi
+def test_what_is_moved_once_is_not_kept() -> None:
+    """Each call moves 1 MiB through arrays of its own; all kept, 400 of them grew a rank by 840 MB."""
+    grown = json.loads(run_ranks(2, "tests.mpi.eager", "400"))["grown_nbytes"]
+    assert grown < 16 * 2**20
+
+
+@pytest.mark.mpi
+def test_shared_memory_has_no_name_that_a_killed_job_would_leave_behind() -> None:
+    assert json.loads(run_ranks(3, "tests.mpi.segments")) == [[], [], []]
 
 
 def _exchange(transport: Transport) -> None:

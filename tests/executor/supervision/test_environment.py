@@ -84,3 +84,23 @@ def test_mpiexec_beside_python_is_preferred(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(EnvironmentLacks, match=r"pip install \"sbplan\[mpich\]\"") as caught:
         find_mpiexec()
     assert caught.value.exit_code == 5
+
+
+def test_two_jobs_of_one_batch_script_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both see Slurm's job in the environment; that names a job of ours only where srun made the ranks."""
+
+    def name_of(launcher: int) -> str:
+        monkeypatch.setattr(os, "getppid", lambda: launcher)
+        return job_name()
+
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert name_of(1) != name_of(os.getpid())
+    monkeypatch.delenv("MPI_LOCALRANKID")
+    for name, value in {"SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    first = name_of(1)
+    assert first == name_of(os.getpid())
+    monkeypatch.setenv("SLURM_STEP_ID", "1")
+    assert name_of(1) != first

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from executor.supervision.environment import find_mpiexec
+from executor.supervision.failure import record_or_say
 from executor.supervision.heartbeat import Beat, process_state, read_heartbeats
 from executor.supervision.launch import launch
-from executor.supervision.watchdog import record_failure
 from strategy.base.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,7 +47,7 @@ def main():
     from mpi4py import MPI
     from executor.supervision.heartbeat import Heartbeat, heartbeat_path
     from executor.supervision.environment import run_folder
-    from executor.supervision.watchdog import write_actors
+    from executor.supervision.failure import write_actors
     from strategy.base.errors import RunError
     from strategy.program.program import ActKind, Actor, Program
     world = MPI.COMM_WORLD
@@ -270,7 +270,7 @@ def test_a_cause_is_told_once_if_the_one_who_recorded_it_does_not_live_to(tmp_pa
     """On a loaded machine, the guard of a dead rank may be ended by an abort between the two."""
     job = Job(tmp_path, "well", ranks=3, launched=False, acts=100_000)
     beats = job.wait_for_acts()
-    assert record_failure(job.run, 1, "its end was seen", job=beats[1].job)
+    assert record_or_say(job.run, 1, "its end was seen", job=beats[1].job)
     ended = job.wait()
     assert (ended.code, ended.stderr.count("sbplan: rank 1")) == (6, 1), ended
     assert [line for line in ended.strange_lines() if "says hello" not in line] == []

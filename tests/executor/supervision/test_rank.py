@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executor.supervision.watchdog import record_or_say, tell_once
+from executor.supervision.failure import record_or_say, tell_once
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -66,4 +66,6 @@ def test_a_cause_that_cannot_be_written_down_is_told_at_once(
     monkeypatch.setattr(Path, "touch", refuse)
     assert record_or_say(tmp_path / "full", 0, "the disk is full")
     tell_once(tmp_path)
-    assert capsys.readouterr().err.startswith("sbplan: the disk is full\nsbplan: rank 0 (pid -1 on ")
+    told = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(": ")[2] for line in told] == ["the disk is full", "written down"]
+    assert all(line.startswith("sbplan: rank 0 (pid -1 on ") for line in told)

@@ -1,20 +1,21 @@
 from __future__ import annotations
 
-import json
+import errno
 import os
-import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from executor.supervision.failure import read_failure, write_actors
 from executor.supervision.heartbeat import (
+    Beat,
     Heartbeat,
     Process,
     RankState,
@@ -24,7 +25,7 @@ from executor.supervision.heartbeat import (
     read_heartbeat,
     read_heartbeats,
 )
-from executor.supervision.watchdog import Limits, kill_ranks, read_failure, record_failure, watch, write_actors
+from executor.supervision.watchdog import Limits, kill_ranks, watch
 from strategy.program.program import ActKind, Actor, Program
 
 JOB = 77
@@ -137,66 +138,79 @@ def test_a_pid_used_again_is_another_process() -> None:
         wait_until(lambda: process_state(found) is None)
 
 
-def test_the_first_cause_stays(tmp_path: Path) -> None:
-    """Ranks that fail together: one of them writes the cause, whole."""
-    start_heartbeat(tmp_path, 0, Process(1, 1), Process(1, 1))
-    children = []
-    for rank in range(8):
-        child = os.fork()
-        if child == 0:
-            os._exit(int(record_failure(tmp_path, rank, f"reason {rank}", exit_code=2)))
-        children.append(child)
-    wrote = [rank for rank, child in enumerate(children) if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])]
+def test_in_a_full_folder_the_watcher_says_the_cause_once_and_ends_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with sleepers(2) as (guard, rank):
+        start_heartbeat(tmp_path, 0, identify(guard.pid), identify(rank.pid)).beat(3, 1)
+        monkeypatch.setattr(Path, "write_text", full)
+        watcher = threading.Thread(target=watch, args=(tmp_path, JOB, 1, Limits(stop_s=0.3)), kwargs={"quiet": False})
+        watcher.start()
+        rank.send_signal(signal.SIGSTOP)
+        watcher.join(15)
+        assert not watcher.is_alive()
+        assert [process.wait(5) for process in (guard, rank)] == [-signal.SIGKILL] * 2
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"sbplan: rank 0 (pid {rank.pid} on ")
+    assert "failed in actor 3, step 2: stopped by a signal for more than 0.3 s" in told
+
+
+def test_a_stalled_rank_is_told_with_what_it_waits_for_and_where_the_others_are(tmp_path: Path) -> None:
+    """Both are quiet for as long: the one inside an act is to blame, whichever beat first; it is one verdict."""
+    actors = (Actor("fc1>all_reduce", 0, ActKind.ALL_REDUCE), Actor("fc2", 1, ActKind.COMPUTE))
+    for first in (0, 1):
+        folder = tmp_path / str(first)
+        folder.mkdir()
+        write_actors(folder, Program(2, (), actors, ()))
+        with sleepers(4) as (guard0, guard1, rank0, rank1):
+            beats = [
+                start_heartbeat(folder, 0, identify(guard0.pid), identify(rank0.pid)),
+                start_heartbeat(folder, 1, identify(guard1.pid), identify(rank1.pid)),
+            ]
+            for rank in (first, 1 - first):
+                beats[rank].beat(rank, 6 + rank)
+            beats[0].wait("an exchange of ranks (0, 1) (rendezvous 4)")
+            watch(folder, JOB, 2, Limits(stall_s=2.0), quiet=True)
+        failure = read_failure(folder)
+        assert failure is not None
+        told = failure.message()
+        assert f"rank 1 (pid {rank1.pid} on " in told
+        assert (
+            "failed in fc2 (compute), step 8: no progress for more than 2 s; rank 0 waiting in fc1>all_reduce" in told
+        )
+        assert told.endswith("(an exchange of ranks (0, 1) (rendezvous 4))")
+
+
+def test_where_all_wait_the_one_that_waits_longest_is_told_with_what_it_waits_for(tmp_path: Path) -> None:
+    """A message is lost."""
+    with sleepers(4) as (guard0, guard1, rank0, rank1):
+        for rank, (guard, process) in enumerate(((guard0, rank0), (guard1, rank1))):
+            heartbeat = start_heartbeat(tmp_path, rank, identify(guard.pid), identify(process.pid))
+            heartbeat.beat(0, rank)
+            heartbeat.wait(f"the message from rank {1 - rank}")
+        watch(tmp_path, JOB, 2, Limits(stall_s=0.5), quiet=True)
     failure = read_failure(tmp_path)
     assert failure is not None
-    assert wrote == [failure.rank]
-    assert (failure.reason, failure.exit_code) == (f"reason {failure.rank}", 2)
-    assert failure.message() == failure.reason
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["failure.json", "heartbeat.0"]
+    assert (failure.rank, failure.reason) == (0, "no progress for more than 0.5 s: the message from rank 1")
 
 
-def test_of_many_who_make_sure_one_tells(tmp_path: Path) -> None:
-    assert record_failure(tmp_path, 0, "the disk is full", exit_code=2)
-    code = (
-        "import sys, pathlib; from executor.supervision.watchdog import ensure_told; "
-        "ensure_told(pathlib.Path(sys.argv[1]))"
-    )
-    argv = [sys.executable, "-c", code, str(tmp_path)]
-    tellers = [subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    said = [teller.communicate(timeout=20)[1] for teller in tellers]
-    assert sorted(said) == ["", "", "", "sbplan: the disk is full\n"]
-
-
-def test_what_is_said_has_left_the_pipe_before_one_goes_on() -> None:
-    code = "import sys; from executor.supervision.watchdog import await_relay; sys.stderr.write('said'); await_relay()"
-    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert select.select([process.stderr], [], [], 20)[0]
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.4)
-        assert process.stderr.read(4) == "said"
-        assert process.wait(20) == 0
-
-
-def test_a_failure_names_actor_step_and_everybody(tmp_path: Path) -> None:
-    actors = (
-        Actor("tokens", 0, ActKind.LOAD),
-        Actor("layer.1.mlp.fc1", 1, ActKind.COMPUTE, acts_per_step=4),
-    )
-    write_actors(tmp_path, Program(2, (), actors, ()))
-    start_heartbeat(tmp_path, 0, Process(1, 1), Process(50, 1)).beat(0, 5)
-    start_heartbeat(tmp_path, 1, Process(1, 1), Process(51, 1)).beat(1, 23)
-    assert record_failure(tmp_path, 1, "killed by SIGKILL")
-    document = json.loads((tmp_path / "failure.json").read_text())
-    assert (document["rank"], document["pid"]) == (1, 51)
-    assert (document["actor"], document["step"]) == ("layer.1.mlp.fc1 (compute)", 6)
-    assert [(last["rank"], last["actor"], last["act"]) for last in document["ranks"]] == [
-        (0, "tokens (load)", 5),
-        (1, "layer.1.mlp.fc1 (compute)", 23),
-    ]
+def test_a_save_has_a_limit_of_its_own(tmp_path: Path) -> None:
+    with sleepers(2) as (guard, process):
+        heartbeat = start_heartbeat(tmp_path, 0, identify(guard.pid), identify(process.pid))
+        heartbeat.beat(0, 0)
+        limits = Limits(stall_s=0.3, save_s=1.5)
+        watcher = threading.Thread(target=watch, args=(tmp_path, JOB, 1, limits), kwargs={"quiet": True})
+        begin_s = time.monotonic()
+        with heartbeat.saving():
+            watcher.start()
+            watcher.join(15)
+        assert time.monotonic() - begin_s > 1.5
     failure = read_failure(tmp_path)
     assert failure is not None
-    assert failure.message().endswith("failed in layer.1.mlp.fc1 (compute), step 6: killed by SIGKILL")
+    assert failure.reason == "a save is not through after 1.5 s"
 
 
 def test_only_the_processes_that_it_was_told_of_are_killed(tmp_path: Path) -> None:
@@ -263,6 +277,26 @@ def test_the_watcher_blames_the_right_rank_and_ends_the_rest(tmp_path: Path, fau
         assert words[fault] in failure.reason
         assert (failure.actor, failure.exit_code) == ("actor 0", 6)
         assert [process.wait(5) for process in (guard0, guard1, rank0, rank1)] == [-signal.SIGKILL] * 4
+
+
+def test_a_rank_that_ends_well_while_it_is_looked_at_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last word is written after the beats are read, and its process is gone before it is looked for."""
+    with sleepers(1) as (guard,):
+        heartbeat = start_heartbeat(tmp_path, 0, identify(guard.pid), identify(guard.pid))
+        heartbeat.beat(0, 0)
+
+        def read_then_end(folder: Path, job: int | None = None) -> Sequence[Beat]:
+            beats = read_heartbeats(folder, job)
+            heartbeat.finish()
+            guard.kill()
+            guard.wait()
+            return beats
+
+        monkeypatch.setattr("executor.supervision.watchdog.read_heartbeats", read_then_end)
+        watch(tmp_path, JOB, 1, Limits(), quiet=True)
+    assert read_failure(tmp_path) is None
 
 
 def test_a_watcher_whose_job_is_gone_ends(tmp_path: Path) -> None:

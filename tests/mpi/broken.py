@@ -1,0 +1,100 @@
+"""`sbplan` with a mock of something broken: in one step of one rank, from its last micro-batch on.
+
+python -m tests.mpi.broken WHAT RANK STEP train PLAN ...
+
+    nan     every GELU writes a number that is none, and leaves a line in the file `poisoned`
+    raise   a GELU raises
+    lose    no movement begun there ever comes to its end, nor is it begun with others; a stall is one after STALL_S
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from executor.supervision import watchdog
+from executor.supervision.environment import find_rank
+from strategy.graph.ops.base import Call, OpDef
+
+MICRO_BATCHES = 2
+"""Of the small plans."""
+STALL_S = 2.0
+KIND = "gelu"
+
+
+def main(argv: list[str]) -> int:
+    """Run the verb of a rank, with the mock in place."""
+    what, victim, step = argv[0], int(argv[1]), int(argv[2])
+    if what == "lose":
+        watchdog.Limits = partial(watchdog.Limits, stall_s=STALL_S)  # type: ignore[misc]
+    from experiments.verbs import train
+
+    original = train._train
+
+    def broken(args: object) -> int:
+        me = find_rank()
+        if me is not None and me.rank == victim:
+            # NumPy and MPI are imported in the rank alone.
+            break_kernels({"nan": write_nan, "raise": complain, "lose": lose}[what], step * MICRO_BATCHES - 1)
+        return original(args)  # type: ignore[arg-type]
+
+    train._train = broken  # type: ignore[assignment]
+    from experiments.cli import main as command
+
+    return command(argv[3:])
+
+
+def break_kernels(what: Callable[[Call], None], number: int) -> None:
+    """Do this to every act of KIND with this number, when it is done."""
+    from executor.runtime.kernels.numpy import NumpyKernels
+
+    run = NumpyKernels.run
+
+    def broken(self: NumpyKernels, definition: OpDef, call: Call) -> None:
+        run(self, definition, call)
+        if definition.kind == KIND and call.number == number:
+            what(call)
+
+    NumpyKernels.run = broken  # type: ignore[method-assign]
+
+
+def write_nan(call: Call) -> None:
+    """One cell."""
+    call.outputs[0].reshape(-1)[0] = float("nan")
+    with Path("poisoned").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def complain(call: Call) -> None:
+    """As a bug does."""
+    raise ValueError(f"act {call.number} is unwell")
+
+
+def lose(call: Call) -> None:
+    """From now on nothing is moved."""
+    from executor.runtime.transport.mpi import MpiTransport
+
+    def lost(*arguments: object) -> _Lost:
+        return _Lost()
+
+    for name in ("exchange", "all_gather", "send", "receive"):
+        setattr(MpiTransport, name, lost)
+
+
+class _Lost:
+    """What never comes."""
+
+    def test(self) -> bool:
+        """It has not."""
+        return False
+
+    def describe(self) -> str:
+        """For people."""
+        return "what is lost"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
