@@ -46,8 +46,7 @@ def chunks_held(schedule: Schedule, stages: int, stage: int, num_micro_batches: 
     if schedule is Schedule.GPIPE:
         most = num_micro_batches if stages > 1 else 1
         last = max(most - 1, 1)
-        rows = [[most, most, 0, 0, 0, 1, 1], [last, last, 0, 1, 1, 1, 0]]
-        return np.array(rows, np.int64)[..., None]
+        return np.array([[most, most, 0, 0, 0, 1, 1], [last, last, 0, 1, 1, 1, 0]], np.int64)[..., None]
     few = enough(schedule, stages, num_micro_batches)
     moments = [_numbers(one) for one in states(schedule, stages, stage, few, laps)]
     after = [(0,) * laps] * len(HELD)
