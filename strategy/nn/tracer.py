@@ -20,7 +20,7 @@ from typing import final
 
 from strategy.base.errors import GraphError, InputError, did_you_mean
 from strategy.base.identity import Identity
-from strategy.graph.builder import GraphBuilder
+from strategy.graph.builder import OF_A_STEP, GraphBuilder
 from strategy.graph.graph import Attrs, Lineage, Path, Phase, Role, Value, layer_of, template_of
 from strategy.nn.module import Module, Parameter, paths
 from strategy.nn.operators import Operators
@@ -54,6 +54,8 @@ class Tracer:
     """Value -> the layout that the code asks for: one SBP per mesh axis, or one for all."""
     places: dict[str, Placement] = field(default_factory=dict)
     """Value -> the stage that the code brings it to."""
+    dtype: DType = DType.FLOAT32
+    """Of the parameters of the adopted module."""
     _paths: dict[Identity, Scope] = field(default_factory=dict)
     _poisoned: dict[str, TensorSpec] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class Tracer:
 
     def adopt(self, module: Module, dtype: DType) -> None:
         """Declare all parameters of a module tree and remember every module's path."""
+        self.dtype = dtype
         for member, path in paths(module):
             self._paths.setdefault(Identity(member), Scope(path, layer_of(path)))
             for attribute, parameter in member.own_parameters():
@@ -78,6 +81,8 @@ class Tracer:
         """
         if spec.ragged is not None:
             raise GraphError([f"input {name}: is ragged; load its tokens and their experts, and dispatch them"])
+        if name in OF_A_STEP:
+            raise GraphError([f"input {name}: a value of every training step is called so; call it otherwise"])
         return Tensor(self, self.graph.declare(Value(name, spec, Rate.MICRO_BATCH, Role.INPUT)))
 
     @contextmanager
@@ -98,7 +103,8 @@ class Tracer:
         except Exception as error:
             if not self.problems:
                 raise
-            more = error.problems if isinstance(error, GraphError) else ()
+            told = (str(error),) if isinstance(error, InputError) else ()
+            more = error.problems if isinstance(error, GraphError) else told
             raise GraphError(tuple(dict.fromkeys((*self.problems, *more)))) from error
         finally:
             self.scopes.pop()
@@ -159,6 +165,8 @@ class Tracer:
         """Append an op called `label` under the current scope; without a label it is called like its kind."""
         scope = self._scope
         line = scope.named(label) if label else self._free(scope, kind)
+        if line.name in OF_A_STEP:
+            line = self._free(scope, line.name)
         name = line.name
         strangers = [t for t in inputs if t.tracer is not self]
         if strangers:
@@ -204,7 +212,7 @@ class Tracer:
         """An op called like its kind, with a number from the second one on."""
         first = line = scope.named(kind)
         number = self._numbers.get(first.name, 1)
-        while line.name in self.graph.values or line.name in self._poisoned:
+        while line.name in self.graph.values or line.name in self._poisoned or line.name in OF_A_STEP:
             number += 1
             line = scope.named(f"{kind}_{number}")
         self._numbers[first.name] = number

@@ -16,7 +16,7 @@ so the same code is traced into a graph or executed line by line.
 from __future__ import annotations
 
 from executor.frontend.global_tensor.creation import from_local, from_numpy, manual_seed, ones, rand, randn, zeros
-from executor.frontend.global_tensor.distributed_tensor import Layouts, full_layout, placement
+from executor.frontend.global_tensor.distributed_tensor import Layouts, full_layout, placement, whole_alone
 from executor.frontend.global_tensor.modules import assign, load_state_dict, materialize, state_dict, value_of
 from executor.frontend.global_tensor.tape import Tape
 from executor.frontend.global_tensor.tensor import GlobalTensor
@@ -44,5 +44,6 @@ __all__ = [
     "split",
     "state_dict",
     "value_of",
+    "whole_alone",
     "zeros",
 ]

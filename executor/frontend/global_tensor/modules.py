@@ -67,6 +67,13 @@ def assign(parameter: Parameter, value: GlobalTensor) -> None:
     held = value_of(parameter)
     if value.spec != held.spec:
         raise InputError("a parameter of another type", where="assign", got=str(value), expected=str(held))
+    write(held, value)
+
+
+def write(held: GlobalTensor, value: GlobalTensor | NDArray[Any]) -> None:
+    """Write a value into the memory of a tensor of its shape, as that lies: a tensor, or an array all ranks have."""
+    if not isinstance(value, GlobalTensor):
+        value = from_numpy(value.astype(held.dtype.numpy), placement=held.placement, sbp=held.sbp)
     moved = value.to_global(placement=held.placement, sbp=held.sbp)
     held.settle()
     if held.piece is not None:
@@ -88,10 +95,7 @@ def load_state_dict(module: Module, state: Mapping[str, GlobalTensor | NDArray[A
     named = dict(module.parameters())
     report(state_problems({name: p.shape for name, p in named.items()}, state), where="state")
     for name, parameter in named.items():
-        held, given = value_of(parameter), state[name]
-        if not isinstance(given, GlobalTensor):
-            given = from_numpy(given.astype(held.dtype.numpy), placement=held.placement, sbp=held.sbp)
-        assign(parameter, given)
+        write(value_of(parameter), state[name])
 
 
 def state_problems(
