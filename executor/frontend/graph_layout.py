@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,7 +77,20 @@ class Wishes:
             if self.placements and place not in self.placements
         ]
         found = pin_problems(graph, layouts=layouts, stages=self.stages, axes=len(self.mesh), incomplete=incomplete)
-        return [*beyond, *found]
+        return [*beyond, *self._visited_again(graph, places), *found]
+
+    def _visited_again(self, graph: Graph, places: Mapping[str, Placement]) -> Iterator[InputError]:
+        """Tensors that are brought back to a stage that the forward pass has left."""
+        stages = {} if not all(place in self.placements for place in places.values()) else self.all_stages(graph, places)
+        for op in graph.ops:
+            name = op.outputs[0] if op.outputs else ""
+            before = [stages.get(graph.producer[one].name, 0) for one in op.inputs if one in graph.producer]
+            if name in places and self.placements and max(before, default=0) > stages.get(op.name, 0):
+                got = f"stage {max(before)}, then stage {stages[op.name]}"
+                hint = "bring what is read later to the later stage; line by line, tensors go anywhere"
+                expected = "stages in their order, each once"
+                where = f"value {name}"
+                yield InputError("a stage is visited again", where=where, got=got, expected=expected, hint=hint)
 
 
 def layout_graph(

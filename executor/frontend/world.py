@@ -54,7 +54,8 @@ class World:
     """One rank's view of all ranks.
 
     `state` are pieces of what outlives an operation, such as the parameters of modules, by owner. `calls` run behind
-    the program; operations on state begin when they are through. `tapes` are those that note down operations now.
+    the program; operations on state begin when they are through. `acts` counts the ops that code asked for, alike in
+    every layout, unlike `operations`. `tapes` are those that note down operations now.
     """
 
     transport: Transport
@@ -62,6 +63,7 @@ class World:
     seed: int = 0
     state: MutableMapping[Any, Any] = field(default_factory=WeakKeyDictionary)
     operations: int = 0
+    acts: int = 0
     draws: int = 0
     calls: Calls = field(default_factory=Calls)
     tapes: list[list[Noted]] = field(default_factory=list)

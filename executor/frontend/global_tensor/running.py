@@ -30,7 +30,7 @@ _LABELS = tuple(str(number) for number in range(1, 9))
 
 
 def run_op(kind: str, inputs: Sequence[L], attrs: Attrs, *, number: int | None = None) -> tuple[L, ...]:
-    """All outputs of an op, laid out as its operands suggest; `number` tells random masks apart, else that of the op.
+    """All outputs of an op, laid out as its operands suggest; `number` tells random masks apart, else the op's own.
 
     Raises:
         GraphError: the operands do not compose, or lie on several placements.
@@ -38,7 +38,7 @@ def run_op(kind: str, inputs: Sequence[L], attrs: Attrs, *, number: int | None =
     """
     world = inputs[0].world
     outputs = _act(kind, inputs, (), attrs, number)
-    world.note(Noted(kind, tuple(inputs), outputs, attrs, world.operations if number is None else number))
+    world.note(Noted(kind, tuple(inputs), outputs, attrs, world.acts if number is None else number))
     return outputs
 
 
@@ -64,7 +64,8 @@ def _act(
         operand.settle()
     signature = _deduced(graph, op, inputs, updates)
     boxed = [converted(t, t.placement, nd) for t, nd in zip(inputs, signature.inputs, strict=True)]
-    return _run(graph, op, signature, boxed, updates, world.operations if number is None else number)
+    world.acts += number is None
+    return _run(graph, op, signature, boxed, updates, world.acts if number is None else number)
 
 
 def _graph_of(

@@ -2,7 +2,8 @@
 
     with Tape() as tape:
         loss, count = cross_entropy(model(x), labels)
-    gradients = tape.gradients(loss / count, list(model))
+        mean = loss / count.detach()
+    gradients = tape.gradients(mean, [parameter for _, parameter in model.parameters()])
 
 What a gradient is, the ops themselves say (`strategy.passes.autodiff`): the noted ops are a graph, to which the backward
 pass is appended, and its ops are run like any others.
@@ -17,7 +18,7 @@ from executor.frontend.global_tensor.modules import value_of
 from executor.frontend.global_tensor.running import run_op
 from executor.frontend.global_tensor.tensor import GlobalTensor
 from executor.frontend.world import Noted, World, current_world
-from strategy.base.errors import InputError
+from strategy.base.errors import GraphError, InputError
 from strategy.base.identity import Identity
 from strategy.graph.builder import GraphBuilder
 from strategy.graph.graph import Role, Value
@@ -81,7 +82,11 @@ class Tape:
             hint = "compute it inside of `with Tape() as tape:`"
             raise InputError("the loss was not computed on the tape", got=str(loss), hint=hint)
         forward = {op.name: op for op in builder.ops}
-        found = differentiate(builder, names[Identity(loss)])
+        try:
+            found = differentiate(builder, names[Identity(loss)])
+        except GraphError as error:
+            hint = "detach() passes no gradient on: loss / count.detach()"
+            raise GraphError([f"{problem}; {hint}" for problem in error.problems], where="tape") from error
         for one, leaf in zip(of, leaves, strict=True):
             if names.get(Identity(leaf)) not in found:
                 hint = "it is computed on the tape, or no float, or nothing on the way from it to the loss was noted"
@@ -89,7 +94,7 @@ class Tape:
         for op in builder.ops[len(forward) :]:
             home = tensors[forward[op.root].inputs[0]].placement if op.root in forward else loss.placement
             operands = [_brought(tensors[name], home) for name in op.inputs]
-            outputs = run_op(op.kind, operands, op.attrs, number=numbers.get(op.root))
+            outputs = run_op(op.kind, operands, op.attrs, number=numbers.get(op.root, 0))
             tensors.update(zip(op.outputs, outputs, strict=True))
         return [self._sum([tensors[name] for name in found[names[Identity(leaf)]]], leaf) for leaf in leaves]
 
@@ -97,7 +102,7 @@ class Tape:
     def _sum(terms: Sequence[GlobalTensor], like: GlobalTensor) -> GlobalTensor:
         """The terms of a gradient together, where and as its tensor is."""
         here = [_brought(term, like.placement) for term in terms]
-        total = here[0] if len(here) == 1 else run_op("add_n", here, {})[0]
+        total = here[0] if len(here) == 1 else run_op("add_n", here, {}, number=0)[0]
         return total if total.sbp == like.sbp else total.to_global(sbp=like.sbp)
 
 

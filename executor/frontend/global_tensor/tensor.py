@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -93,12 +93,16 @@ class GlobalTensor(DistributedTensor, Operators):
         self.world.agree(f"to_global({self} to {', '.join(map(str, layout))} on {there})")
         self.settle()
         found = converted(self, there, layout)
-        self.world.note(Noted("copy", (self,), (found,), {}, self.world.operations))
+        self.world.note(Noted("copy", (self,), (found,), {}, 0))
         return found
 
     def pin(self, sbp: Layouts) -> GlobalTensor:
         """The same tensor in this layout: what traced code asks for, done at once."""
         return self.to_global(sbp=sbp)
+
+    def detach(self) -> GlobalTensor:
+        """The same tensor as a constant: no gradient passes through it."""
+        return replace(self)
 
     def to_local(self) -> Any:
         """This rank's piece, which it shares; None on ranks that hold none."""
