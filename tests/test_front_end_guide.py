@@ -1,4 +1,4 @@
-"""The page on graphs and global tensors is one program for four ranks, then another and its commands; all run as they stand."""
+"""The page on graphs and global tensors is a program for four ranks, then another with its commands, as printed."""
 
 from __future__ import annotations
 

@@ -138,6 +138,8 @@ EMITTERS = {
     "_with": 0,
     "_reduce": 0,
     "_experts": 1,
+    "follow": 2,
+    "Noted": 0,
 }
 """What emits an op -> which of its arguments is the kind; those before it are names."""
 ATTRIBUTE_READERS = {"int_attr", "float_attr", "ints_attr"}
@@ -154,6 +156,7 @@ KINDS_KNOWN: Mapping[str, str] = {
     "experiments/figures/*.py: 'log'": "what matplotlib calls a logarithmic axis",
     "strategy/graph/graph.py: kind in MOVES": "a graph lies below ops; its memories name what brings tensors there",
     "strategy/cost/cost.py: step.kind not in PARTS": "kinds of acts, not of ops",
+    "strategy/graph/builder.py: 'report' 'learning_rate' 'square'": "names of ops that nothing of a model is called by",
 }
 """File, and what stands there of the kinds of ops -> why it may."""
 

@@ -15,7 +15,7 @@ from executor.runtime.initialize import given_piece, initial_piece
 from executor.runtime.kernels.numpy import NumpyKernels
 from executor.runtime.transport.base import lanes_of
 from executor.runtime.worker import Hooks, Reports, Worker
-from strategy.base.errors import present
+from strategy.base.errors import InputError, present
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Role
 from strategy.graph.ops import REGISTRY
@@ -97,9 +97,13 @@ class Compiled:
                 continue
             tensor, placement = held[value.name], self._placement(value.name, home)
             if (tensor.spec, tensor.placement.devices, tensor.sbp) != (value.spec, placement.devices, home.layout):
-                expected = f"{value.spec.dtype}{list(value.spec.shape)} {', '.join(map(str, home.layout))} on {placement}"
+                expected = (
+                    f"{value.spec.dtype}{list(value.spec.shape)} {', '.join(map(str, home.layout))} on {placement}"
+                )
                 hint = "call the planned graph before others that hold the module, or load its state_dict"
-                raise InputError("state lies otherwise", where=value.name, got=str(tensor), expected=expected, hint=hint)
+                raise InputError(
+                    "state lies otherwise", where=value.name, got=str(tensor), expected=expected, hint=hint
+                )
 
     def run(self, wholes: Sequence[NDArray[Any]], step: int) -> Any:
         """One step, as the training step of this number."""

@@ -236,7 +236,9 @@ class Graph(Module):
         """
         if self._training is None:
             raise InputError("nothing says how to train", where=type(self).__name__, hint="give it training=Training()")
-        training = replace(self._training, num_micro_batches=1, global_batch=global_batch or self._training.global_batch)
+        training = replace(
+            self._training, num_micro_batches=1, global_batch=global_batch or self._training.global_batch
+        )
         request = Request(
             model_name=type(self).__name__,
             model=self.recorded(feeds),
@@ -274,9 +276,7 @@ class Graph(Module):
                 self._own[name] = tensor
         return compiled
 
-    def _by_pins(
-        self, world: World, named: Mapping[str, TensorSpec], held: Mapping[str, GlobalTensor]
-    ) -> Compiled:
+    def _by_pins(self, world: World, named: Mapping[str, TensorSpec], held: Mapping[str, GlobalTensor]) -> Compiled:
         """The graph as it is traced, laid out by pins and chosen signatures."""
         if self._where is None:
             hint = "give it placement=, or plan=, which search() finds"
@@ -295,9 +295,7 @@ class Graph(Module):
         layout = layout_graph(world, traced, wishes, held, self._choose)
         return Compiled(world, traced, layout, world.converter(*placements).cost)
 
-    def _by_plan(
-        self, world: World, named: Mapping[str, TensorSpec], held: Mapping[str, GlobalTensor]
-    ) -> Compiled:
+    def _by_plan(self, world: World, named: Mapping[str, TensorSpec], held: Mapping[str, GlobalTensor]) -> Compiled:
         """The graph of the plan, as that lays it out."""
         plan = present(self._plan, "a plan")
         model = plan.model
@@ -306,14 +304,18 @@ class Graph(Module):
         expected = model.inputs(plan.training.global_batch)
         if dict(named) != expected:
             told = {name: str(spec) for name, spec in expected.items()}
-            raise InputError("not the inputs of the plan", got={n: str(s) for n, s in named.items()}, expected=str(told))
+            raise InputError(
+                "not the inputs of the plan", got={n: str(s) for n, s in named.items()}, expected=str(told)
+            )
         if not isinstance(model, Recorded):
             hint = "read a plan that search() found for this graph"
             raise InputError("the plan is of a preset", where=type(self).__name__, got=plan.model_name, hint=hint)
         found, outputs, step_values = recorded(self, self.build, model.recording.feeds, self._take_minimized)
         if found != model:
             got, hint = f"{found}, as the code is now", "search anew"
-            raise InputError("the plan is of another graph", where=type(self).__name__, got=got, expected=str(model), hint=hint)
+            raise InputError(
+                "the plan is of another graph", where=type(self).__name__, got=got, expected=str(model), hint=hint
+            )
         traced = TracedGraph(plan.graph, tuple(named), outputs, step_values, plan.pipeline, {}, {})
         compiled = Compiled(world, traced, plan.layout, plan.cost)
         compiled.check(held)

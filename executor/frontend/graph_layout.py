@@ -81,7 +81,9 @@ class Wishes:
 
     def _visited_again(self, graph: Graph, places: Mapping[str, Placement]) -> Iterator[InputError]:
         """Tensors that are brought back to a stage that the forward pass has left."""
-        stages = {} if not all(place in self.placements for place in places.values()) else self.all_stages(graph, places)
+        stages = (
+            {} if not all(place in self.placements for place in places.values()) else self.all_stages(graph, places)
+        )
         for op in graph.ops:
             name = op.outputs[0] if op.outputs else ""
             before = [stages.get(graph.producer[one].name, 0) for one in op.inputs if one in graph.producer]

@@ -11,7 +11,6 @@ from strategy.graph.ops import REGISTRY
 from strategy.graph.ops.base import OpDef
 from strategy.sbp.tensor import Rate, TensorSpec
 
-
 OF_A_STEP = frozenset({"square", "clip", "learning_rate", "report", "step"})
 """Names of what training computes once per step, which nothing of a model is called by."""
 

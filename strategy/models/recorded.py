@@ -97,6 +97,12 @@ class Recording:
         """Repeated layers."""
         return 1 + max((op.layer for op in self.ops if op.layer is not None), default=-1)
 
+    @property
+    def num_trained(self) -> int:
+        """Elements of parameters that no op of the model updates itself."""
+        followed = {name for op in self.ops for name in op.updates}
+        return sum(math.prod(p.shape) for p in self.parameters if p.name not in followed)
+
     def text(self) -> str:
         """The document."""
         document = {
@@ -123,10 +129,8 @@ class Recorded:
 
     @property
     def parameters(self) -> int:
-        """Number of trained elements: what ops of the model update themselves, running statistics say, is not trained."""
-        recording = self.recording
-        followed = {name for op in recording.ops for name in op.updates}
-        return sum(math.prod(p.shape) for p in recording.parameters if p.name not in followed)
+        """Number of trained elements; running statistics, say, which ops of the model update themselves, are not."""
+        return self.recording.num_trained
 
     @property
     def tokens_per_sample(self) -> int:
@@ -242,7 +246,7 @@ def read_recording(text: str) -> Recording:
 
 
 def _feed_document(feed: Feed) -> list[Any]:
-    kind = next(word for word, source in _SOURCES.items() if type(feed.source) is source)
+    filled = next(word for word, source in _SOURCES.items() if type(feed.source) is source)
     match feed.source:
         case Tokens(below, shift):
             told: list[Any] = [below, shift]
@@ -250,14 +254,14 @@ def _feed_document(feed: Feed) -> list[Any]:
             told = [below]
         case RandomFeatures(label):
             told = [label]
-    return [[PER_SAMPLE, *feed.shape], kind, *told]
+    return [[PER_SAMPLE, *feed.shape], filled, *told]
 
 
 def _feed_of(entry: Any) -> Feed:
-    dims, kind, *told = entry
-    if dims[0] != PER_SAMPLE or kind not in _SOURCES or not all(isinstance(one, int | str) for one in told):
+    dims, word, *told = entry
+    if dims[0] != PER_SAMPLE or word not in _SOURCES or not all(isinstance(one, int | str) for one in told):
         raise InputError("not an input of a recorded graph", where="model.text: inputs", got=entry)
-    return Feed(_SOURCES[kind](*told), _shape(dims[1:]))
+    return Feed(_SOURCES[word](*told), _shape(dims[1:]))
 
 
 def _op_document(op: RecordedOp) -> dict[str, Any]:

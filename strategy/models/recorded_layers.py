@@ -5,7 +5,7 @@ Some layers of such a model are again one: the first ones and the last one, each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from strategy.base.errors import InputError
@@ -38,10 +38,7 @@ class RecordedLayers(Recorded):
     @property
     def parameters(self) -> int:
         """Number of trained elements."""
-        return Recorded.parameters.fget(self) if self.layers == self.recording.num_layers else self._of_fewer()
-
-    def _of_fewer(self) -> int:
-        return RecordedLayers(self.layers, shortened_to(self.recording, self.layers).text()).parameters
+        return shortened_to(self.recording, self.layers).num_trained
 
     def module(self) -> Module:
         """So many of the recorded layers, to be traced."""
@@ -88,23 +85,27 @@ def shortened_to(recording: Recording, layers: int) -> Recording:
     if layers == count:
         return recording
     kept = {layer: layer for layer in range(layers - 1)} | {count - 1: layers - 1}
+    called = {(op.line.template, op.layer): op.line.name for op in recording.ops}
     known: dict[Place, str] = {}
     parameters = tuple(
         replace(one, path=_at_layer(one.path, kept))
         for one in recording.parameters
         if layer_of(one.path) in kept or layer_of(one.path) is None
     )
-    known.update(((template_of(p.path) if layer_of(p.path) is not None else p.name, layer_of(p.path)), p.name) for p in parameters)
+    known.update(
+        ((template_of(p.path) if layer_of(p.path) is not None else p.name, layer_of(p.path)), p.name)
+        for p in parameters
+    )
     known.update(((name, None), name) for name in recording.feeds)
     ops = []
     for op in recording.ops:
         if op.layer is not None and op.layer not in kept:
             continue
         here = None if op.layer is None else kept[op.layer]
-        name = op.line.name if here is None else op.line.template.replace("*", str(here), 1)
+        name = op.line.name if here is None else called[op.line.template, here]
         changed = replace(
             op,
-            line=Lineage(name, op.line.template, _origin(op, recording, here), op.line.parameter),
+            line=Lineage(name, op.line.template, _origin(op, recording, called, here), op.line.parameter),
             layer=here,
             inputs=tuple(_there(op, op.inputs, places, kept, known)),
             updates=tuple(_there(op, op.updates, places, kept, known)),
@@ -116,12 +117,12 @@ def shortened_to(recording: Recording, layers: int) -> Recording:
     return replace(recording, parameters=parameters, ops=tuple(ops), loss=loss, count=count_name)
 
 
-def _origin(op: RecordedOp, recording: Recording, layer: int | None) -> str:
-    """The op of the model that an op was made for, as that is called now."""
+def _origin(op: RecordedOp, recording: Recording, called: Mapping[Place, str], layer: int | None) -> str:
+    """The op of the model that an op was made for, as that is called in a layer."""
     if not op.line.origin or layer is None:
         return op.line.origin
-    template = next(one.line.template for one in recording.ops if one.line.name == op.line.origin)
-    return template.replace("*", str(layer), 1)
+    made_for = next(one for one in recording.ops if one.line.name == op.line.origin)
+    return called[made_for.line.template, None if made_for.layer is None else layer]
 
 
 def _there(

@@ -143,7 +143,7 @@ class Operators:
         return self.operate("scale", attrs={"factor": float(factor)})
 
     def _power(self, exponent: float) -> Self:
-        return self.operate("power", attrs={"exponent": exponent})
+        return self.operate("pow", attrs={"exponent": exponent})
 
     def _compared(self, other: Operand[Self]) -> Self:
         return self.full_like(other) if is_number(other) else self._operand(other)
@@ -273,7 +273,7 @@ class Operators:
 
         A label may come first: it names the op in a graph.
         """
-        label, dims = _labelled("reshape", shape)
+        label, dims = _labelled(shape)
         return self.apply(label, "reshape", attrs={"shape": filled(dims, self.shape)})
 
     def transpose(self, *dims: int | Shape | str) -> Self:
@@ -281,12 +281,12 @@ class Operators:
 
         A label may come first: it names the op in a graph.
         """
-        label, given = _labelled("transpose", dims)
+        label, given = _labelled(dims)
         places = tuple(_from_left(dim, len(self.shape)) for dim in given)
         if len(places) == 2 and not any(isinstance(one, tuple | list) for one in dims):
             order = list(range(len(self.shape)))
             if not all(0 <= place < len(order) for place in places):
-                raise InputError("no such dims", where="transpose", got=given, expected=f"dims of {self.shape}")
+                raise InputError("no such dims", got=given, expected=f"dims of {self.shape}")
             order[places[0]], order[places[1]] = places[1], places[0]
             places = tuple(order)
         return self.apply(label, "transpose", attrs={"perm": places})
@@ -317,12 +317,12 @@ def filled(shape: Shape, elements_of: Shape) -> Shape:
     return tuple(rest if dim == -1 else dim for dim in shape)
 
 
-def _labelled(kind: str, given: tuple[int | Shape | str, ...]) -> tuple[str, Shape]:
+def _labelled(given: tuple[int | Shape | str, ...]) -> tuple[str, Shape]:
     """A label, if one comes first, and the dims that follow, in a row or in a tuple."""
     label, rest = (given[0], given[1:]) if given and isinstance(given[0], str) else ("", given)
     dims = rest[0] if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
     if not all(isinstance(dim, int) for dim in dims):
-        raise InputError("not dims", where=kind, got=given, expected="whole numbers, in a row or in one tuple")
+        raise InputError("not dims", got=given, expected="whole numbers, in a row or in one tuple")
     return str(label), tuple(dim for dim in dims if isinstance(dim, int))
 
 

@@ -90,7 +90,7 @@ def load_state_dict(module: Module, state: Mapping[str, GlobalTensor | NDArray[A
     """Give all parameters of a module other values: global tensors, or arrays that every rank has the whole of.
 
     Raises:
-        InputError: a name is missing or unknown, a parameter has no value yet, or a shape is another; all of it at once.
+        InputError: a name is missing or unknown, or a shape is another, all of it at once; or there is no value yet.
     """
     named = dict(module.parameters())
     report(state_problems({name: p.shape for name, p in named.items()}, state), where="state")
@@ -98,9 +98,7 @@ def load_state_dict(module: Module, state: Mapping[str, GlobalTensor | NDArray[A
         write(value_of(parameter), state[name])
 
 
-def state_problems(
-    shapes: Mapping[str, Shape], state: Mapping[str, GlobalTensor | NDArray[Any]]
-) -> list[InputError]:
+def state_problems(shapes: Mapping[str, Shape], state: Mapping[str, GlobalTensor | NDArray[Any]]) -> list[InputError]:
     """What is wrong with a state for tensors of these names and shapes."""
     missing = [InputError("nothing is given for it", where=name) for name in shapes if name not in state]
     unknown = [

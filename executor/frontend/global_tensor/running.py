@@ -26,7 +26,8 @@ from strategy.sbp.sbp import local_box
 from strategy.sbp.tensor import Rate
 from strategy.space.deduce import Deduction, SignatureFit, pick
 
-_LABELS = tuple(str(number) for number in range(1, 9))
+LABELS = tuple(str(number) for number in range(1, 9))
+"""Of the outputs of an op that nobody names."""
 
 
 def run_op(kind: str, inputs: Sequence[L], attrs: Attrs, *, number: int | None = None) -> tuple[L, ...]:
@@ -52,9 +53,7 @@ def run_update(kind: str, inputs: Sequence[L], updates: Sequence[L], attrs: Attr
     _act(kind, inputs, updates, attrs, None)
 
 
-def _act(
-    kind: str, inputs: Sequence[L], updates: Sequence[L], attrs: Attrs, number: int | None
-) -> tuple[L, ...]:
+def _act(kind: str, inputs: Sequence[L], updates: Sequence[L], attrs: Attrs, number: int | None) -> tuple[L, ...]:
     operands = (*inputs, *updates)
     world = operands[0].world
     world.agree(f"{kind}({', '.join(map(str, operands))}) {dict(attrs) or ''}".strip())
@@ -89,7 +88,7 @@ def _graph_of(
         ranks = " and ".join(map(str, places))
         problems.append(f"op {kind} ({', '.join(names)}): operands on several placements (got {ranks}); use to_global")
     try:
-        builder.add(kind, kind, names, labels=_LABELS, updates=rewritten, attrs=attrs)
+        builder.add(kind, kind, names, labels=LABELS, updates=rewritten, attrs=attrs)
     except GraphError as error:
         problems += error.problems
     if problems:

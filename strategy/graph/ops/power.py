@@ -51,7 +51,7 @@ def _run_grad(call: Call) -> None:
 def _gradient(builder: GradientBuilder) -> None:
     if builder.wants(0):
         operands = (builder.output_gradient(), builder.op.inputs[0])
-        builder.give(0, builder.emit("dx", "power_grad", operands, builder.op.attrs))
+        builder.give(0, builder.emit("dx", "pow_grad", operands, builder.op.attrs))
 
 
 _POSITIVE = (0.5, 3.0)
@@ -59,7 +59,7 @@ _EXPONENTS = (3.0, -1.5)
 
 OPS = (
     OpDef(
-        "power",
+        "pow",
         _infer,
         flop_per_element(8),
         _signatures,
@@ -73,7 +73,7 @@ OPS = (
         ),
     ),
     OpDef(
-        "power_grad",
+        "pow_grad",
         _infer,
         flop_per_element(10),
         _signatures_grad,

@@ -175,7 +175,9 @@ def test_a_parameter_may_stand_first() -> None:
 
 @pytest.mark.parametrize("code", [lambda g, x: x + np.ones(4), lambda g, x: np.ones(4) + x, lambda g, x: x @ np.eye(4)])
 def test_an_array_is_no_operand_of_a_graph(code: Any) -> None:
-    with pytest.raises(InputError, match="not an operand .*got 'ndarray'.*give an array to build as an input, or hold"):
+    with pytest.raises(
+        InputError, match=r"not an operand .*got 'ndarray'.*give an array to build as an input, or hold"
+    ):
         answer(code, X)
 
 
@@ -193,7 +195,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_reshape_takes_dims_in_a_row() -> None:
     np.testing.assert_array_equal(answer(lambda g, x: x.reshape(2, 16), X), X.reshape(2, 16))
     np.testing.assert_array_equal(answer(lambda g, x: x.reshape(2, -1), X, ranks=2), X.reshape(2, -1))
-    with pytest.raises(InputError, match="reshape: not dims .*whole numbers, in a row or in one tuple"):
+    with pytest.raises(InputError, match=r"not dims .*whole numbers, in a row or in one tuple"):
         answer(lambda g, x: x.reshape(2, 16.0), X)
 
 
@@ -203,13 +205,13 @@ def test_transpose_swaps_two_dims() -> None:
     np.testing.assert_array_equal(answer(lambda g, x: x.transpose(0, 1), X, ranks=2), X.T)
     np.testing.assert_array_equal(answer(lambda g, x: x.transpose(-1, 0), whole), whole.swapaxes(0, 2))
     np.testing.assert_array_equal(answer(lambda g, x: x.transpose(2, 0, 1), whole), whole.transpose(2, 0, 1))
-    with pytest.raises(InputError, match="transpose: no such dims"):
+    with pytest.raises(InputError, match="no such dims"):
         answer(lambda g, x: x.transpose(0, 3), X)
 
 
 def test_comparisons_are_ones_and_zeros() -> None:
     y = np.roll(X, 1, axis=0)
-    np.testing.assert_array_equal(answer(lambda g, x, y: x > y, X, y, ranks=2), X > y)
+    np.testing.assert_array_equal(answer(lambda g, x, y: x > y, X, y, ranks=2), y < X)
     np.testing.assert_array_equal(answer(lambda g, x: (x >= 0).where(x, 0), X, ranks=2), np.maximum(X, 0))
     np.testing.assert_array_equal(answer(lambda g, x: x < 0, X), X < 0)
     np.testing.assert_array_equal(answer(lambda g, x: x != 0, X), X != 0)
@@ -233,8 +235,8 @@ def test_powers() -> None:
 
 def test_item() -> None:
     x = from_numpy(X, placement=placement(0), sbp=broadcast)
-    assert x.sum().item() == float(x.sum()) == pytest.approx(X.sum())
-    with pytest.raises(InputError, match="several elements is no number .*reduce it first"):
+    assert [x.sum().item(), float(x.sum())] == pytest.approx([X.sum()] * 2)
+    with pytest.raises(InputError, match=r"several elements is no number .*reduce it first"):
         x.item()
     with pytest.raises(InputError, match="a traced tensor has no number yet; return it from build"):
         answer(lambda g, x: x * x.sum().item(), X)
@@ -359,9 +361,11 @@ def test_parameter_groups() -> None:
     assert "model.one.weight:m" in found
     assert "model.two.weight:velocity" in found
     wrong = {"groups": (ParameterGroup(("model.one.biass",)),)}
-    with pytest.raises(InputError, match=r"parameter group: a pattern matches no parameter .*did you mean 'model.one.bi"):
+    with pytest.raises(
+        InputError, match=r"parameter group: a pattern matches no parameter .*did you mean 'model.one.bi"
+    ):
         losses(net, 0, training=wrong)
-    with pytest.raises(InputError, match="unknown optimizer .*did you mean 'adamw'"):
+    with pytest.raises(InputError, match=r"unknown optimizer .*did you mean 'adamw'"):
         Training(ROWS, groups=(ParameterGroup(("*",), optimizer="adamww"),))
 
 
@@ -419,10 +423,10 @@ def test_state_dict() -> None:
         load_state_dict(model, {"weight": saved["model.weight"], "bias": saved["model.bias"]})
         np.testing.assert_array_equal(state_dict(model)["weight"].numpy(), saved["model.weight"])
         with pytest.raises(GraphError) as caught:
-            load_state_dict(model, {"weigth": np.zeros(1), "bias": np.zeros(4)})
+            load_state_dict(model, {"weihht": np.zeros(1), "bias": np.zeros(4)})
         told = "\n".join(caught.value.problems)
         assert "weight: nothing is given for it" in told
-        assert "weigth: there is no such tensor; did you mean 'weight'?" in told
+        assert "weihht: there is no such tensor; did you mean 'weight'?" in told
         assert "bias: another shape (got (4,), expected (3,))" in told
 
     on_ranks(2, code)
@@ -436,7 +440,7 @@ def test_outputs_of_all_micro_batches() -> None:
             return logits
 
     training = Training(ROWS, num_micro_batches=2, dtype=DType.FLOAT64)
-    with pytest.raises(InputError, match="a piece per micro-batch .*a graph without training="):
+    with pytest.raises(InputError, match=r"a piece per micro-batch .*a graph without training="):
         Logits(Linear(WIDTH, CLASSES), placement=0, training=training)(X, LABELS)
 
 
@@ -486,12 +490,12 @@ def test_a_placement_without_ranks_or_of_none(wrong: Any) -> None:
 
 
 def test_stages_of_unequal_size() -> None:
-    with pytest.raises(InputError, match="stages differ in their mesh .*give every stage as many ranks"):
+    with pytest.raises(InputError, match=r"stages differ in their mesh .*give every stage as many ranks"):
         on_ranks(3, lambda world: Run(lambda g, x: x + x, placement=[[0, 1], [2]])(X))
 
 
 def test_stages_that_overlap() -> None:
-    with pytest.raises(InputError, match="a rank is in two stages .*a mesh of several axes is one placement"):
+    with pytest.raises(InputError, match=r"a rank is in two stages .*a mesh of several axes is one placement"):
         on_ranks(3, lambda world: Run(lambda g, x: x + x, placement=[[0, 1], [1, 2]])(X))
 
 
@@ -503,7 +507,9 @@ def test_a_stage_that_is_visited_again() -> None:
         home = lambda g, x: away(g, x).to_global(placement=back, sbp=broadcast) + x  # noqa: E731
         return Run(home, placement=[back, there])(X).result().numpy()
 
-    with pytest.raises(InputError, match="value copy_2: a stage is visited again .*bring what is read later to the later"):
+    with pytest.raises(
+        InputError, match=r"value copy_2: a stage is visited again .*bring what is read later to the later"
+    ):
         on_ranks(2, code)
 
 
@@ -519,7 +525,7 @@ def test_integers_are_partial_maxima() -> None:
         from_numpy(np.arange(4, dtype=np.int32), placement=placement(0), sbp="P")
 
 
-@pytest.mark.parametrize("typo", ["*.wieght", "model.wegiht", "*.weights"])
+@pytest.mark.parametrize("typo", ["*.wweight", "model.wegiht", "*.weights"])
 def test_a_pin_with_a_typo(typo: str) -> None:
     with pytest.raises(InputError) as caught:
         Fit(Linear(WIDTH, CLASSES), placement=0, training=Training(ROWS, dtype=DType.FLOAT64), layouts={typo: "B"})(
@@ -705,7 +711,7 @@ def test_what_has_no_gradient_says_so() -> None:
     before = x.sum()
     with Tape() as tape:
         loss = x.sum()
-    with pytest.raises(InputError, match="the loss was not computed on the tape .*with Tape"):
+    with pytest.raises(InputError, match=r"the loss was not computed on the tape .*with Tape"):
         tape.gradients(before, [x])
     with pytest.raises(InputError, match="the loss has no gradient by it"):
         tape.gradients(loss, [before])

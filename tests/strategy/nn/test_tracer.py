@@ -64,7 +64,7 @@ def test_what_is_no_operand_is_told_with_what_would_be() -> None:
     (x,) = traced(x=(4,))
     for wrong in (None, "x", [1.0], np.ones(4)):
         for code in (lambda a: x + a, lambda a: a + x, lambda a: x @ a, lambda a: x > a, lambda a: x.maximum(a)):
-            with pytest.raises(InputError, match="not an operand .*expected a tensor of the same kind, a Parameter"):
+            with pytest.raises(InputError, match=r"not an operand .*expected a tensor of the same kind, a Parameter"):
                 code(wrong)
 
 
