@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from strategy.base.errors import InputError
+from strategy.base.errors import GraphError, InputError
 from strategy.graph.graph import Attrs, Lineage, Path, Phase, layer_of
 from strategy.models.base import Family, Integers, RandomFeatures, Source, Tokens
 from strategy.models.per_sample import figure
@@ -205,18 +205,21 @@ class RecordedModule(Module):
         samples = inputs[0].shape[0]
         names = dict(zip(recording.feeds, (tensor.name for tensor in inputs), strict=True))
         for op in recording.ops:
-            reads = [names.get(name, name) for name in op.inputs]
-            attrs: Attrs = {key: figure(found, samples) for key, found in op.attrs.items()}
-            graph.add(
-                op.line,
-                op.kind,
-                reads,
-                labels=op.labels,
-                updates=op.updates,
-                attrs=attrs,
-                phase=op.phase,
-                layer=op.layer,
-            )
+            try:
+                attrs: Attrs = {key: figure(found, samples) for key, found in op.attrs.items()}
+                graph.add(
+                    op.line,
+                    op.kind,
+                    [names.get(name, name) for name in op.inputs],
+                    labels=op.labels,
+                    updates=op.updates,
+                    attrs=attrs,
+                    phase=op.phase,
+                    layer=op.layer,
+                )
+            except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+                told = f"{type(error).__name__}: {error}"
+                raise GraphError([f"op {op.line.name}: {op.kind} of other operands than recorded ({told})"]) from error
         return Tensor(tracer, recording.loss), Tensor(tracer, recording.count)
 
 
@@ -235,11 +238,21 @@ def read_recording(text: str) -> Recording:
         recording = Recording(feeds, parameters, ops, str(found["loss"]), str(found["count"]))
     except InputError:
         raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         got = f"{type(error).__name__}: {error}"
         raise InputError("not a recorded graph", where="model.text", got=got, hint="record it anew") from error
     if not feeds or not ops:
         raise InputError("a recorded graph without inputs or ops", where="model.text")
+    known = {*feeds, *(parameter.name for parameter in parameters)}
+    for op in ops:
+        missing = [name for name in (*op.inputs, *op.updates) if name not in known]
+        if missing:
+            raise InputError("an op reads what is not there", where=f"model.text: {op.line.name}", got=missing)
+        known.update(op.outputs)
+    written = {name for op in ops for name in op.outputs}
+    if not {recording.loss, recording.count} <= written:
+        got = [recording.loss, recording.count]
+        raise InputError("nothing computes loss or count", where="model.text", got=got)
     if recording.num_layers > len(ops):
         raise InputError("more layers than ops", where="model.text", got=recording.num_layers)
     return recording

@@ -72,7 +72,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all updates read: learning rates by group, the last one for the others; `step` where steps may be skipped."""
+    """What all updates read: learning rates by group, the last for the others; `step` where steps may be skipped."""
 
     factor: str
     lrs: tuple[str, ...]

@@ -228,17 +228,17 @@ def test_wrong_uses_of_plans_are_told() -> None:
         Train(Net(), training=TRAINING)(X, LABELS)
     with pytest.raises(InputError, match="nothing says how to train"):
         Train(Net()).search(machine(2), FEEDS, simulate=simulated_step)
-    with pytest.raises(InputError, match="not the arguments of build .*expected x, labels"):
+    with pytest.raises(InputError, match=r"not the arguments of build .*expected x, labels"):
         Train(Net(), training=TRAINING).recorded({"x": FEEDS["x"], "label": FEEDS["labels"]})
 
     def code(world: World) -> None:
-        with pytest.raises(InputError, match="the plan is of another graph .*search anew"):
+        with pytest.raises(InputError, match=r"the plan is of another graph .*search anew"):
             Train(Net(3), plan=plan)(X, LABELS)
         with pytest.raises(InputError, match="not the inputs of the plan"):
             Train(Net(), plan=plan)(X[:8], LABELS[:8])
         model = Net()
         Train(model, placement=[0], training=TRAINING)(X, LABELS).result()
-        with pytest.raises(InputError, match="state lies otherwise .*load its state_dict"):
+        with pytest.raises(InputError, match=r"state lies otherwise .*load its state_dict"):
             Train(model, plan=plan)(X, LABELS)
 
     on_ranks(2, code)

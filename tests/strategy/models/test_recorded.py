@@ -12,7 +12,7 @@ import pytest
 
 from strategy.base.errors import InputError, SbplanError
 from strategy.graph.graph import Graph
-from strategy.models import PRESETS, Model, find_model
+from strategy.models import PRESETS, Model, Tokens, find_model
 from strategy.models.recorded import Feed, Recorded, RecordedModel, Source, read_recording
 from strategy.models.recorded_layers import RecordedLayers
 from strategy.models.recording import TracedLoss, record
@@ -52,7 +52,8 @@ def test_a_preset_that_is_recorded_is_the_same_graph(name: str) -> None:
     model = find_model(name)
     found = recorded(model)
     assert found.parameters == model.parameters
-    assert found.tokens_per_sample == model.tokens_per_sample
+    if any(isinstance(source, Tokens) for source in model.batch.values()):
+        assert found.tokens_per_sample == model.tokens_per_sample
     assert found.batch == model.batch
     assert found.inputs(5) == model.inputs(5)
     for training in FEW_MICRO_BATCHES:
@@ -94,7 +95,7 @@ def test_a_document_is_read_as_it_was_written() -> None:
 
 def test_what_is_no_recording_is_told() -> None:
     for text in ("", "{}", "[]", "null", '{"inputs": 3}', "{" * 10**5):
-        with pytest.raises(InputError, match="not a recorded graph|without inputs"):
+        with pytest.raises(InputError, match=r"not a recorded graph|without inputs"):
             RecordedModel(text)
 
 

@@ -1,4 +1,4 @@
-"""Parameter groups: who is in which, what is wrong with them, what they do to updates, and plan files that hold them."""
+"""Parameter groups: who is in which, what is wrong with them, what they do to updates, and how plans hold them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GROUPS = (ParameterGroup(("*.bias", "*norm*"), weight_decay=0.3), ParameterGroup
 def test_the_first_group_that_means_a_parameter_counts() -> None:
     assert [group_of(name, GROUPS) for name in ("a.bias", "token", "a.norm.weight", "a.weight")] == [0, 1, 0, None]
     check_groups(GROUPS, ["a.bias", "norm", "token"])
-    with pytest.raises(InputError, match="a pattern matches no parameter .*'token'.*did you mean 'tokens'"):
+    with pytest.raises(InputError, match=r"a pattern matches no parameter .*'token'.*did you mean 'tokens'"):
         check_groups(GROUPS, ["a.bias", "norm", "tokens"])
 
 
