@@ -251,8 +251,8 @@ def read_recording(text: str) -> Recording:
         known.update(op.outputs)
     written = {name for op in ops for name in op.outputs}
     if not {recording.loss, recording.count} <= written:
-        got = [recording.loss, recording.count]
-        raise InputError("nothing computes loss or count", where="model.text", got=got)
+        ends = [recording.loss, recording.count]
+        raise InputError("nothing computes loss or count", where="model.text", got=ends)
     if recording.num_layers > len(ops):
         raise InputError("more layers than ops", where="model.text", got=recording.num_layers)
     return recording

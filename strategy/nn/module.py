@@ -9,12 +9,13 @@
             return x + self.fc(self.norm(x))
 
 The names of attributes become the names of parameters and ops (`layers.3.fc.weight`), and the places in lists and keys
-in dicts (`heads.left.weight`). The members of a `Layers` are the repeated layers that the search folds; without one,
-those of the largest list of modules that are alike.
+in dicts (`heads.left.weight`). The members of a `Layers` are the repeated layers that a pipeline cuts between, and that
+the search folds where they are alike; without one, those of the list of modules of one class with most parameters.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class Layers(Module):
 class Members(Module):
     """The modules of a list, tuple or dict that another module has as an attribute; the rest of it is none of ours.
 
-    Members of a list that are alike (two at least) are numbered, others are named by their place or key.
+    Members of a list that are of one class (two at least) are numbered, others are named by their place or key.
     """
 
     def __init__(self, held: Sequence[Any] | Mapping[Any, Any]) -> None:
@@ -140,7 +141,7 @@ class Members(Module):
     def are_alike(self) -> bool:
         """Whether they may be repeated layers."""
         held = self.held
-        return not isinstance(held, Mapping) and len(held) > 1 and all(_alike(held[0], member) for member in held)
+        return not isinstance(held, Mapping) and len(held) > 1 and all(type(one) is type(held[0]) for one in held)
 
     def children(self) -> Iterator[tuple[str | int, Module]]:
         """The members by place or key."""
@@ -155,19 +156,24 @@ class Members(Module):
 def paths(root: Module) -> list[tuple[Module, Path]]:
     """Every module below with the attributes that lead to it; numbers are those of repeated layers alone.
 
-    Where nobody says by a `Layers` what these are, they are the largest outermost list of modules that are alike.
+    Where nobody says by a `Layers` what these are, they are the members of one outermost list of modules of one class: the
+    one with most parameters.
     """
     found = list(root.walk())
     lists = [(member, path) for member, path in found if isinstance(member, Members) and member.are_alike]
     given = any(isinstance(member, Layers) for member, _ in found)
     outermost = [] if given else [(m, path) for m, path in lists if not any(isinstance(part, int) for part in path)]
-    layers = max(outermost, key=lambda pair: len(pair[0].held), default=(None, ()))[1] if outermost else None
+    layers = max(outermost, key=lambda pair: _elements(pair[0]))[1] if outermost else None
     named = {path for _, path in lists if path != layers}
 
     def told(path: Path) -> Path:
         return tuple(str(part) if path[:place] in named else part for place, part in enumerate(path))
 
     return [(member, told(path)) for member, path in found]
+
+
+def _elements(module: Module) -> int:
+    return sum(math.prod(parameter.shape) for _, parameter in module.parameters())
 
 
 def _module_in(member: object) -> Module | None:
@@ -188,18 +194,3 @@ def _parameters_in(name: str, member: object) -> Iterator[tuple[str, Parameter]]
         places = member.items() if isinstance(member, Mapping) else enumerate(member)
         for place, one in places:
             yield from _parameters_in(f"{name}.{place}", one)
-
-
-def _alike(one: object, other: object) -> bool:
-    """Whether two modules differ in nothing but the values of their parameters."""
-    if isinstance(one, Parameter) and isinstance(other, Parameter):
-        return one.shape == other.shape
-    if isinstance(one, Module) and type(one) is type(other):
-        held, there = vars(one), vars(other)
-        return held.keys() == there.keys() and all(_alike(member, there[name]) for name, member in held.items())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_alike(member, other[key]) for key, member in one.items())
-    plain = (int, float, str, bool, type(None))
-    return isinstance(one, plain) and type(one) is type(other) and one == other

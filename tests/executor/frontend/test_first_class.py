@@ -525,13 +525,13 @@ def test_integers_are_partial_maxima() -> None:
         from_numpy(np.arange(4, dtype=np.int32), placement=placement(0), sbp="P")
 
 
-@pytest.mark.parametrize("typo", ["*.wweight", "model.wegiht", "*.weights"])
+@pytest.mark.parametrize("typo", ["*.wweight", "model.wegiht", "*wght", "*.biass"])
 def test_a_pin_with_a_typo(typo: str) -> None:
     with pytest.raises(InputError) as caught:
         Fit(Linear(WIDTH, CLASSES), placement=0, training=Training(ROWS, dtype=DType.FLOAT64), layouts={typo: "B"})(
             X, LABELS
         )
-    assert "did you mean 'model.weight'?" in str(caught.value)
+    assert f"did you mean 'model.{'bias' if 'bias' in typo else 'weight'}'?" in str(caught.value)
     assert len(str(caught.value)) < 120
 
 
