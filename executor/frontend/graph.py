@@ -18,7 +18,7 @@ Every rank makes the same calls with the same inputs (see `executor.frontend.wor
 program: the graph is traced, laid out as pins and deduction (or a search) say, lowered, admitted, and driven by a
 `Worker`.
 
-    plan = train.search(cluster, feeds, simulate=...)    instead of a placement: everything that a plan says
+    plan = train.search(cluster, feeds, find=best_plan)  instead of a placement: everything that a plan says
     train = Train(model, plan=plan)
 
 Graphs that hold one module share its state: the registers of its parameters are the same memory, wherever they were
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +43,6 @@ from executor.frontend.global_tensor.modules import state_problems, write
 from executor.frontend.graph_layout import Where, Wishes, layout_graph, placements_of
 from executor.frontend.traced import TracedGraph, recorded, trace
 from executor.frontend.world import World, current_world
-from strategy.base.budget import Budget
 from strategy.base.errors import GraphError, InputError, present, report
 from strategy.cost.cost import CostModel
 from strategy.graph.graph import Graph as OpGraph
@@ -56,22 +55,23 @@ from strategy.nn.tracer import Tensor, Tracer
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan
 from strategy.sbp.tensor import DType, TensorSpec
-from strategy.search.candidate.simulated_plan import Simulate
 from strategy.search.choose import ChooseSignatures, deduced
-from strategy.search.search import search
 from strategy.space.candidates import Pins, Request
 from strategy.space.deduce import Deduction
 
 Specs = tuple[TensorSpec, ...]
+FindPlan = Callable[[Request], Plan]
+"""The search, as programs pass it in."""
 
 
 class Graph(Module):
     """Base of compiled computations; subclasses hold modules as attributes and write `build`.
 
     Args:
-        placement: where it runs: a placement or its ranks, or one per pipeline stage, disjoint and of one mesh.
+        placement: where it runs: a placement or its ranks, or one per pipeline stage, disjoint and of one mesh. A graph
+            that is only searched needs none.
         plan: what `search` found, or `read_plan` read; it says all that follows but `output_buffers`.
-        training: how it trains what it minimizes; the global batch is that of the inputs. None only computes.
+        training: how it trains what it minimizes; inputs have the rows of its global batch. None only computes.
         layouts: value name or pattern -> its layout, wherever it is written or read.
         stages: op name or pattern -> its stage, where there are several.
         choose: how signatures are chosen where pins leave a choice: `deduced(RULE)`, or `searched` for the best.
@@ -215,20 +215,18 @@ class Graph(Module):
         cluster: Cluster,
         feeds: Mapping[str, Feed],
         *,
-        simulate: Simulate,
+        find: FindPlan,
         global_batch: int | None = None,
         pins: Pins = Pins(),  # noqa: B008 (a value)
-        time_limit_s: float = 50.0,
     ) -> Plan:
         """The best plan to train this graph by, over all degrees, schedules, recomputing, ZeRO and layouts.
 
         Args:
             cluster: what it is trained on.
             feeds: what fills each argument of `build`, and the shape of a sample of it.
-            simulate: gives the simulated time of a program.
+            find: the search: gives the best plan for a request (`experiments.best_plan`).
             global_batch: samples per step; by default that of `training`.
             pins: what is fixed of the plan.
-            time_limit_s: after which the best plan so far is given.
 
         Raises:
             GraphError, InputError: see `recorded`.
@@ -247,7 +245,7 @@ class Graph(Module):
             memory_limit_bytes=cluster.largest_memory_bytes,
             pins=pins,
         )
-        return search(request, simulate=simulate, budget=Budget.of(time_limit_s)).plan
+        return find(request)
 
     def _fed(self, feeds: Mapping[str, Feed]) -> dict[str, Feed]:
         """In the order of the arguments of `build`."""

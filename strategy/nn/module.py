@@ -156,8 +156,8 @@ class Members(Module):
 def paths(root: Module) -> list[tuple[Module, Path]]:
     """Every module below with the attributes that lead to it; numbers are those of repeated layers alone.
 
-    Where nobody says by a `Layers` what these are, they are the members of one outermost list of modules of one class: the
-    one with most parameters.
+    Where nobody says by a `Layers` what these are, they are the members of one outermost list of modules of one class:
+    the one with most parameters.
     """
     found = list(root.walk())
     lists = [(member, path) for member, path in found if isinstance(member, Members) and member.are_alike]

@@ -12,8 +12,7 @@ import pytest
 from executor.frontend.global_tensor import placement
 from executor.frontend.graph import Graph
 from executor.frontend.world import World
-from experiments.prices import simulated_step
-from strategy.base.budget import Budget
+from experiments.best_plan import best_plan
 from strategy.base.errors import GraphError, InputError
 from strategy.cost.cost import CostModel
 from strategy.hardware.cluster import Cluster, Device, Host, Link
@@ -28,7 +27,6 @@ from strategy.nn.module import Module
 from strategy.nn.tracer import Tensor
 from strategy.passes.training import Training
 from strategy.plan.plan import Plan, read_plan, write_plan
-from strategy.search.search import search
 from strategy.space.candidates import Pins, Request
 from tests.executor.worlds import on_ranks
 from tests.strategy.models.test_recorded import recorded
@@ -92,7 +90,7 @@ def machine(ranks: int) -> Cluster:
 def planned(ranks: int = 2, model: Module | None = None, **pins: Any) -> Plan:
     """A plan for the graph above."""
     graph = Train(model or Net(), training=TRAINING)
-    return graph.search(machine(ranks), FEEDS, simulate=simulated_step, pins=Pins(**pins), time_limit_s=10)
+    return graph.search(machine(ranks), FEEDS, find=best_plan, pins=Pins(**pins))
 
 
 def losses(make: Any, steps: int = 4) -> list[float]:
@@ -161,7 +159,7 @@ def test_a_recorded_preset_is_searched_like_the_preset() -> None:
         def found(one: Any, cluster: Cluster = cluster) -> Any:
             limit = cluster.largest_memory_bytes
             request = Request("gpt", one, Training(8), CostModel(cluster, {}), limit)
-            plan = search(request, simulate=simulated_step, budget=Budget.of(300.0)).plan
+            plan = best_plan(request, time_limit_s=300.0)
             return plan.config, plan.claims.objective_s, plan.claims.step_time_s
 
         assert found(recorded(model)) == found(model)
@@ -227,7 +225,7 @@ def test_wrong_uses_of_plans_are_told() -> None:
     with pytest.raises(InputError, match="nothing says where the graph runs; give it placement=, or plan="):
         Train(Net(), training=TRAINING)(X, LABELS)
     with pytest.raises(InputError, match="nothing says how to train"):
-        Train(Net()).search(machine(2), FEEDS, simulate=simulated_step)
+        Train(Net()).search(machine(2), FEEDS, find=best_plan)
     with pytest.raises(InputError, match=r"not the arguments of build .*expected x, labels"):
         Train(Net(), training=TRAINING).recorded({"x": FEEDS["x"], "label": FEEDS["labels"]})
 
