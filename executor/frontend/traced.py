@@ -83,7 +83,7 @@ def trace(
         _forward(whole, root, build, inputs, training=training is not None)
         minimized()
         scalars = [t.name for t in _tensors(outputs, where)] + ([loss[0]] if loss else [])
-        _check_sums(builder, whole.graph, scalars, count)
+        _check_sums(builder, whole.graph, scalars)
     wanted = {t.name: _step_value(builder, t.name, count) for t in list(_tensors(outputs, where))}
     if (training is None) != (loss is None):
         what = "says how to train, and minimizes nothing" if training else "minimizes, and says not how"
@@ -112,7 +112,7 @@ def recorded(
         GraphError: with every problem of the graph.
         InputError: it minimizes nothing, gives what cannot be given, or says itself where and how tensors lie.
     """
-    where, found = type(root).__name__, list[tuple[Any, dict[str, str]]]()
+    where, found = type(root).__name__, list[tuple[Any, dict[str, str], TracedLoss]]()
 
     def traced(samples: int) -> TracedLoss:
         tracer = Tracer()
@@ -127,11 +127,14 @@ def recorded(
             said, hint = [*tracer.pins, *tracer.places], "leave out pin and to_global, and give the search pins="
             raise InputError("the code lays out what a search would", where=where, got=said, hint=hint)
         names = [tensor.name for tensor in _tensors(outputs, where)]
-        found.append((outputs, {name: _step_value(tracer.graph, name, len(SAMPLES)) for name in names}))
-        return TracedLoss(tracer.graph, *loss)
+        step_values = {name: _step_value(tracer.graph, name, len(SAMPLES)) for name in names}
+        found.append((outputs, step_values, TracedLoss(tracer.graph, *loss)))
+        return found[-1][2]
 
     model = record(traced, feeds)
-    return (model, *found[-1])
+    (_, _, few), *_, (outputs, step_values, many) = found
+    _check_sums(few.graph, many.graph, [*step_values, few.loss])
+    return model, outputs, step_values
 
 
 def _forward(
@@ -157,7 +160,7 @@ def _check_batch(inputs: Mapping[str, TensorSpec], global_batch: int) -> None:
             raise InputError("not the global batch", where=f"input {name}", got=got, expected=expected, hint=hint)
 
 
-def _check_sums(micro: GraphBuilder, whole: GraphBuilder, names: Iterable[str], count: int) -> None:
+def _check_sums(micro: GraphBuilder, whole: GraphBuilder, names: Iterable[str]) -> None:
     """Refuse scalars that are means over a micro-batch: a step adds up what its micro-batches give.
 
     Raises:
@@ -174,7 +177,7 @@ def _check_sums(micro: GraphBuilder, whole: GraphBuilder, names: Iterable[str], 
         waiting += op.inputs
         if _divides(op.attrs, there[name].attrs):
             problems[
-                f"op {op.name}: a mean over the samples of a micro-batch (a step adds up those of {count}); "
+                f"op {op.name}: a mean over the samples of a micro-batch (a step adds up what they give); "
                 "give the sum, and divide result() by the whole; what is minimized is divided by its count"
             ] = None
     if problems:

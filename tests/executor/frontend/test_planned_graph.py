@@ -197,6 +197,13 @@ class Squared(Train):
         return super().build(x * (x.shape[0] ** 2), labels)
 
 
+class Mean(Train):
+    """Gives a mean over the samples that it sees, of which a step would add up several."""
+
+    def build(self, x: Tensor, labels: Tensor) -> Any:
+        return super().build(x, labels)["loss"] / x.shape[0]
+
+
 class Branching(Train):
     """Likewise, other ops."""
 
@@ -210,6 +217,7 @@ class Branching(Train):
         (MissingLoss, r"minimizes nothing; call self.minimize\(loss, count\) in build"),
         (Pinned, "the code lays out what a search would .*give the search pins="),
         (Squared, "op scale: factor: a figure of the graph does not grow by so much per sample"),
+        (Mean, r"op scale: a mean over the samples of a micro-batch .*divide result\(\) by the whole"),
         (Branching, r"the code does other ops for \(2, 4, 6\) samples .*write it for any number"),
     ],
 )
