@@ -8,10 +8,8 @@ if TYPE_CHECKING:
     from strategy.plan.plan import Plan
     from strategy.space.candidates import Request
 
-TIME_LIMIT_S = 50.0
 
-
-def best_plan(request: Request, *, time_limit_s: float = TIME_LIMIT_S) -> Plan:
+def best_plan(request: Request, *, time_limit_s: float = 50.0) -> Plan:
     """The best plan that is found in a time.
 
     Raises:

@@ -417,8 +417,9 @@ STARTS = (
     "experiments.cli",
     "executor.frontend.graph",
     "executor.frontend.global_tensor",
+    "experiments.best_plan",
 )
-"""The command and the front end."""
+"""The command, the front end, and the search that programs pass to it."""
 RUN = ("strategy.ilp.solve.warm", "strategy.layout.warm", "simulator.warm", "experiments.blocks")
 """With `python -m`, by `make` and by the demo."""
 PROOF = ("simulator.reference",)
