@@ -21,12 +21,42 @@ import dataclasses
 from collections.abc import Mapping
 
 from strategy.base.errors import InputError, did_you_mean
-from strategy.models import arcface, bert, decoder, gpt, inception, llama, mixtral, mlp, resnet, vgg, vit, wide_deep
+from strategy.models import (
+    arcface,
+    bert,
+    decoder,
+    gpt,
+    inception,
+    llama,
+    mixtral,
+    mlp,
+    recorded,
+    recorded_layers,
+    resnet,
+    vgg,
+    vit,
+    wide_deep,
+)
 from strategy.models.base import Family, Integers, Model, Preset, RandomFeatures, Source, Tokens
 from strategy.models.gpt import Gpt, GptConfig
 from strategy.models.huggingface.config import config_name, is_config, read_config
 
-_MODULES = (gpt, llama, mixtral, decoder, bert, vit, wide_deep, arcface, mlp, resnet, vgg, inception)
+_MODULES = (
+    gpt,
+    llama,
+    mixtral,
+    decoder,
+    bert,
+    vit,
+    wide_deep,
+    arcface,
+    mlp,
+    resnet,
+    vgg,
+    inception,
+    recorded,
+    recorded_layers,
+)
 
 FAMILIES: Mapping[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 PRESETS: Mapping[str, Preset] = {
