@@ -1,0 +1,50 @@
+"""What no pass has more of in a step that takes less than a bound: of random pipelines, none has."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+
+from strategy.bounds.multipliers import MOST_NS, _most_ns
+from strategy.bounds.pipeline_parts import stage_times
+from strategy.bounds.point import PARTS, PASSES, TIMES
+from strategy.layout.config import PlanConfig
+from strategy.layout.schedule import Schedule, schedule_problem
+from strategy.layout.step_times import TICKS, Overlap, step_ns
+
+CASES = 400
+
+
+def test_no_pass_takes_more_than_its_step_leaves_it() -> None:
+    draw, covered, tight = random.Random(3), Counter[str](), Counter[int]()
+    while covered.total() < CASES:
+        pp, m, layers = draw.choice((1, 2, 3, 4)), draw.choice((1, 2, 3, 4, 8, 12)), draw.randint(3, 24)
+        schedule = draw.choice(list(Schedule))
+        laps = draw.choice((2, 3, 5)) if schedule is Schedule.INTERLEAVED else schedule.default_laps
+        if schedule_problem(schedule, pp, laps, m) is not None or layers < max(PARTS, pp * laps):
+            continue
+        config = PlanConfig(2, 1, pp, 1, m, schedule, virtual_stages=laps)
+        many = draw.choice(PASSES)  # one that outweighs the others in some cases
+        times = {
+            name: np.array([draw.choice((0, 1, draw.randint(0, 10**6))) * (1000 if name == many else 1) for _ in "abc"])
+            for name in PASSES
+        }
+        overlap = Overlap(allowed=draw.random() < 0.7, slowed_ticks=draw.choice((0, TICKS // 5)))
+        step = step_ns(
+            schedule, m, stage_times(config, layers, times, (draw.randint(0, 99), draw.randint(0, 99)), overlap)
+        )
+        most = _most_ns(config, layers, step)
+        taken = np.concatenate([times[name] for name in PASSES])
+        assert most.shape == taken.shape == (TIMES.stop,)
+        assert (taken <= most).all(), (config, layers, times)
+        covered[str(schedule)] += 1
+        tight[len(np.flatnonzero(taken > most / 2))] += 1
+    assert len(covered) == len(Schedule), covered
+    assert sum(count for often, count in tight.items() if often) > CASES / 10, tight
+
+
+def test_without_three_layers_nothing_is_known() -> None:
+    config = PlanConfig(1, 1, 1, 1, 1, Schedule.ONE_F_ONE_B)
+    assert (_most_ns(config, PARTS - 1, 1000) == MOST_NS).all()
