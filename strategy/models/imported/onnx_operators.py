@@ -1,0 +1,2 @@
+"""ONNX rows."""
+ONNX = {}
