@@ -138,17 +138,22 @@ def dropout(o: Operands) -> Value:
 
 
 def cast(o: Operands) -> Value:
-    """Another dtype. Floats stay what they are: in which precision they are, the plan says."""
-    x = o.tensor("self")
-    code = o.given.get("dtype")
+    """Another dtype."""
+    x, code = o.tensor("self"), o.given.get("dtype")
     if code is None:
         return x
-    if code not in DTYPES:
-        raise InputError("an unknown dtype", got=code)
-    name = DTYPES[int(code)]  # type: ignore[arg-type]
+    if not isinstance(code, int) or code not in DTYPES:
+        raise InputError("an unknown dtype", got=_told(code))
+    return cast_to(o, x, DTYPES[code])
+
+
+def cast_to(o: Operands, x: Tensor, name: str) -> Tensor:
+    """Another dtype. Floats stay what they are: in which precision they are, the plan says."""
     if not isinstance(x, Expression):
         return x.astype(np.float32 if name in ("bfloat16", "float16") else name)
     if x.spec.dtype.is_float and name in ("float16", "bfloat16", "float32", "float64"):
+        return x
+    if not x.spec.dtype.is_float and name in ("int32", "int64"):
         return x
     if name in ("bool", "int8", "uint8", "int16"):
         raise InputError("a dtype that no op of ours takes", got=name)
@@ -226,9 +231,9 @@ def times(o: Operands, x: Tensor, y: Tensor) -> Tensor:
             norm = patterns.rms_norm_of(make, one, other)
             if norm is not None:
                 return norm
-        gelu = patterns.gelu_of(make, x, y)
-        if gelu is not None:
-            return gelu
+        found = patterns.gelu_of(make, x, y) or patterns.silu_of(make, x, y)
+        if found is not None:
+            return found
         return make.op("square", x) if x is y else make.binary("mul", x, y)
     if not isinstance(x, Expression) and not isinstance(y, Expression):
         return o.values.elementwise(np.multiply, x, y)

@@ -213,3 +213,11 @@ def gelu_of(make: Expressions, x: Expression, y: Expression) -> Expression | Non
             if inner is plain and math.isclose(by, math.sqrt(0.5), rel_tol=1e-6):
                 return make.scale(make.op("gelu_exact", plain), 2.0 * of_source)
     return None
+
+
+def silu_of(make: Expressions, x: Expression, y: Expression) -> Expression | None:
+    """The SiLU that a product is, x sigmoid(x); None where it is another product."""
+    for source, factor in ((x, y), (y, x)):
+        if factor.kind == "sigmoid" and factor.x is source:
+            return make.op("silu", source)
+    return None

@@ -10,7 +10,7 @@ from strategy.base.errors import InputError
 from strategy.models.imported.expression import Expression
 from strategy.models.imported.exported import DTYPES
 from strategy.models.imported.foreign import Array
-from strategy.models.imported.operators import Operands
+from strategy.models.imported.operators import Meaning, Operands
 from strategy.models.imported.values import Tensor, Value, from_left
 
 _MOST = 2**62
@@ -231,7 +231,7 @@ def gather(o: Operands) -> Value:
     if index.dtype.kind not in "iu" or x.ndim != index.ndim:
         raise InputError("no such indices", got=index.shape)
     dim = from_left(dim, x.ndim)
-    _check_range(index, x.shape[dim] if x.ndim else 1)
+    check_range(index, x.shape[dim] if x.ndim else 1)
     return o.values.known(index.shape, 8, lambda: np.take_along_axis(x, index, dim))
 
 
@@ -248,12 +248,13 @@ def index(o: Operands) -> Value:
     if len(chosen) < len(parts) or len(chosen) > x.ndim:
         raise InputError("indices that are not known")
     for part, size in zip(chosen, x.shape, strict=False):
-        _check_range(part, size)
+        check_range(part, size)
     shape = (*np.broadcast_shapes(*(part.shape for part in chosen)), *x.shape[len(chosen) :])
     return o.values.known(shape, 8, lambda: x[tuple(chosen)])
 
 
-def _check_range(index: Array, size: int) -> None:
+def check_range(index: Array, size: int) -> None:
+    """Raise InputError if an index is not there."""
     if index.size and (index.min() < -size or index.max() >= size):
         raise InputError("an index that is not there", got=(int(index.min()), int(index.max())), expected=f"below {size}")
 
@@ -275,7 +276,7 @@ def diff(o: Operands) -> Value:
     return o.values.known(joined.shape, 8, lambda: np.diff(joined, axis=dim))
 
 
-def triangle(*, upper: bool) -> object:
+def triangle(*, upper: bool) -> Meaning:
     """The part above or below a diagonal, of what is known."""
 
     def meaning(o: Operands) -> Value:
