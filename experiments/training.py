@@ -25,7 +25,7 @@ from experiments.store import RunRecord, RunStatus, RunStore
 from strategy.base.errors import InputError, PlanError
 from strategy.cost.calibrate import write_measurements
 from strategy.models.pretrained import open_pretrained
-from strategy.models.tensor_files import Pretrained, files_of
+from strategy.models.tensor_files import files_of
 from strategy.plan.observe import features_by_action, observe
 from strategy.plan.plan import Plan, read_plan, write_plan
 from strategy.plan.verify import Admitted, admitted
@@ -120,7 +120,7 @@ def _inputs(args: argparse.Namespace) -> dict[str, object]:
     return {key: str(value) if value is not None else None for key, value in sorted(vars(args).items())}
 
 
-def _find_weights(path: Path | None, plan: Plan, *, resume: bool) -> Pretrained | None:
+def _find_weights(path: Path | None, plan: Plan, *, resume: bool) -> Mapping[str, NDArray[Any]] | None:
     """What parameters start with, where that is given.
 
     Raises:

@@ -4,8 +4,8 @@
     encoder.layers.encoder_layer_0 ... encoder_layer_11  a list by names with numbers
     layer1.0 ... layer1.2, layer2.0 ... layer4.2         several lists, one behind the other
 
-Of the two ways of naming a list, the one that has more members is taken, if its members hold half of the nodes. Lists inside
-of a member are part of it. Members count as layers in the order in which they are first called, if no value flows from a
+Of the ways of reading the names, the one is taken whose members hold the most of the nodes, and at least half; of several,
+the one with the most members. Lists inside of a member are part of it, and a list by numbers may have one member. Members count as layers in the order in which they are first called, if no value flows from a
 later one to an earlier one; else nothing is a layer.
 """
 
@@ -29,9 +29,11 @@ LAYERS = "layers"
 def layer_paths(nodes: Sequence[ForeignNode]) -> Callable[[Names], Path]:
     """What path of ours a module of the file has: members of lists become `layers`, by their numbers."""
     scopes = [node.scope for node in nodes]
-    options = [_members(scopes, pattern) for pattern in (_BY_NUMBER, _BY_NAME)]
-    fitting = [found for found in options if len(found) > 1 and _share(scopes, found) >= _LEAST_SHARE]
-    members = max(fitting, key=len, default={})
+    options = [_members(scopes, pattern, least) for pattern, least in ((_BY_NUMBER, 1), (_BY_NUMBER, 2), (_BY_NAME, 2))]
+    shares = {place: _share(scopes, found) for place, found in enumerate(options) if len(found) > 1}
+    fitting = [place for place, share in shares.items() if share >= _LEAST_SHARE]
+    best = max(fitting, key=lambda place: (round(shares[place], 1), len(options[place])), default=None)
+    members = {} if best is None else options[best]
     if not _in_order(nodes, members):
         members = {}
 
@@ -45,7 +47,7 @@ def layer_paths(nodes: Sequence[ForeignNode]) -> Callable[[Names], Path]:
     return path_of
 
 
-def _members(scopes: Iterable[Names], pattern: re.Pattern[str]) -> dict[Names, int]:
+def _members(scopes: Iterable[Names], pattern: re.Pattern[str], least: int) -> dict[Names, int]:
     """Member of an outermost list -> its place in the order of first calls."""
     lists: dict[tuple[Names, str], dict[Names, None]] = defaultdict(dict)
     distinct = dict.fromkeys(scopes)
@@ -54,7 +56,7 @@ def _members(scopes: Iterable[Names], pattern: re.Pattern[str]) -> dict[Names, i
             match = pattern.fullmatch(scope[length - 1])
             if match is not None:
                 lists[scope[: length - 1], match[1]][scope[:length]] = None
-    several = {member for found in lists.values() if len(found) > 1 for member in found}
+    several = {member for found in lists.values() if len(found) >= least for member in found}
     order: dict[Names, int] = {}
     for scope in distinct:
         outermost = next((scope[:n] for n in range(1, len(scope) + 1) if scope[:n] in several), None)
