@@ -41,6 +41,8 @@ DTYPES = {
 MOST_FILE_BYTES = 2**40
 _STORED = {4: "<f4", 5: "<i4", 7: "<i8", 10: "<f8"}
 """Fields of a TensorProto with figures -> how they are packed; whole numbers are varints."""
+MOST_ALIKE = 2
+"""Matrices that one is compared with, in case it is one of them transposed."""
 _MOVES = ("Transpose", "Reshape", "Cast", "Identity", "Unsqueeze", "Squeeze", "Slice", "Split", "Expand")
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
@@ -135,6 +137,10 @@ class _Reader:
                 raise InputError("a sparse tensor", where=where, hint="store it densely")
         given = tuple(one for one in inputs if one.name not in tensors)
         trained = _trained(nodes, tensors, {one.name for one in given})
+        copies = self._transposed_copies({name: one for name, one in tensors.items() if name in trained})
+        for name, source in copies.items():
+            del tensors[name]
+            nodes.insert(0, ForeignNode("onnx.Transpose", {"inputs": (Ref(source),)}, (name,), (), f"tensor {name}"))
         labels = _labels(nodes, tensors)
         found_tensors = tuple(
             ForeignTensor(name, labels[name], one.shape, DTYPES[one.code], name in trained, partial(self._read, one))
@@ -254,6 +260,20 @@ class _Reader:
         if flat.size != elements:
             raise InputError("a tensor of another length", where=where, got=flat.size, expected=str(one.shape))
         return flat.reshape(one.shape)
+
+    def _transposed_copies(self, tensors: Mapping[str, _TensorParts]) -> dict[str, str]:
+        """Matrices that are others transposed -> which: exporters write a head that is tied to an embedding so."""
+        by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        copies: dict[str, str] = {}
+        for name, one in tensors.items():
+            if len(one.shape) == 2 and one.external.keys() | {one.stored} != {None} and one.shape[0] != one.shape[1]:
+                for other in by_shape.get(one.shape[::-1], [])[:MOST_ALIKE]:
+                    first, second = sorted((name, other), key=lambda text: ("." not in text, text))
+                    if np.array_equal(self._read(tensors[first]), self._read(tensors[second]).T):
+                        copies[second] = first
+                        break
+                by_shape[one.shape].append(name)
+        return copies
 
     def _external(self, one: _TensorParts, where: str) -> tuple[int, memoryview]:
         """Bytes in a file beside the model."""
