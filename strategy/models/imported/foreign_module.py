@@ -99,7 +99,13 @@ class ForeignModule(Module):
         own = None
         if self._own is not None and self.own_batch is not None and micro_batch != self.own_batch:
             own = OwnBatch(self.own_batch, micro_batch, dict(self._own.shapes))
-        return interpret(self.graph, self.nodes, self.inputs(micro_batch), self.variables, own)
+        try:
+            return interpret(self.graph, self.nodes, self.inputs(micro_batch), self.variables, own)
+        except GraphError as error:
+            if own is None:
+                raise
+            hint = f"the program was written for {own.own} samples alone; export it with a dynamic first dim"
+            raise GraphError([*error.problems, hint], where=self.graph.where) from error
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """The program's inputs -> its first output."""

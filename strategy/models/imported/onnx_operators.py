@@ -58,7 +58,7 @@ def _reshape(o: Operands) -> Value:
 def _expand(o: Operands) -> Value:
     x = _tensor(o, 0)
     target = Operands(o.values, {"shape": _input(o, 1)}).integers("shape")
-    return o.values.expand(x, np.broadcast_shapes(x.shape, target))
+    return o.values.expand(x, target, both_ways=True)
 
 
 def _gather(o: Operands) -> Value:
@@ -324,6 +324,7 @@ _ROWS: dict[str, Meaning] = {
     "LogSoftmax": row(numbers.log_softmax, *_X, axis="dim"),
     "Where": row(numbers.where, "condition", "self", "other"),
     "Dropout": row(numbers.dropout, "input", "p", "train"),
+    "GatherElements": row(shapes.gather, "self", "index", axis="dim", defaults={"dim": 0}),
     "CumSum": row(shapes.cumsum, "self", "dim"),
     **{"Reshape": _reshape, "Expand": _expand, "Gather": _gather, "GatherND": _gather_nd, "Shape": _shape},
     **{"Slice": _slice, "Concat": _concat, "Split": _split, "Transpose": _transpose, "Flatten": _flatten},

@@ -183,6 +183,7 @@ def total(o: Operands, x: Tensor, y: Tensor) -> Tensor:
         return o.values.elementwise(np.add, x, y)
     tensor, array = (x, y) if isinstance(x, Expression) else (y, x)
     assert isinstance(tensor, Expression) and isinstance(array, np.ndarray)  # noqa: S101, PT018 - the cases above
+    array = o.values.of_any_sample(array, tensor)
     amount = uniform(array)
     if amount is not None and math.isfinite(amount):
         grown = np.broadcast_shapes(tensor.shape, array.shape)
@@ -239,6 +240,7 @@ def times(o: Operands, x: Tensor, y: Tensor) -> Tensor:
         return o.values.elementwise(np.multiply, x, y)
     tensor, array = (x, y) if isinstance(x, Expression) else (y, x)
     assert isinstance(tensor, Expression) and isinstance(array, np.ndarray)  # noqa: S101, PT018 - the cases above
+    array = o.values.of_any_sample(array, tensor)
     factor = uniform(array)
     if factor is not None and math.isfinite(factor):
         return make.scale(make.expand(tensor, np.broadcast_shapes(tensor.shape, array.shape)), factor)

@@ -222,7 +222,9 @@ def rows_of(o: Operands, table: Expression, ids: Array) -> Tensor:
     first = int(flat[0]) + (table.shape[0] if flat[0] < 0 else 0)
     rows = o.make.cut(table, 0, first, first + flat.size)
     small = o.make.reshape(rows, (*once.shape, *table.shape[1:]))
-    return o.make.expand(small, (*ids.shape, *table.shape[1:]))
+    samples = o.values.samples_of(ids)
+    lead = ids.shape if samples is None else (samples, *ids.shape[1:])
+    return o.make.expand(small, (*lead, *table.shape[1:]))
 
 
 def gather(o: Operands) -> Value:

@@ -41,7 +41,11 @@ class OwnBatch:
     def reshaped(self, node: int, found: Shape) -> Shape | None:
         """The shape that a reshape of `found` gives; None where its own will do.
 
-        In row-major order, the dim that holds the batch begins after as many elements as it did before.
+        In row-major order, the dim that holds the batch is one that its elements pass through: as long as the batch, or else
+        one that ends where the batch's own dim ended, or begins where it began.
+
+        Raises:
+            InputError: it may be either, as with a batch of one whose neighbours are joined.
         """
         if node not in self.shapes:
             return None
@@ -49,12 +53,21 @@ class OwnBatch:
         grown = [dim for dim, (one, other) in enumerate(zip(source, found, strict=False)) if one != other]
         if len(source) != len(found) or len(grown) != 1:
             return target if source == found else None
-        before, passed = math.prod(source[: grown[0]]), 1
-        for dim, size in enumerate(target):
-            if passed == before and size % self.own == 0:
-                return (*target[:dim], size // self.own * self.wanted, *target[dim + 1 :])
-            passed *= size
-        return None
+        first = math.prod(source[: grown[0]])
+        last = first * source[grown[0]]
+        spans = [(math.prod(target[:dim]), math.prod(target[: dim + 1])) for dim in range(len(target))]
+        divided = [dim for dim, size in enumerate(target) if size % self.own == 0]
+        exact = [dim for dim in divided if target[dim] == self.own and first <= spans[dim][0] and spans[dim][1] <= last]
+        ending = [dim for dim in divided if spans[dim][0] < first and last <= spans[dim][1]]
+        beginning = [dim for dim in divided if spans[dim][0] == first]
+        options = exact or list(dict.fromkeys([*ending, *beginning]))
+        if len(options) > 1:
+            got = f"{source} made {target} by a batch of {self.own}"
+            raise InputError("a reshape that does not tell which dim holds the samples", got=got)
+        if not options:
+            return None
+        (chosen,) = options
+        return (*target[:chosen], target[chosen] // self.own * self.wanted, *target[chosen + 1 :])
 
     def expanded(self, node: int, found: Shape) -> Shape | None:
         """The shape that an expand of `found` gives: the samples' dim, the first, may be what is repeated."""
@@ -108,10 +121,14 @@ class Values:
             return self.make.reshape(x, shape)
         return self.known(shape, x.itemsize, lambda: x.reshape(shape))
 
-    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """Dims of one, and dims that are not there, repeated; a size of -1 is the one that is there."""
+    def expand(self, x: Tensor, shape: Sequence[int], *, both_ways: bool = False) -> Tensor:
+        """Dims of one, and dims that are not there, repeated; a size of -1 is the one that is there.
+
+        With `both_ways`, sizes of one are those of x, as ONNX has it.
+        """
         target = self.batch.expanded(self.node, x.shape) if self.batch else None
         if target is None:
+            shape = np.broadcast_shapes(x.shape, tuple(shape)) if both_ways else shape
             lacks = len(shape) - len(x.shape)
             if lacks < 0:
                 raise InputError("expand to fewer dims", got=x.shape, expected=str(tuple(shape)))
@@ -121,6 +138,25 @@ class Values:
             return self.make.expand(x, target)
         bound = 0 if math.prod(target) <= 2**40 else 8  # a view: it takes no memory until it is computed on
         return self.known(target, bound, lambda: np.broadcast_to(x, target))
+
+    def of_wanted_batch(self, x: Expression, others: Sequence[Expression]) -> Expression:
+        """What a program for one sample joins to that sample, for as many as the others have."""
+        batch, shape = self.batch, x.shape
+        if batch is None or batch.own != 1 or shape[:1] != (1,) or all(one.shape[:1] == (1,) for one in others):
+            return x
+        return self.make.expand(x, (batch.wanted, *shape[1:]))
+
+    def of_any_sample(self, table: Array, x: Expression) -> Array:
+        """A constant table that has a program's own batch, and is the same for every sample, without that batch."""
+        own = 0 if self.batch is None else self.batch.own
+        alike = own > 1 and table.ndim == len(x.shape) and table.shape[0] == own and bool(np.all(table == table[:1]))
+        return table[:1] if alike else table
+
+    def samples_of(self, ids: Array) -> int | None:
+        """The first size of known indices that are the same for every sample; None of others."""
+        batch = self.batch
+        alike = batch is not None and ids.ndim > 1 and ids.shape[0] == batch.own and bool(np.all(ids == ids[:1]))
+        return batch.wanted if batch is not None and alike else None
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:
         """Dims in another order."""
@@ -151,6 +187,7 @@ class Values:
         expressions = [part for part in parts if isinstance(part, Expression)]
         if len(expressions) < len(parts):
             raise InputError("a constant table is joined to a tensor", got=[part.shape for part in parts])
+        expressions = [self.of_wanted_batch(one, expressions) if dim else one for one in expressions]
         return expressions[0] if len(parts) == 1 else self.make.op("concat", *expressions, axis=dim)
 
 
